@@ -55,13 +55,12 @@ def fill(count: int, tokens: int) -> KVBatchMeta:
     scores = torch.nested.as_nested_tensor(
         [torch.cat([torch.zeros(n - 1), torch.rand(1, generator=generator)]) for n in lengths], layout=torch.jagged
     )
-    zeros = torch.zeros(count)
-    columns = {fields.TEAM_REWARD: zeros, fields.LOCAL_REWARD: zeros, fields.PENALTY: zeros}
-    rows = {**columns, fields.RESPONSE_MASK: mask, fields.SCORES: scores, fields.OBSERVATION: torch.arange(count)}
+    rows = {fields.RESPONSE_MASK: mask, fields.SCORES: scores}
     tags = [
         {
             **{fields.POLICY: POLICIES[i % 2], fields.AGENT: POLICIES[i % 2], fields.TURN: 0, fields.BRANCH: 0},
-            **{fields.TRAINABLE: True, fields.MALFORMED: False, "global_steps": 1},
+            **{fields.TRAINABLE: True, fields.MALFORMED: False, fields.OBSERVATION: i, "global_steps": 1},
+            **{fields.TEAM_REWARD: 0.0, fields.LOCAL_REWARD: 0.0, fields.PENALTY: 0.0},
             **{"prompt_len": 100, "response_len": n, "seq_len": 100 + n},
         }
         for i, n in enumerate(lengths)

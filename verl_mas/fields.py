@@ -10,6 +10,10 @@ SESSION = "session"
 TRAINABLE = "trainable"
 COMMITTED = "committed"  # False: a candidate that its session did not go on with
 MALFORMED = "malformed"
+TEAM_REWARD = "team_reward"
+LOCAL_REWARD = "local_reward"
+PENALTY = "penalty"
+OBSERVATION = "observation"  # a stable hash of the prompt's token ids
 IS_PADDING = "is_padding"  # verl's
 
 # Fields: verl's own names.
@@ -24,8 +28,4 @@ ROLLOUT_LOG_PROBS = "rollout_log_probs"
 REWARD_EXTRA_INFO = "reward_extra_info"
 
 # Fields: ours.
-TEAM_REWARD = "mas_team_reward"
-LOCAL_REWARD = "mas_local_reward"
-PENALTY = "mas_penalty"
-OBSERVATION = "mas_observation"  # a stable hash of the prompt's token ids
 TEMPERATURE = "temperature"  # a row's own; also a tag. verl's engines read it where the trainer sets none

@@ -85,6 +85,10 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
             "trainable": agent == "planner",
             "committed": branch == 3,
             "malformed": branch == 0,
+            "team_reward": 2.0,
+            "local_reward": branch / 10,
+            "penalty": pytest.approx(penalty, abs=1e-6),
+            "observation": observation(prompt_ids),
             "temperature": temperature,
         }
         fields = dict(row.fields)
@@ -98,10 +102,6 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
             "loss_mask": [1, 1],
             "rollout_log_probs": [-0.25, -0.25],
             "rm_scores": [0.0, pytest.approx(score)],
-            "mas_team_reward": 2.0,
-            "mas_local_reward": pytest.approx(branch / 10),
-            "mas_penalty": pytest.approx(penalty, abs=1e-6),
-            "mas_observation": observation(prompt_ids),
             "temperature": temperature,
         }
         for name, value in expected.items():
@@ -117,7 +117,7 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
             "mm_processor_output": None,
             "multi_modal_inputs": {},
         }
-    assert len({row.fields["mas_observation"].item() for row in rows}) == 6
+    assert len({row.tags["observation"] for row in rows}) == 6
 
 
 def test_an_agents_requests_stay_on_the_server_that_has_their_prefix(session_rows):

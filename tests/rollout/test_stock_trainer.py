@@ -13,13 +13,7 @@ import pytest
 pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-OURS = {
-    "mas_team_reward",
-    "mas_local_reward",
-    "mas_penalty",
-    "mas_observation",
-    "temperature",
-}
+OURS = {"temperature"}
 MANAGER = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=verl_mas.rollout.manager.MasAgentLoopManager"
 
 
@@ -142,7 +136,7 @@ def test_a_step_survives_sessions_and_groups_that_fail(folder):
         ]  # fmt: skip
         assert [sum(r["fields"]["rm_scores"]) for r in session] == [0.5, 1.5, 2.5, 0.5]
         assert [r["fields"]["temperature"] for r in session] == pytest.approx([1.0, 1.0, 1.0, 0.7])
-        assert len({r["fields"]["mas_observation"] for r in session[:3]}) == 1
+        assert len({r["tags"]["observation"] for r in session[:3]}) == 1
         mask = session[3]["fields"]["response_mask"]
         assert mask[0] == mask[-1] == 1 and 0 in mask, "what was said in between is masked"
     # In validation the failed one counts as zero and is not left out; there is one candidate.

@@ -16,7 +16,7 @@ from verl_mas.rollout.trajectories import TrajectoryWriter, read, write_advantag
 from verl_mas.workflow import Outcome, Tag, Workflow, roster
 from verl_mas.workflow.session import Setting
 
-OURS = {"mas_team_reward", "mas_local_reward", "mas_penalty", "mas_observation", "temperature"}
+OURS = {"temperature"}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
 

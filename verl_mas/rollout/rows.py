@@ -62,8 +62,7 @@ def failed_validation_row(
         extra_fields={"min_global_steps": session.task.step, "max_global_steps": session.task.step},
     )
     member = next(member for member in session.setting.members.values() if member.spec.policy == policy)
-    ours = _our_fields(prompt_ids, team=0.0, local=0.0, penalty=0.0, temperature=1.0)
-    fields = {**_verl_fields(output, model, dataset), **ours}
+    fields = {**_verl_fields(output, model, dataset), names.TEMPERATURE: torch.tensor(1.0)}
     tags = {
         **_verl_tags(fields, session),
         names.POLICY: policy,
@@ -75,6 +74,10 @@ def failed_validation_row(
         names.TRAINABLE: False,
         names.COMMITTED: False,
         names.MALFORMED: True,
+        names.TEAM_REWARD: 0.0,
+        names.LOCAL_REWARD: 0.0,
+        names.PENALTY: 0.0,
+        names.OBSERVATION: observation(prompt_ids),
         names.TEMPERATURE: 1.0,
     }
     return StoredRow(f"{session.task.key}_0", fields, tags)
@@ -88,17 +91,9 @@ def _fields(row: Row, session: Session, model: Model, dataset: Mapping[str, Any]
             "extra_fields": {**made.extra_fields, names.REWARD_EXTRA_INFO: dict(session.info)},
         }
     )
-    weights, earned = session.setting.reward, row.reward
-    gross = (weights.team or 0.0) * earned.team + (weights.local or 0.0) * earned.local
     return {
         **_verl_fields(output, model, dataset),
-        **_our_fields(
-            output.prompt_ids,
-            team=earned.team,
-            local=earned.local,
-            penalty=gross - row.score,
-            temperature=row.generation.temperature or 1.0,
-        ),
+        names.TEMPERATURE: torch.tensor(row.generation.temperature or 1.0),
     }
 
 
@@ -119,19 +114,10 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Mapping[str, An
     }
 
 
-def _our_fields(prompt_ids: Sequence[int], **numbers: float) -> dict[str, torch.Tensor]:
-    scalar = {name: torch.tensor(value, dtype=torch.float32) for name, value in numbers.items()}
-    return {
-        names.TEAM_REWARD: scalar["team"],
-        names.LOCAL_REWARD: scalar["local"],
-        names.PENALTY: scalar["penalty"],
-        names.TEMPERATURE: scalar["temperature"],
-        names.OBSERVATION: torch.tensor(observation(prompt_ids), dtype=torch.int64),
-    }
-
-
 def _tags(row: Row, session: Session) -> dict[str, Any]:
     act, output = row.first, row.generation.extra[OUTPUT]
+    weights, earned = session.setting.reward, row.reward
+    gross = (weights.team or 0.0) * earned.team + (weights.local or 0.0) * earned.local
     lengths = {"prompts": output.prompt_ids, "responses": output.response_ids}
     return {
         **_verl_tags({**lengths, "extra_fields": output.extra_fields}, session),
@@ -144,6 +130,10 @@ def _tags(row: Row, session: Session) -> dict[str, Any]:
         names.TRAINABLE: act.trainable,
         names.COMMITTED: act.committed,
         names.MALFORMED: row.malformed,
+        names.TEAM_REWARD: earned.team,
+        names.LOCAL_REWARD: earned.local,
+        names.PENALTY: gross - row.score,
+        names.OBSERVATION: observation(output.prompt_ids),
         names.TEMPERATURE: row.generation.temperature or 1.0,
     }
 

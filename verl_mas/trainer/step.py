@@ -68,14 +68,17 @@ def split_key(key: str) -> tuple[str, int, int]:
 
 
 def read(batch: KVBatchMeta) -> Columns:
-    wanted = [fields.RESPONSE_MASK, fields.SCORES, fields.OBSERVATION, *REWARD_PARTS.values()]
+    wanted = [fields.RESPONSE_MASK, fields.SCORES]
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
     masks, scores = data[fields.RESPONSE_MASK].unbind(), data[fields.SCORES].unbind()
     return Columns(
         scores=torch.stack([score.sum() for score in scores]).float(),
         masks=masks,
-        parts={name: data[key].reshape(-1) for name, key in REWARD_PARTS.items()},
-        observation=data[fields.OBSERVATION].reshape(-1),
+        parts={
+            name: torch.tensor([tag[key] for tag in batch.tags], dtype=torch.float32)
+            for name, key in REWARD_PARTS.items()
+        },
+        observation=torch.tensor([tag[fields.OBSERVATION] for tag in batch.tags]),
     )
 
 
