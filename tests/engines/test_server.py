@@ -172,6 +172,21 @@ def test_a_failed_engine_names_itself_to_running_and_later_calls(make_server, mo
         assert "transformers_server_main_0 failed: MemoryError: no more" in str(error)
 
 
+def test_a_caller_cancelled_as_the_engine_fails_does_not_keep_the_others_waiting(make_server, monkeypatch):
+    async def scenario():
+        server = make_server()
+
+        def fail():
+            next(iter(server._futures.values())).cancel()
+            raise MemoryError("no more")
+
+        monkeypatch.setattr(server.batcher, "step", fail)
+        return await asyncio.gather(ask(server), ask(server), return_exceptions=True)
+
+    gone, told = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert isinstance(gone, asyncio.CancelledError) and isinstance(told, EngineLost)
+
+
 def test_an_unknown_option_is_refused():
     with pytest.raises(ConfigError, match="thread"):
         Options.of(config(engine_kwargs={"transformers": {"thread": 2}}))

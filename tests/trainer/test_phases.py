@@ -86,6 +86,18 @@ def test_a_busy_policy_does_not_starve_the_one_that_waits():
     assert "b" in run(session).served
 
 
+def test_a_caller_cancelled_while_it_waits_does_not_hold_up_its_policy():
+    async def session(engines):
+        engines.turnstile._running = 1  # somebody is being served by a
+        gone, there = (asyncio.create_task(engines.ask("b")) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await engines.turnstile.leave()
+        await there
+
+    assert run(session).served == ["b"]
+
+
 def test_engines_whose_sleep_forgets_weights_are_paused_instead():
     assert verbs("vllm") == verbs("sglang") == ("pause", "unpause")
     assert verbs("transformers") == ("sleep", "wake_up")

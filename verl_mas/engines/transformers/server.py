@@ -183,7 +183,7 @@ class TransformersServer:
 
     async def _abort(self, sequences: list[Sequence] | None = None) -> int:
         async with self._between_steps:
-            aborted = self.batcher.abort(sequences)
+            aborted = [] if self._lost else self.batcher.abort(sequences)
         self._resolve(aborted)
         return len(aborted)
 
