@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from verl_mas import platform
 from verl_mas.engines import vllm_cpu
-from verl_mas.engines.vllm_cpu.readiness import require_ready
+from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import ConfigError, MasError
 from verl_mas.registry import nearest
 
@@ -40,9 +40,17 @@ def check_run(config: DictConfig) -> None:
     check_plugin()
     check_versions()
     check_platform()
-    check_engine(config.actor_rollout_ref.rollout.name, config.trainer.device)
-    check_model(config.actor_rollout_ref.model.path)
+    check_served(config)
     check_resources(config)
+
+
+def check_served(config: DictConfig) -> None:
+    """A model, and the engine that is to serve it: a run's own, or a policy's in its view."""
+    engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
+    check_engine(engine, device)
+    check_model(config.actor_rollout_ref.model.path)
+    if engine == vllm_cpu.NAME and device == platform.NAME:
+        check_heads(config.actor_rollout_ref.model.path)
 
 
 def check_plugin() -> None:

@@ -10,7 +10,7 @@ from verl_mas.diagnosis import compose
 BASE = [
     "+platform=cpu",
     "algorithm.adv_estimator=agent_grpo",
-    "actor_rollout_ref.model.path=/models/tiny",
+    "actor_rollout_ref.model.path=hub/tiny",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "actor_rollout_ref.rollout.n=4",
     "data.train_batch_size=8",

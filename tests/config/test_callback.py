@@ -16,6 +16,17 @@ def test_a_team_that_can_run_passes(two):
     TeamCheck().on_job_start(two())
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [({"model": {"path": "/nowhere"}}, "path=/nowhere"), ({"rollout": {"name": "sglangg"}}, "did you mean 'sglang'")],
+)
+def test_every_policys_model_and_engine_are_looked_at(two, overrides, said):
+    config = two(mas__policies__b__overrides=overrides)
+    TeamCheck().on_run_start(config)
+    with pytest.raises(SystemExit, match=said):
+        TeamCheck().on_job_start(config)
+
+
 def test_a_run_without_the_plugin_ends_with_the_reason(two, monkeypatch):
     monkeypatch.setattr(plugin, "_active", False)
     with pytest.raises(SystemExit, match="has not loaded the verl-mas plugin"):

@@ -14,6 +14,7 @@ import time
 import uuid
 import zipfile
 from concurrent.futures import Future
+from contextlib import nullcontext
 from email import message_from_string
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -146,6 +147,20 @@ def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
     vllm_cpu.register_adapter(base)
     assert (loaders["vllm"] == "verl's") is (platform != "cpu")
     assert (base._ROLLOUT_REGISTRY["vllm", "async"] == "verl's") is (platform != "cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"num_attention_heads": 4, "hidden_size": 104}, 26),
+        ({"num_attention_heads": 2, "hidden_size": 128, "head_dim": 40}, 40),
+        ({"num_attention_heads": 2, "hidden_size": 128}, None),
+    ],
+)
+def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_before_it_starts(tmp_path, settings, size):
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=f"attention heads of size {size}") if size else nullcontext():
+        readiness.check_heads(str(tmp_path))
 
 
 @pytest.fixture

@@ -140,6 +140,24 @@ def test_a_pool_served_in_phases_never_asks_a_sleeping_engine(train_team, tmp_pa
             assert metrics[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
 
 
+def test_one_policy_trains_an_adapter_and_the_other_keeps_to_a_reference(train_team, tmp_path, weights_of):
+    done = train_team(
+        tmp_path / "run",
+        "Pair",
+        "mas.policies={a:{overrides:{model:{lora_rank:4,lora:{merge:true}}}},b:{overrides:{actor:{use_kl_loss:true}}}}",
+        "mas.agents={writer:{policy:a},copier:{policy:b}}",
+        *("trainer.total_training_steps=2", "trainer.save_freq=2"),
+    )
+    last = done.steps[2]
+    assert {key for key in last if key.endswith("actor/kl_loss")} == {"mas/b/actor/kl_loss"}
+    assert last["mas/b/actor/kl_loss"] > 0 and last["mas/a/actor/grad_norm"] > 0
+    for policy in ("a", "b"):
+        # The engine has the adapter's weights too.
+        assert last[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-5
+    adapters = {policy: [n for n in weights_of(done.checkpoint(2) / policy) if "lora" in n] for policy in ("a", "b")}
+    assert adapters["a"] and not adapters["b"]
+
+
 def test_validation_alone_scores_the_team_and_trains_nothing(train_team, tmp_path):
     done = train_team(
         tmp_path / "run",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.engines.vllm_cpu import readiness
+from verl_mas.testing.models import tiny_model
 
 MISSING = readiness.readiness()
 pytestmark = [
@@ -17,9 +18,12 @@ def test_two_policies_on_vllm_keep_apart_and_both_learn(train_team, tmp_path, mo
     """Were names, ports or sockets shared, one policy's weights would reach the other's engine."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # vLLM's CPU attention takes heads of 64, not those of the letters' model.
+    model = tiny_model(tmp_path / "model", hidden=128)
     done = train_team(
         tmp_path / "run",
         "Pair",
+        f"actor_rollout_ref.model.path={model}",
         "mas.policies={a:{overrides:{actor:{optim:{lr:1e-2}}}},b:{overrides:{actor:{optim:{lr:1e-3}}}}}",
         "mas.agents={writer:{policy:a},copier:{policy:b}}",
         "actor_rollout_ref.rollout.name=vllm",

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from verl_mas import preflight
 from verl_mas.config.load import load
-from verl_mas.config.merge import settle, spell_out_followers
+from verl_mas.config.merge import policy_view, settle, spell_out_followers
 from verl_mas.config.rules import TRAINER_MODE, validate
 from verl_mas.errors import ConfigError
 
@@ -31,7 +31,11 @@ class TeamCheck(Callback):
                 # The workflow package reads this package's schema.
                 from verl_mas.workflow.base import resolve
 
-                resolve(validate(config).workflow).check()
+                team = validate(config)
+                for name, spec in team.policies.items():
+                    if spec.remote is None:
+                        preflight.check_served(policy_view(config, name, spec))
+                resolve(team.workflow).check()
 
 
 def _is_team(config: DictConfig) -> bool:

