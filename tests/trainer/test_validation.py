@@ -17,10 +17,10 @@ def test_accuracy_goes_before_the_score():
 def test_verdicts_are_compared_with_the_truth():
     found = confusion(
         [
-            session(1.0, verdicts={"verifier": True}),
-            session(0.0, verdicts={"verifier": True}),
-            session(0.0, verdicts={"verifier": False}),
-            session(0.0, verdicts={"verifier": None}),
+            session(1.0, verdicts={"verifier": [(False, False), (True, True)]}),
+            session(0.0, verdicts={"verifier": [(True, False)]}),
+            session(0.0, verdicts={"verifier": [(None, False)]}),
+            session(0.0, verdicts={"verifier": []}),
             session(1.0),
         ]
     )
@@ -35,7 +35,7 @@ def test_verdicts_are_compared_with_the_truth():
 @pytest.fixture
 def validation():
     made = Validation(trainer=None)
-    made.sessions = [session(1.0, 0, reviews=2, verdicts={"v": True}), session(0.0, 1, reviews=1)]
+    made.sessions = [session(1.0, 0, reviews=2, verdicts={"v": [(True, True)]}), session(0.0, 1, reviews=1)]
     made.expected = {("s", "val1-0-0"): 3, ("s", "val1-0-1"): 3}
     return made
 

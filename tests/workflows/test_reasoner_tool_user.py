@@ -6,8 +6,7 @@ pytest.importorskip("math_verify")
 
 import verl_mas.workflows.reasoner_tool_user as workflow
 from verl_mas.config.schema import BranchSpec
-from verl_mas.environments.code_answers import Ran, executor
-from verl_mas.errors import ConfigError
+from verl_mas.environments.code_answers import Ran
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
@@ -81,22 +80,6 @@ def test_of_the_candidates_the_best_is_committed_and_all_are_scored():
     assert [reply.committed for reply in reasoned] == [False, False, True, False]
     assert "boxed{0.5}" in str(llm.requests[1].messages)
     assert session.info["agreed"] == 1.0
-
-
-def test_without_an_executor_it_is_refused():
-    with pytest.raises(ConfigError, match="executor is not set"):
-        ReasonerToolUser().check()
-
-
-@pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x"])
-def test_an_executor_that_does_not_exist_is_refused(name):
-    with pytest.raises(ConfigError, match="executor="):
-        executor(name)
-
-
-def test_a_failed_program_has_no_answer():
-    assert Ran("0.5\n").last_line == "0.5"
-    assert Ran("0.5\n", error="killed").last_line is None and Ran("").last_line is None
 
 
 def test_it_survives_what_breaks_teams():

@@ -68,7 +68,26 @@ def test_a_right_verdict_earns_its_own_reward(solver, verifier, earned):
 def test_more_rounds_mean_more_reviews():
     session = play(WRONG, REJECT, max_rounds=4)
     assert [reply.agent for reply in session.replies] == ["solver", "verifier"] * 3 + ["solver"]
-    assert session.info == {"reviews": 3, "acc": 0.0, "right_verdicts": 1.0, "unchecked": 0.0}
+    assert session.info == {
+        "reviews": 3,
+        "acc": 0.0,
+        "right_verdicts": 1.0,
+        "unchecked": 0.0,
+        "verdicts": {"verifier": [(False, False)] * 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("solver", "verifier", "verdicts"),
+    [
+        (RIGHT, APPROVE, [(True, True)]),
+        ([WRONG, RIGHT], REJECT, [(False, False)]),
+        (RIGHT, REJECT, [(False, True)]),
+        (WRONG, "hm", [(None, False)]),
+    ],
+)
+def test_a_verdict_is_declared_with_the_truth_of_the_proposal_it_is_about(solver, verifier, verdicts):
+    assert play(solver, verifier).info["verdicts"] == {"verifier": verdicts}
 
 
 def test_an_answer_that_cannot_be_checked_is_counted_as_such():

@@ -27,8 +27,14 @@ class Ran:
 Executor = Callable[[str], Awaitable[Ran]]
 
 
-def executor(name: str) -> Executor:
-    """The async function at "package.module:name"."""
+def executor(name: str | None) -> Executor:
+    """The async function at "package.module:name"; there is no default, since running a model's code is a decision."""
+    if name is None:
+        raise ConfigError(
+            "mas.workflow.args.executor is not set",
+            rule="the tool user's programs are run by a sandbox of your choice",
+            way_out='set it to "package.module:function"; verl_mas.environments.code_answers says what it must do',
+        )
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

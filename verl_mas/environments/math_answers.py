@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from verl_mas.environments.bounded_pool import BoundedPool, Called, Fate
+from verl_mas.environments.latex_parsing import parse_in_two_stages
 from verl_mas.errors import ConfigError, DataError
 
 # No competition answer is this long; what is longer is noise, or an attack on the parser.
@@ -68,6 +69,7 @@ def grade_with_sympy(truth: str, answer: str) -> str:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
+    parse_in_two_stages()
     targets = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
     # math-verify's own time-outs need signals in the main thread and cannot stop C code: the pool bounds the call.
     expected = parse(f"\\boxed{{{truth}}}", targets, parsing_timeout=None)

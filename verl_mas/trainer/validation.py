@@ -185,18 +185,19 @@ class Validation:
 
 
 def confusion(sessions: Sequence[Session]) -> dict[str, float]:
-    """How verdicts on answers compare with the truth.
+    """How verdicts on proposals compare with the truth.
 
-    A workflow declares them in `Outcome.info["verdicts"]`: by agent, True for "this answer is right", False for
-    "it is wrong", None for a verdict that could not be read.
+    A workflow declares them in `Outcome.info["verdicts"]`: by agent, a pair for each verdict. What it said is True
+    for "this is right", False for "it is wrong", None where it could not be read; what is true is True or False.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for session in sessions:
-        for agent, verdict in (session.info.get("verdicts") or {}).items():
-            said = {True: "accepts", False: "rejects", None: "malformed"}[verdict]
-            counts[agent][f"{said}_right" if session.solved else f"{said}_wrong"] += 1
+        for agent, verdicts in (session.info.get("verdicts") or {}).items():
+            for said, right in verdicts:
+                word = {True: "accepts", False: "rejects", None: "malformed"}[said]
+                counts[agent][f"{word}_right" if right else f"{word}_wrong"] += 1
     return {
-        f"val-aux/mas/{agent}/verdict/{kind}": count / sum(of_agent.values())
+        f"val-aux/mas/{agent}/verdict/{kind}": count / of_agent.total()
         for agent, of_agent in counts.items()
         for kind, count in of_agent.items()
     }

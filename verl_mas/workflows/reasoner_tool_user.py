@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from verl_mas.environments.code_answers import Executor, Ran, executor
 from verl_mas.environments.math_answers import Grade, require_math_verify, shared_checker
-from verl_mas.errors import ConfigError
 from verl_mas.workflow import Boxed, CodeBlock, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
 from verl_mas.workflow.task import with_instruction
 
@@ -29,7 +28,7 @@ class ReasonerToolUser(Workflow):
 
     A candidate earns the team's reward if its answer is right, and of its own 0.2 for the form (reasoner: a box; tool
     user: a block of code 0.1 that prints something 0.1) and 0.8 for a right answer. `executor` names the async
-    function that runs code; there is no default, since running a model's code is a decision.
+    function that runs code.
     """
 
     agents = ("reasoner", "tool_user")
@@ -39,10 +38,10 @@ class ReasonerToolUser(Workflow):
 
     def check(self) -> None:
         require_math_verify()
-        self._executor()
+        executor(self.executor)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        execute = self._executor()
+        execute = executor(self.executor)
         reasoned = computed = None
         turns = 0
         agreed = False
@@ -59,15 +58,6 @@ class ReasonerToolUser(Workflow):
             reward=float(final is not None and final.right),
             info={"acc": float(final is not None and final.right), "turns": turns, "agreed": float(agreed)},
         )
-
-    def _executor(self) -> Executor:
-        if self.executor is None:
-            raise ConfigError(
-                "mas.workflow.args.executor is not set",
-                rule="the tool user's programs are run by a sandbox of your choice",
-                way_out='set it to "package.module:function"; verl_mas.environments.code_answers says what it must do',
-            )
-        return executor(self.executor)
 
 
 def think(task: Task, reasoned: Attempt | None, computed: Attempt | None) -> list[Message]:

@@ -48,28 +48,33 @@ class SolverVerifier(Workflow):
     async def run(self, task: Task, team: Team) -> Outcome:
         solution = await team.solver.act(solve(task))
         grade = await self._grade(task, solution)
-        reviews = right_verdicts = 0
+        reviews = 0
+        # What each review said of a proposal, and whether it was right; a review that cannot be read says nothing.
+        verdicts: list[tuple[bool | None, bool]] = []
         while reviews + 1 < self.max_rounds:
             review = await team.verifier.act(judge(task, solution))
             reviews += 1
             verdict = review.parse(Verdict)
-            # A verdict that cannot be read is neither: it approves nothing and is never right.
-            if grade is not None and verdict is (Verdict.APPROVE if grade is Grade.CORRECT else Verdict.REJECT):
-                right_verdicts += 1
-                review.reward = self.verdict_reward
+            if grade is not None:
+                said = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
+                verdicts.append((said, grade is Grade.CORRECT))
+                if said is (grade is Grade.CORRECT):
+                    review.reward = self.verdict_reward
             if verdict is Verdict.APPROVE:
                 break
             solution = await team.solver.act(solve(task, solution, review))
             grade = await self._grade(task, solution)
-        info: dict[str, float] = {"reviews": reviews}
         if grade is None:
-            return Outcome(answer=solution, info=info)
-        info |= {
-            "acc": float(grade is Grade.CORRECT),
-            "right_verdicts": right_verdicts / reviews if reviews else 0.0,
+            return Outcome(answer=solution, info={"reviews": reviews})
+        correct = float(grade is Grade.CORRECT)
+        info = {
+            "reviews": reviews,
+            "acc": correct,
+            "right_verdicts": sum(said is right for said, right in verdicts) / max(1, reviews),
             "unchecked": float(grade in (Grade.TIMED_OUT, Grade.CRASHED)),
+            "verdicts": {"verifier": verdicts},
         }
-        return Outcome(answer=solution, reward=info["acc"], info=info)
+        return Outcome(answer=solution, reward=correct, info=info)
 
     async def _grade(self, task: Task, solution: Reply) -> Grade | None:
         if self.score == "verl":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.environments.code_answers import Executor, executor
+from verl_mas.environments.code_answers import executor
 from verl_mas.environments.play import COMPACT, REWARDS, Attempt, Choose, Play
 from verl_mas.environments.puzzle import Puzzle
 from verl_mas.errors import ConfigError
@@ -13,8 +13,8 @@ from verl_mas.workflow import CodeBlock, Malformed, Reply, workflow
 
 @workflow("tool_user_planner")
 class ToolUserPlanner(Play):
-    """`executor` names the async function that runs code; there is no default, since running a model's code is a
-    decision. A program that fails, or prints no action list, costs what a malformed reply costs.
+    """`executor` names the async function that runs code. A program that fails, or prints no action list, costs what
+    a malformed reply costs.
     """
 
     agents = ("tool_user", "planner")
@@ -22,7 +22,7 @@ class ToolUserPlanner(Play):
 
     def check(self) -> None:
         super().check()
-        self._executor()
+        executor(self.executor)
         if self.text == COMPACT:
             raise ConfigError(
                 "mas.workflow.args.text=compact",
@@ -40,7 +40,7 @@ class ToolUserPlanner(Play):
         code = reply.parse(CodeBlock())
         if isinstance(code, Malformed):
             return self.scored(reply, code, puzzle, among)
-        ran = await self._executor()(code)
+        ran = await executor(self.executor)(code)
         actions = Malformed(ran.error) if ran.error is not None else self.codec(puzzle).parse(ran.output)
         attempt = self.scored(reply, actions, puzzle, among)
         weights = REWARDS[self.reward]
@@ -48,15 +48,6 @@ class ToolUserPlanner(Play):
             # The form was right; what it did was not.
             reply.reward += weights.format
         return attempt
-
-    def _executor(self) -> Executor:
-        if self.executor is None:
-            raise ConfigError(
-                "mas.workflow.args.executor is not set",
-                rule="the tool user's programs are run by a sandbox of your choice",
-                way_out='set it to "package.module:function"; verl_mas.environments.code_answers says what it must do',
-            )
-        return executor(self.executor)
 
     def program(self, puzzle: Puzzle) -> str:
         return (
