@@ -8,7 +8,7 @@ import pytest
 from verl_mas.environments.boards import board
 from verl_mas.environments.demonstrations import lessons, noisy_plan
 from verl_mas.environments.puzzle import TRAIN
-from verl_mas.environments.warm_up import WarmUp, warm_up
+from verl_mas.environments.warm_up import WarmUp, _tokens, warm_up
 from verl_mas.workflow import Malformed
 from verl_mas.workflows.planner_executor import PlannerExecutor
 from verl_mas.workflows.single_player import SinglePlayer
@@ -41,7 +41,7 @@ def test_lessons_are_the_workflows_own_prompts_with_replies_that_it_reads(name):
     codec = workflow.codec(board(name, 0, TRAIN, KINDS[name]))
     for plan, execute in zip(shown[::2], shown[1::2], strict=True):
         assert not isinstance(codec.parse(plan.reply), Malformed)
-        assert plan.prompt[-1] == "P" and execute.prompt == plan.prompt[:-1] + plan.reply + "E"
+        assert plan.prompt[-2:] == " P" and execute.prompt == f"{plan.prompt[:-1]}{plan.reply} E"
     assert shown == list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))
 
 
@@ -56,3 +56,17 @@ def test_a_tiny_model_learns_its_lessons_and_is_saved_with_a_template_that_adds_
     tokenizer = AutoTokenizer.from_pretrained(folder)
     said = [{"role": "user", "content": "..#"}]
     assert tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False) == "..#"
+
+
+def test_a_word_is_a_token_and_lessons_are_tokens_as_in_training(tmp_path):
+    from transformers import AutoTokenizer
+
+    workflow = PlannerExecutor(text="compact", moves=2)
+    shown = list(islice(lessons(workflow, "plan_path", {"size": 4}, noise=0.5), 2000))
+    setting = WarmUp(hidden=32, layers=1, steps=1, batch=2, lessons=len(shown))
+    tokenizer = AutoTokenizer.from_pretrained(warm_up(tmp_path / "model", iter(shown), setting, lambda *_: None))
+    for lesson, (ids, length) in zip(shown, _tokens(tokenizer, shown), strict=True):
+        said = [{"role": "user", "content": lesson.prompt}, {"role": "assistant", "content": lesson.reply}]
+        assert ids[:-length] == tokenizer.apply_chat_template(said[:1], add_generation_prompt=True, return_dict=False)
+        assert tokenizer.decode(ids) == tokenizer.apply_chat_template(said, tokenize=False)
+        assert len(ids) == len(lesson.prompt.split(" ")) + 2 and length == 2

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from verl_mas.environments.plan_path import MOVES, VIEW, PlanPath, distances, neighbours
+from verl_mas.environments.plan_path import MOVES, NAMES, PlanPath, distances, neighbours
 
 
 def test_the_picture_has_one_agent_one_goal_and_the_stated_walls():
@@ -29,31 +29,21 @@ def test_an_illegal_move_changes_nothing():
     assert not puzzle.step("X")
 
 
-WIDTH = 2 * VIEW + 1
-AREA = WIDTH**2
-HERE = AREA // 2
-
-
-def test_the_compact_text_is_the_view_around_the_agent_and_the_way_to_the_goal():
+def test_the_compact_text_says_where_walls_agent_and_goal_are_and_nothing_about_ways():
     for seed in range(20):
         puzzle = PlanPath.generate(seed, size=4)
         for _ in range(puzzle.initial_distance):
-            text = puzzle.compact()
-            view, down, right, sides = text[:AREA], text[AREA], text[AREA + 1], text[AREA + 2 :]
+            *rows, agent, goal, offset, sides = puzzle.compact().split(" ")
+            assert "".join(rows) == puzzle.board.layout and [len(row) for row in rows] == [4] * 4
             assert [sign == "." for sign in sides] == [move in puzzle.legal_actions() for move in MOVES]
-            around = (HERE - WIDTH, HERE + WIDTH, HERE - 1, HERE + 1)
-            assert [view[i] == "#" for i in around] == [sign == "#" for sign in sides]
-            assert view.index("G") == HERE + WIDTH * (ord(down) - ord("m")) + ord(right) - ord("m")
+            at, to = (divmod(cell, 4) for cell in (puzzle.at, puzzle.board.goal))
+            assert (agent, goal) == tuple(sign + NAMES[r] + NAMES[c] for sign, (r, c) in (("A", at), ("G", to)))
+            assert [ord(sign) - ord("m") for sign in offset] == [to[0] - at[0], to[1] - at[1]]
             puzzle.step(puzzle.best_actions()[0])
-        assert puzzle.compact()[AREA : AREA + 2] == "mm" and puzzle.compact()[HERE] == "G"
+        assert puzzle.compact().split(" ")[-2] == "mm"
 
 
-def test_the_view_does_not_show_the_other_side_of_the_grid():
-    puzzle = PlanPath.generate(1, size=10)
-    for cell in (0, 9, 90, 99):
-        puzzle.at = cell
-        row, column = divmod(cell, 10)
-        for place, sign in enumerate(puzzle.compact()[:AREA]):
-            down, right = divmod(place, WIDTH)
-            inside = 0 <= row + down - VIEW < 10 and 0 <= column + right - VIEW < 10
-            assert inside or sign == "#"
+def test_the_largest_grid_has_a_name_for_every_row():
+    puzzle = PlanPath.generate(0, size=len(NAMES))
+    puzzle.at = len(NAMES) ** 2 - 1
+    assert "AZZ" in puzzle.compact()

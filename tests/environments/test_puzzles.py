@@ -200,7 +200,7 @@ def test_a_row_of_a_dataset_gives_its_board_back():
         ("plan_path", "valid", {}, "train, test"),
         ("plan_path", TRAIN, {"wall": 0.2}, "did you mean 'walls'"),
         ("plan_path", TRAIN, {"walls": 0.9}, "between 0 and 0.6"),
-        ("plan_path", TRAIN, {"size": 1}, "2 to 64"),
+        ("plan_path", TRAIN, {"size": 1}, "2 to 52"),
         ("plan_path", TRAIN, {"size": 3, "min_distance": 30}, "smaller min_distance"),
         ("plan_path", TEST, {"walls": 0.0}, "another share of walls"),
         ("sokoban", TRAIN, {"size": 12, "boxes": 4}, "at most 200000 states"),

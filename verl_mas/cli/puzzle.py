@@ -22,19 +22,29 @@ from verl_mas.workflow.base import find
 
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
-    size = _pairs(options.size)
+    size = pairs(options.size)
     folder = Path(options.out)
-    write_boards(folder, options.puzzle, size, train=options.train, test=options.test, seed=options.seed)
+    write_boards(
+        folder,
+        options.puzzle,
+        size,
+        train=options.train,
+        test=options.test,
+        seed=options.seed,
+        first_test=options.first_test,
+    )
     if options.noise is not None:
-        workflow = tiny_workflow(options.workflow, _pairs(options.args))
-        setting = WarmUp(**(asdict(WarmUp(seed=options.seed)) | _pairs(options.warm_up)))
+        workflow = tiny_workflow(options.workflow, pairs(options.args))
+        setting = WarmUp(**(asdict(WarmUp(seed=options.seed)) | pairs(options.warm_up)))
         source = lessons(workflow, options.puzzle, size, noise=options.noise, seed=options.seed)
         warm_up(folder / "model", source, setting, _report)
     sys.stdout.write(f"{folder}\n")
     return 0
 
 
-def write_boards(folder: Path, name: str, size: Mapping[str, Any], *, train: int, test: int, seed: int = 0) -> None:
+def write_boards(
+    folder: Path, name: str, size: Mapping[str, Any], *, train: int, test: int, seed: int = 0, first_test: int = 0
+) -> None:
     """`train.parquet` of other boards for every seed, and `test.parquet` of the same held-out ones."""
     import pandas
 
@@ -43,7 +53,8 @@ def write_boards(folder: Path, name: str, size: Mapping[str, Any], *, train: int
     first = seed * train
     rows = [row(name, number, TRAIN, size) for number in range(first, first + train)]
     pandas.DataFrame(rows).to_parquet(folder / "train.parquet")
-    pandas.DataFrame([row(name, number, TEST, size) for number in range(test)]).to_parquet(folder / "test.parquet")
+    rows = [row(name, number, TEST, size) for number in range(first_test, first_test + test)]
+    pandas.DataFrame(rows).to_parquet(folder / "test.parquet")
 
 
 def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
@@ -56,7 +67,7 @@ def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
     return workflow
 
 
-def _pairs(texts: list[str]) -> dict[str, Any]:
+def pairs(texts: list[str]) -> dict[str, Any]:
     """`size=4 walls=0.2` as a mapping."""
     for text in texts:
         if "=" not in text:
@@ -76,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the board")
     parser.add_argument("--train", type=int, default=4096, help="training boards")
     parser.add_argument("--test", type=int, default=200, help="held-out boards")
+    parser.add_argument("--first-test", type=int, default=0, help="number of the first held-out board")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, help="share of random actions; makes the tiny model")
     parser.add_argument("--workflow", default="planner_executor", help="whose prompts the model is taught")

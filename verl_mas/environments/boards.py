@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ def board(name: str, seed: int, split: str, size: Mapping[str, Any]) -> Puzzle:
     return kind.generate(seed, split, **size)
 
 
+@functools.cache
 def _defaults(kind: type[Puzzle]) -> dict[str, Any]:
     parameters = inspect.signature(kind.generate).parameters.values()
     return {item.name: item.default for item in parameters if item.name not in ("seed", "split")}

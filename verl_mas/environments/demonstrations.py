@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,5 +61,13 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
         shown.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
         return Attempt(plan, judge(state, plan, limit=workflow.moves))
 
-    after = asyncio.run(workflow.turn(puzzle, choose))
-    return shown, after
+    return shown, _result(workflow.turn(puzzle, choose))
+
+
+def _result(turn: Coroutine[Any, Any, Puzzle]) -> Puzzle:
+    """An expert keeps nobody waiting: no event loop is needed, which would take longer than the turn."""
+    try:
+        turn.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a turn waited for something other than its experts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
 
 from verl_mas.environments.puzzle import TRAIN, Puzzle, belongs, puzzles, stream
@@ -10,11 +11,11 @@ from verl_mas.errors import ConfigError
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL, AGENT, GOAL = ".", "#", "A", "G"
-# How far `compact` looks in each direction.
-VIEW = 3
-# The letter of offset 0; offsets beyond 12 are shown as 12.
+# A row or a column of the grid in `compact`.
+NAMES = string.ascii_letters
+# The letter of offset 0 there; offsets beyond 12 are shown as 12.
 _ZERO, _FARTHEST = ord("m"), 12
-_LARGEST = 64
+_LARGEST = len(NAMES)
 _ATTEMPTS = 10_000
 
 
@@ -66,8 +67,8 @@ class Board:
     to_goal: list[int | None]
     picture: str
     layout: str
-    # The rows of the picture with walls around it, as wide as the view of `compact`.
-    framed: tuple[str, ...]
+    # The rows of the layout as the words of `compact`.
+    words: str
 
 
 @puzzles.register("plan_path")
@@ -116,9 +117,8 @@ class PlanPath(Puzzle):
     def _on(cls, size, goal, table, to_goal, layout, start) -> PlanPath:
         cells = layout[:goal] + GOAL + layout[goal + 1 :]
         rows = [cells[i : i + size] for i in range(0, len(cells), size)]
-        edge = [WALL * (size + 2 * VIEW)] * VIEW
-        framed = (*edge, *(WALL * VIEW + row + WALL * VIEW for row in rows), *edge)
-        return cls(Board(size, goal, table, to_goal, "\n".join(rows), layout, framed), start, to_goal[start])
+        words = " ".join(layout[i : i + size] for i in range(0, len(cells), size))
+        return cls(Board(size, goal, table, to_goal, "\n".join(rows), layout, words), start, to_goal[start])
 
     def copy(self) -> PlanPath:
         return PlanPath(self.board, self.at, self.initial_distance)
@@ -145,14 +145,14 @@ class PlanPath(Puzzle):
         return picture[:spot] + AGENT + picture[spot + 1 :]
 
     def compact(self) -> str:
-        """The view around the agent, how far down and right the goal is, and what stands up, down, left, right."""
+        """The rows of walls, the row and column of agent and goal, the way between, what is up, down, left, right."""
         board = self.board
         row, column = divmod(self.at, board.size)
-        view = "".join(line[column : column + 2 * VIEW + 1] for line in board.framed[row : row + 2 * VIEW + 1])
         to_row, to_column = divmod(board.goal, board.size)
         ways = board.moves[self.at]
         sides = "".join(FREE if move in ways else WALL for move in MOVES)
-        return view + _offset(to_row - row) + _offset(to_column - column) + sides
+        places = f"{AGENT}{NAMES[row]}{NAMES[column]} {GOAL}{NAMES[to_row]}{NAMES[to_column]}"
+        return f"{board.words} {places} {_offset(to_row - row)}{_offset(to_column - column)} {sides}"
 
     def key(self) -> tuple:
         return (self.at,)

@@ -42,7 +42,7 @@ class Play(Workflow):
     max_turns: int = 4
     # Actions an agent may name in one act.
     moves: int = 4
-    # words: for language models. compact: a token a character, for tiny ones.
+    # words: for language models. compact: a few tokens, for tiny ones.
     text: str = WORDS
     # dense: the team's and the act's own part. sparse: 1 for an act or a session that solves it, else 0.
     reward: str = "dense"

@@ -60,7 +60,7 @@ class Puzzle(ABC):
 
     @abstractmethod
     def compact(self) -> str:
-        """The current state, one character a token, for models of a few hundred thousand parameters."""
+        """The current state in few words, each a token at best, for models of a few hundred thousand parameters."""
 
     @abstractmethod
     def key(self) -> tuple:

@@ -26,12 +26,16 @@ class WarmUp:
     steps: int = 800
     batch: int = 128
     learning_rate: float = 2e-3
-    # Lessons drawn from, each seen `steps * batch / lessons` times.
-    lessons: int = 40_000
+    # Lessons drawn from, each seen `steps * batch / lessons` times. The tokenizer is made of the first `texts` of them.
+    lessons: int = 160_000
+    texts: int = 10_000
+    vocabulary: int = 1024
     seed: int = 0
 
 
 Progress = Callable[[int, float], None]
+# A prompt with its reply in tokens, and how many tokens the reply has.
+Taught = tuple[list[int], int]
 
 
 def warm_up(folder: Path, lessons: Iterator[Lesson], setting: WarmUp, progress: Progress) -> Path:
@@ -39,27 +43,33 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], setting: WarmUp, progress: 
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tiny_model(folder, hidden=setting.hidden, layers=setting.layers, max_length=512, seed=setting.seed)
+    shown = list(islice(lessons, setting.lessons))
+    tiny_model(
+        folder,
+        hidden=setting.hidden,
+        layers=setting.layers,
+        text=(text for lesson in shown[: setting.texts] for text in (lesson.prompt, lesson.reply)),
+        vocabulary=setting.vocabulary,
+        max_length=512,
+        seed=setting.seed,
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = BARE_TEMPLATE
     tokenizer.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    taught = [_tokens(tokenizer, lesson) for lesson in islice(lessons, setting.lessons)]
-    _teach(model, taught, setting, progress)
+    _teach(model, _tokens(tokenizer, shown), setting, progress)
     model.save_pretrained(folder)
     return folder
 
 
-def _tokens(tokenizer, lesson: Lesson) -> tuple[list[int], int]:
-    """Prompt and reply as they are in training, and how many tokens the reply has."""
-    said = [{"role": "user", "content": lesson.prompt}, {"role": "assistant", "content": lesson.reply}]
-    prompt = tokenizer.apply_chat_template(said[:1], add_generation_prompt=True, tokenize=False)
-    whole = tokenizer.apply_chat_template(said, tokenize=False)
-    ids = tokenizer.encode(whole, add_special_tokens=False)
-    return ids, len(ids) - len(tokenizer.encode(prompt, add_special_tokens=False))
+def _tokens(tokenizer, lessons: list[Lesson]) -> list[Taught]:
+    """As the template has them in training: the contents, and no token that spans prompt and reply."""
+    prompts = tokenizer([lesson.prompt for lesson in lessons], add_special_tokens=False)["input_ids"]
+    replies = tokenizer([lesson.reply + TURN_END for lesson in lessons], add_special_tokens=False)["input_ids"]
+    return [(prompt + reply, len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
-def _teach(model, taught: list[tuple[list[int], int]], setting: WarmUp, progress: Progress) -> None:
+def _teach(model, taught: list[Taught], setting: WarmUp, progress: Progress) -> None:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=0.01)
@@ -79,7 +89,7 @@ def _teach(model, taught: list[tuple[list[int], int]], setting: WarmUp, progress
         progress(step + 1, loss.item())
 
 
-def _loss(model, rows: list[tuple[list[int], int]]):
+def _loss(model, rows: list[Taught]):
     """Cross entropy of the replies; rows are padded on the right, where nothing attends to it."""
     import torch
 

@@ -19,6 +19,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.single_controller.ray import ResourcePoolManager
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
@@ -120,6 +121,13 @@ class MasTrainer(PPOTrainerSync):
 
     def _get_n_gpus_for_throughput(self) -> int:
         return self.pools.n_gpus
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        """verl looks every two seconds whether the rollout is over; with tiny models that is most of a step."""
+        buffer = super()._build_replay_buffer()
+        wanted = self.config.trainer.v1.sampler.sampler_kwargs
+        buffer.poll_interval = wanted.get("poll_interval", buffer.poll_interval)
+        return buffer
 
     # -- engines --------------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from verl_mas.environments.play import COMPACT, Choose, Play
 from verl_mas.environments.puzzle import Puzzle
 from verl_mas.workflow import workflow
 
-# One character each, so that a tiny model that plays both roles can tell them apart.
+# The last word of a compact prompt, by which a tiny model that plays both roles tells them apart.
 PLANNER, EXECUTOR = "P", "E"
+NO_SKETCH = "-"
 
 
 @workflow("planner_executor")
@@ -25,7 +26,7 @@ class PlannerExecutor(Play):
 
     def plan(self, puzzle: Puzzle) -> str:
         if self.text == COMPACT:
-            return puzzle.compact() + PLANNER
+            return f"{puzzle.compact()} {PLANNER}"
         return (
             f"{self.scene(puzzle)}\n\nYou plan for a team of two: propose the next actions. "
             f"The executor reads them and decides. {self.codec(puzzle).prompt()}"
@@ -33,7 +34,7 @@ class PlannerExecutor(Play):
 
     def execute(self, puzzle: Puzzle, sketch: Sequence[str]) -> str:
         if self.text == COMPACT:
-            return puzzle.compact() + "".join(sketch) + EXECUTOR
+            return " ".join([puzzle.compact(), "".join(sketch) or NO_SKETCH, EXECUTOR])
         proposal = " ".join(sketch) or "nothing that can be read"
         return (
             f"{self.scene(puzzle)}\n\nThe planner proposes: {proposal}\n\nYou decide for the team: take over what is "
