@@ -1,0 +1,35 @@
+"""Training and held-out rows of one of reasoning-gym's tasks, to be scored by its own verifier."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from verl_mas.cli.puzzle import pairs
+from verl_mas.environments.puzzle import TEST, TRAIN
+from verl_mas.environments.reasoning_gym import rows
+
+
+def main(argv: list[str]) -> int:
+    import pandas
+
+    options = _parser().parse_args(argv)
+    folder, config = Path(options.out), pairs(options.config)
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in ((TRAIN, options.train), (TEST, options.test)):
+        made = rows(options.task, count, split, options.seed, config)
+        pandas.DataFrame(made).to_parquet(folder / f"{split}.parquet")
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("verl-mas reasoning_gym", description=__doc__)
+    parser.add_argument("task", help="maze, countdown, gsm_symbolic, ...")
+    parser.add_argument("--out", required=True, help="folder for train.parquet and test.parquet")
+    parser.add_argument("--config", nargs="*", default=[], metavar="NAME=VALUE", help="the task's own settings")
+    parser.add_argument("--train", type=int, default=1024, help="training questions")
+    parser.add_argument("--test", type=int, default=200, help="held-out questions")
+    parser.add_argument("--seed", type=int, default=0, help="of the training questions")
+    return parser
