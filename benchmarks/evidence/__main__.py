@@ -1,0 +1,49 @@
+"""Run what is missing of the matrix, or draw the page from what there is. What is finished is kept and skipped.
+
+python -m benchmarks.evidence --jobs 2 --hours 3      # call again to go on
+python -m benchmarks.evidence --page                  # tables and figures of benchmarks/EVIDENCE.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.evidence import page
+from benchmarks.evidence.matrix import pieces
+from benchmarks.evidence.runs import RESULTS, Runner, finished, usable
+from benchmarks.evidence.schedule import run_all
+
+PAGE = Path(__file__).parents[1] / "EVIDENCE.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.evidence", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side; results do not depend on it")
+    parser.add_argument("--hours", type=float, default=3.0, help="start no run after this long")
+    parser.add_argument("--only", nargs="*", default=[], metavar="ARM", help="these arms alone")
+    parser.add_argument("--through", default="", help='a command put before every run: "nice -n 10"')
+    parser.add_argument("--page", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    well = True
+    if not options.page:
+        well = run_all(
+            [piece for piece in pieces() if not options.only or piece.arm.name in options.only],
+            Runner(shlex.split(options.through)).run,
+            finished=finished,
+            usable=usable,
+            jobs=options.jobs,
+            until=time.time() + 3600 * options.hours,
+            say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
+        )
+    page.write(PAGE, page.Results.read(RESULTS))
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

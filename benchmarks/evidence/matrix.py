@@ -1,0 +1,172 @@
+"""What is run: the arms of the three experiments, and in which order.
+
+Every arm samples the same number of replies a prompt and prompts a turn: 8 candidates of one act, or 8 sessions; the
+single agent acts once a turn instead of twice, so it gets twice the boards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TEAM, ALONE = "planner_executor", "single_player"
+PLANNER, EXECUTOR = "planner", "executor"
+
+STEPS = 30
+BOARDS = 16
+K = 8
+# Held-out boards of higher numbers than any that settings were chosen on.
+FIRST_TEST, TEST_BOARDS = 100_000, 400
+WARM_UP = (
+    *("--size", "size=4", "--practice", "min_distance=4", "--noise", "0.65"),
+    *("--args", "moves=1", "--warm-up", "steps=900"),
+)
+# The laptop recipe, smaller; what changes results is pinned, so that a change of the recipe leaves them comparable.
+SETTINGS = (
+    "+plan_path=laptop",
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.test_freq=10",
+    f"data.train_batch_size={BOARDS}",
+    f"actor_rollout_ref.actor.ppo_mini_batch_size={BOARDS}",
+    "actor_rollout_ref.actor.optim.lr=5e-4",
+    "actor_rollout_ref.actor.entropy_coeff=0.005",
+    "actor_rollout_ref.actor.grad_clip=0.5",
+    "mas.workflow.args.moves=1",
+    "mas.workflow.args.max_turns=8",
+    f"mas.branch.k={K}",
+    "mas.branch.commit=uniform",
+    "mas.updates_per_step=1",
+    "mas.skip_zero_advantage=false",
+    "mas.trajectories.enabled=false",
+)
+
+PER_ROLE = (
+    "mas.policies={planner: {}, executor: {}}",
+    "mas.agents.planner.policy=planner",
+    "mas.agents.executor.policy=executor",
+)
+SESSIONS = ("mas.branch.k=1", f"actor_rollout_ref.rollout.n={K}")
+TWICE_THE_BOARDS = (f"data.train_batch_size={2 * BOARDS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={2 * BOARDS}")
+SPARSE = ("+mas.workflow.args.reward=sparse",)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One arm: a run of `verl.trainer.main_ppo` from the seed's warmed-up model."""
+
+    name: str
+    workflow: str
+    overrides: tuple[str, ...]
+    # Whether the policies are kept, for evaluations.
+    keeps: bool = False
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A validation of two trained policies: for each role, the arm and the policy that plays it."""
+
+    name: str
+    planner: tuple[str, str]
+    executor: tuple[str, str]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.planner[0], self.executor[0])))
+
+
+Arm = Training | Evaluation
+
+
+def using(estimator: str) -> tuple[str, ...]:
+    return (f"algorithm.adv_estimator={estimator}",)
+
+
+DENSE_ARMS = (
+    Training("at_grpo_shared", TEAM, ()),
+    Training("at_grpo_per_role", TEAM, PER_ROLE, keeps=True),
+    Training("agent_grpo", TEAM, (*SESSIONS, *using("agent_grpo"))),
+    Training("team_grpo", TEAM, (*SESSIONS, *using("team_grpo"))),
+    # One agent: a baseline over the sessions of a task is GRPO.
+    Training("single_grpo", ALONE, (*SESSIONS, *TWICE_THE_BOARDS, *using("team_grpo"))),
+    Training("single_at_grpo", ALONE, TWICE_THE_BOARDS),
+)
+SPARSE_ARMS = tuple(Training(f"{arm.name}_sparse", arm.workflow, (*arm.overrides, *SPARSE)) for arm in DENSE_ARMS)
+
+# The planner's own reward times a factor; the planner asked in each turn, or in one of eight.
+CONDITIONS = {"even": (1, 1.0), "factor10": (10, 1.0), "factor10_rare": (10, 0.125)}
+ESTIMATORS = ("team_grpo", "agent_grpo")
+
+
+def uneven(estimator: str, condition: str) -> Training:
+    factor, asked = CONDITIONS[condition]
+    return Training(
+        f"uneven_{condition}_{estimator}",
+        TEAM,
+        (
+            *PER_ROLE,
+            *SESSIONS,
+            *using(estimator),
+            "mas.workflow.name=UnevenRewards",
+            f"mas.workflow.path={Path(__file__).with_name('uneven.py')}",
+            f"+mas.workflow.args.factor={factor}",
+            f"+mas.workflow.args.asked={asked}",
+            # The lemma is about the reward's gradient alone.
+            "actor_rollout_ref.actor.entropy_coeff=0",
+        ),
+    )
+
+
+UNEVEN_ARMS = tuple(uneven(estimator, condition) for condition in CONDITIONS for estimator in ESTIMATORS)
+
+
+def alone(trained: str, frozen: str) -> Training:
+    policies = f"mas.policies={{{trained}: {{}}, {frozen}: {{trainable: false}}}}"
+    return Training(f"{trained}_alone", TEAM, (policies, *PER_ROLE[1:]), keeps=True)
+
+
+TOGETHER = "at_grpo_per_role"
+ROLE_ARMS: tuple[Arm, ...] = (
+    alone(PLANNER, EXECUTOR),
+    alone(EXECUTOR, PLANNER),
+    Evaluation("roles_kept", planner=(TOGETHER, PLANNER), executor=(TOGETHER, EXECUTOR)),
+    Evaluation("roles_swapped", planner=(TOGETHER, EXECUTOR), executor=(TOGETHER, PLANNER)),
+    Evaluation("roles_combined", planner=("planner_alone", PLANNER), executor=("executor_alone", EXECUTOR)),
+)
+ARMS = {arm.name: arm for arm in (*DENSE_ARMS, *SPARSE_ARMS, *UNEVEN_ARMS, *ROLE_ARMS)}
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is run, or skipped, as a whole."""
+
+    arm: Arm
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.arm.name}-{self.seed}"
+
+    @property
+    def needs(self) -> list[Piece]:
+        return [Piece(ARMS[name], self.seed) for name in self.arm.needs]
+
+
+def pieces() -> Iterator[Piece]:
+    """The whole matrix, the most telling first; seed by seed, so that all arms can be compared at any time."""
+    order: list[tuple[tuple[Arm, ...], range]] = [
+        (DENSE_ARMS, range(3)),
+        (UNEVEN_ARMS, range(2)),
+        (ROLE_ARMS, range(2)),
+        (DENSE_ARMS, range(3, SEEDS)),
+        (SPARSE_ARMS, range(SEEDS)),
+        (UNEVEN_ARMS, range(2, SEEDS)),
+        (ROLE_ARMS, range(2, SEEDS)),
+    ]
+    for arms, seeds in order:
+        for seed in seeds:
+            for arm in arms:
+                yield Piece(arm, seed)

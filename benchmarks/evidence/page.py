@@ -1,0 +1,269 @@
+"""Draws tables and figures of EVIDENCE.md from the results. The words around them are written by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evidence.intervals import Mean, mean, second_moment, spikes
+from benchmarks.evidence.matrix import (
+    ALONE,
+    CONDITIONS,
+    DENSE_ARMS,
+    ESTIMATORS,
+    EXECUTOR,
+    PLANNER,
+    SPARSE_ARMS,
+    TOGETHER,
+    Arm,
+    Training,
+    pieces,
+    uneven,
+)
+
+FIGURES = "evidence/figures"
+# The weights are still alike, so both estimators' gradients are of nearly one policy.
+ALIKE = 10
+ROLES = {
+    "both roles trained together": TOGETHER,
+    "the same, loaded from its exported weights": "roles_kept",
+    "roles swapped": "roles_swapped",
+    "planner trained, executor frozen": "planner_alone",
+    "executor trained, planner frozen": "executor_alone",
+    "each trained alone, then combined": "roles_combined",
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of every arm the runs by seed."""
+
+    runs: dict[str, dict[int, dict[str, Any]]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        runs: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+        for file in sorted(folder.glob("*.json")):
+            run = json.loads(file.read_text())
+            runs[run["arm"]][run["seed"]] = run
+        return cls(dict(runs))
+
+    def of(self, arm: str) -> list[dict[str, Any]]:
+        return [run for _, run in sorted(self.runs.get(arm, {}).items())]
+
+    def paired(self, arm: str, other: str) -> list[float]:
+        """Last success of `arm` less that of `other`, seed by seed."""
+        mine, theirs = self.runs.get(arm, {}), self.runs.get(other, {})
+        return [last(mine[seed]) - last(theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+
+    def over_seeds(self, arm: str, number: Callable[[dict[str, Any]], float]) -> Mean | None:
+        runs = self.of(arm)
+        return mean([number(run) for run in runs]) if runs else None
+
+
+def first(run: dict[str, Any]) -> float:
+    return next(iter(run["success"].values()))
+
+
+def last(run: dict[str, Any]) -> float:
+    return list(run["success"].values())[-1]
+
+
+def write(page: Path, results: Results) -> None:
+    """Replace what stands between `<!-- name -->` and `<!-- /name -->`, and draw the figures."""
+    figures = page.parent / FIGURES
+    figures.mkdir(parents=True, exist_ok=True)
+    text = page.read_text()
+    sections = {
+        "dense": learning(results, DENSE_ARMS, figures / "dense.png"),
+        "sparse": learning(results, SPARSE_ARMS, figures / "sparse.png"),
+        "uneven": unevenness(results, figures / "uneven.png"),
+        "roles": roles(results),
+        "left": left(results),
+    }
+    for name, content in sections.items():
+        text = between(text, name, content)
+    page.write_text(text)
+
+
+def between(text: str, name: str, content: str) -> str:
+    before, start, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    if not end:
+        raise ValueError(f"the page has no <!-- {name} --> ... <!-- /{name} -->")
+    return f"{before}{start}{content}\n{end}{after}"
+
+
+def learning(results: Results, arms: Sequence[Training], figure: Path) -> str:
+    """E1: before and after, what was sampled, and the difference from the first arm on the same seeds."""
+    base = arms[0].name
+    header = f"| arm | seeds | untrained | trained | less `{base}`, paired | replies a run | minutes a run |"
+    lines = []
+    for arm in arms:
+        trained = results.over_seeds(arm.name, last)
+        if trained is None:
+            continue
+        difference = results.paired(arm.name, base) if arm.name != base else []
+        cells = [
+            f"`{arm.name}`",
+            trained.seeds,
+            results.over_seeds(arm.name, first),
+            trained,
+            mean(difference) if difference else "",
+            f"{_mean_of(results.of(arm.name), replies):,.0f}",
+            f"{_mean_of(results.of(arm.name), lambda run: run['seconds'] / 60):.1f}",
+        ]
+        lines.append(_line(cells))
+    if not lines:
+        return "Not yet run."
+    _draw_learning(results, arms, figure)
+    return "\n".join([header, "|---" * 7 + "|", *lines, "", f"![success by step]({FIGURES}/{figure.name})"])
+
+
+def replies(run: dict[str, Any]) -> float:
+    return sum(sum(values) for key, values in run["series"].items() if key.endswith("rows/real"))
+
+
+def unevenness(results: Results, figure: Path) -> str:
+    """E2: gradients of each role under both estimators, beside what the lemma makes of the scores."""
+    header = (
+        "| planner's reward | estimator | seeds | role | lemma's factor | measured factor | spikes | success |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    lines = []
+    for condition, (factor, asked) in CONDITIONS.items():
+        for estimator in ESTIMATORS:
+            arm = uneven(estimator, condition).name
+            for role in (PLANNER, EXECUTOR) if results.of(arm) else ():
+                cells = [
+                    f"x {factor}" + (f", asked in {asked:g} of the turns" if asked < 1 else ""),
+                    f"`{estimator}`",
+                    len(results.of(arm)),
+                    role,
+                    results.over_seeds(arm, lambda run, role=role: predicted(run, role)),
+                    _measured(results, condition, role) if estimator == "team_grpo" else "1",
+                    results.over_seeds(arm, lambda run, role=role: spikes(norms(run, role))),
+                    results.over_seeds(arm, last),
+                ]
+                lines.append(_line(cells))
+    if not lines:
+        return "Not yet run."
+    _draw_gradients(results, figure)
+    return "\n".join([header, *lines, "", f"![gradient norms]({FIGURES}/{figure.name})"])
+
+
+def norms(run: dict[str, Any], role: str) -> list[float]:
+    return run["series"][f"mas/{role}/actor/grad_norm"]
+
+
+def predicted(run: dict[str, Any], role: str) -> float:
+    values = run["series"][f"mas/{role}/group/inflation"][:ALIKE]
+    return sum(values) / len(values)
+
+
+def _measured(results: Results, condition: str, role: str) -> Mean | str:
+    """The squared norm under the team's baseline over that under the agent's own, seed by seed."""
+    team, own = (results.runs.get(uneven(estimator, condition).name, {}) for estimator in ESTIMATORS)
+    ratios = [
+        second_moment(norms(team[seed], role)[:ALIKE]) / second_moment(norms(own[seed], role)[:ALIKE])
+        for seed in sorted(team.keys() & own.keys())
+    ]
+    return mean(ratios) if ratios else ""
+
+
+def roles(results: Results) -> str:
+    """E3: one policy a role, in every combination."""
+    lines = []
+    for label, arm in ROLES.items():
+        trained = results.over_seeds(arm, last)
+        if trained is not None:
+            lines.append(_line([label, trained.seeds, trained, _by_seed(results.of(arm))]))
+    if not lines:
+        return "Not yet run."
+    start = results.over_seeds(TOGETHER, first)
+    if start is not None:
+        lines.insert(0, _line(["untrained", start.seeds, start, ""]))
+    return "\n".join(["| policies | seeds | success | by seed |", "|---|---|---|---|", *lines])
+
+
+def left(results: Results) -> str:
+    missing: dict[str, list[str]] = defaultdict(list)
+    for piece in pieces():
+        if piece.seed not in results.runs.get(piece.arm.name, {}):
+            missing[piece.arm.name].append(str(piece.seed))
+    if not missing:
+        return "Everything has run."
+    return "\n".join(f"- `{arm}`: seeds {', '.join(seeds)}" for arm, seeds in missing.items())
+
+
+def _by_seed(runs: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{last(run):.3f}" for run in runs)
+
+
+def _mean_of(runs: Sequence[dict[str, Any]], number: Callable[[dict[str, Any]], float]) -> float:
+    return sum(map(number, runs)) / len(runs)
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _draw_learning(results: Results, arms: Sequence[Arm], figure: Path) -> None:
+    pyplot = _pyplot()
+    canvas, axes = pyplot.subplots(figsize=(7.5, 4.5), layout="constrained")
+    for arm in arms:
+        runs = results.of(arm.name)
+        if not runs:
+            continue
+        steps = list(runs[0]["success"])
+        means = [mean([run["success"][step] for run in runs]) for step in steps]
+        dashed = "--" if isinstance(arm, Training) and arm.workflow == ALONE else "-"
+        axes.errorbar(
+            [int(step) for step in steps],
+            [found.value for found in means],
+            [found.half or 0.0 for found in means],
+            linestyle=dashed,
+            marker="o",
+            capsize=3,
+            label=f"{arm.name} ({len(runs)} seeds)",
+        )
+    axes.set(xlabel="step", ylabel="held-out boards solved (mean, 95 % interval over seeds)", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    canvas.savefig(figure, dpi=120)
+    pyplot.close(canvas)
+
+
+def _draw_gradients(results: Results, figure: Path) -> None:
+    pyplot = _pyplot()
+    canvas, grid = pyplot.subplots(
+        2, len(CONDITIONS), figsize=(4 * len(CONDITIONS), 6), layout="constrained", sharex=True, sharey=True
+    )
+    for row, role in zip(grid, (PLANNER, EXECUTOR), strict=True):
+        for axes, condition in zip(row, CONDITIONS, strict=True):
+            for estimator, colour in zip(ESTIMATORS, ("tab:red", "tab:blue"), strict=True):
+                for number, run in enumerate(results.of(uneven(estimator, condition).name)):
+                    values = norms(run, role)
+                    label = estimator if number == 0 else None
+                    axes.plot(range(1, len(values) + 1), values, color=colour, alpha=0.7, label=label)
+            axes.set(title=f"{role}, {condition}", yscale="log")
+            axes.grid(alpha=0.3)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8)
+    canvas.supxlabel("step")
+    canvas.supylabel("gradient norm before clipping, a line a seed")
+    canvas.savefig(figure, dpi=120)
+    pyplot.close(canvas)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

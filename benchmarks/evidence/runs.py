@@ -1,0 +1,177 @@
+"""Runs one piece of the matrix through `python -m verl.trainer.main_ppo`, and keeps its numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evidence.matrix import (
+    EXECUTOR,
+    FIRST_TEST,
+    PER_ROLE,
+    PLANNER,
+    ROOT,
+    SETTINGS,
+    STEPS,
+    TEAM,
+    TEST_BOARDS,
+    WARM_UP,
+    Evaluation,
+    Piece,
+    Training,
+)
+from verl_mas.report.metrics import Step, read_steps, series
+
+RESULTS = Path(__file__).with_name("results")
+RUNS = ROOT / "runs" / "evidence"
+SUCCESS = "val-core/plan_path/acc/mean@1"
+# Kept of every step, where logged; the names of agents and policies are in the keys.
+KEPT = ("actor/grad_norm", "rows/real", "group/inflation", "reward/score")
+
+
+def result_of(piece: Piece) -> Path:
+    return RESULTS / f"{piece.key}.json"
+
+
+def checkpoint_of(piece: Piece) -> Path:
+    return RUNS / piece.key / "checkpoints" / f"global_step_{STEPS}"
+
+
+def finished(piece: Piece) -> bool:
+    return result_of(piece).exists()
+
+
+def usable(piece: Piece) -> bool:
+    """Whether what needs this piece can run. A result that came with the repository has no checkpoint."""
+    return finished(piece) and checkpoint_of(piece).exists()
+
+
+@dataclass
+class Runner:
+    """`through` is put before every command: `nice -n 10`, a queue."""
+
+    through: Sequence[str] = ()
+    _starts: defaultdict[Path, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+
+    def run(self, piece: Piece) -> None:
+        began = time.time()
+        arm = piece.arm
+        found = self._evaluate(piece, arm) if isinstance(arm, Evaluation) else self._train(piece, arm)
+        result = {"arm": arm.name, "seed": piece.seed, "seconds": round(time.time() - began), **found}
+        RESULTS.mkdir(exist_ok=True)
+        result_of(piece).write_text(json.dumps(result) + "\n")
+
+    def _train(self, piece: Piece, arm: Training) -> dict[str, Any]:
+        start = self._start(arm.workflow, piece.seed)
+        began = time.time()
+        steps = self._main_ppo(
+            piece,
+            (
+                f"+mas={arm.workflow}",
+                *SETTINGS,
+                *files(start),
+                f"actor_rollout_ref.model.path={start}/model",
+                f"data.seed={piece.seed}",
+                f"trainer.save_freq={STEPS if arm.keeps else -1}",
+                *arm.overrides,
+            ),
+        )
+        return {"seconds": round(time.time() - began), **numbers(steps)}
+
+    def _evaluate(self, piece: Piece, arm: Evaluation) -> dict[str, Any]:
+        models = {
+            role: self._exported(next(need for need in piece.needs if need.arm.name == name), policy)
+            for role, (name, policy) in ((PLANNER, arm.planner), (EXECUTOR, arm.executor))
+        }
+        paths = ", ".join(f"{role}: {{overrides: {{model: {{path: {path}}}}}}}" for role, path in models.items())
+        start = self._start(TEAM, piece.seed)
+        steps = self._main_ppo(
+            piece,
+            (
+                f"+mas={TEAM}",
+                *SETTINGS,
+                *files(start),
+                f"actor_rollout_ref.model.path={models[EXECUTOR]}",
+                f"mas.policies={{{paths}}}",
+                *PER_ROLE[1:],
+                "trainer.val_only=true",
+            ),
+        )
+        return {"success": success(steps)}
+
+    def _main_ppo(self, piece: Piece, overrides: Sequence[str]) -> list[Step]:
+        folder = RUNS / piece.key
+        folder.mkdir(parents=True, exist_ok=True)
+        metrics = folder / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
+        command = [
+            *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "recipes", "+platform=cpu"),
+            *overrides,
+            f"trainer.default_local_dir={folder}/checkpoints",
+            "trainer.resume_mode=disable",
+        ]
+        self._call(command, folder / "log.txt", VERL_FILE_LOGGER_PATH=str(metrics))
+        return read_steps(metrics)
+
+    def _start(self, workflow: str, seed: int) -> Path:
+        """Boards and the warmed-up model that all arms of a seed and workflow start from; timed apart."""
+        folder = RUNS / f"start-{workflow}-{seed}"
+        done = folder / "done"
+        with self._starts[folder]:
+            if not done.exists():
+                began = time.time()
+                options = ("--workflow", workflow, "--seed", str(seed), *WARM_UP)
+                boards = ("--test", str(TEST_BOARDS), "--first-test", str(FIRST_TEST))
+                folder.mkdir(parents=True, exist_ok=True)
+                main = "import sys; from verl_mas.cli import main; sys.exit(main())"
+                command = [sys.executable, "-c", main, "puzzle", "plan_path", "--out", str(folder), *boards, *options]
+                self._call(command, folder / "log.txt")
+                done.write_text(f"{time.time() - began:.0f}\n")
+        return folder
+
+    def _exported(self, trained: Piece, policy: str) -> Path:
+        target = RUNS / trained.key / f"{policy}-hf"
+        with self._starts[target]:
+            if not (target / "config.json").exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source = ("--backend", "fsdp", "--local_dir", str(checkpoint_of(trained) / policy))
+                command = [sys.executable, "-m", "verl.model_merger", "merge", *source, "--target_dir", str(target)]
+                self._call(command, RUNS / trained.key / "merge.txt")
+        return target
+
+    def _call(self, command: Sequence[str], log: Path, **environment: str) -> None:
+        with log.open("w") as output:
+            subprocess.run(
+                [*self.through, *command],
+                check=True,
+                cwd=ROOT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+
+def files(start: Path) -> tuple[str, str]:
+    return f"data.train_files={start}/train.parquet", f"data.val_files={start}/test.parquet"
+
+
+def success(steps: Sequence[Step]) -> dict[str, float]:
+    """Share of held-out boards solved, by step."""
+    places, values = series(list(steps), SUCCESS)
+    return dict(zip(map(str, places), values, strict=True))
+
+
+def numbers(steps: Sequence[Step]) -> dict[str, Any]:
+    trained = [step for step in steps if step.number > 0]
+    keys = sorted({key for step in trained for key in step.values if key.endswith(KEPT)})
+    kept = {key: [round(value, 6) for value in series(trained, key)[1]] for key in keys}
+    return {"success": success(steps), "series": kept}

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def evidence(monkeypatch):
+    """A module of benchmarks/evidence by name."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    before = set(sys.modules)
+    yield lambda name: importlib.import_module(f"benchmarks.evidence.{name}")
+    for name in set(sys.modules) - before:
+        if name == "benchmarks" or name.startswith("benchmarks."):
+            del sys.modules[name]

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from verl_mas import preflight
+from verl_mas.config.rules import validate
+from verl_mas.diagnosis import compose
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def composed(evidence, monkeypatch):
+    monkeypatch.setattr(preflight, "available", lambda config: None)
+    matrix = evidence("matrix")
+
+    def of(arm):
+        base = (f"hydra.searchpath=[file://{ROOT}/recipes]", "+platform=cpu", f"+mas={arm.workflow}")
+        config = compose([*base, *matrix.SETTINGS, *arm.overrides])
+        GlobalHydra.instance().clear()
+        return config, validate(config)
+
+    return of
+
+
+def test_every_arm_composes_and_samples_the_same_number_of_replies(evidence, composed):
+    matrix = evidence("matrix")
+    for arm in matrix.ARMS.values():
+        if isinstance(arm, matrix.Evaluation):
+            continue
+        config, team = composed(arm)
+        acts = 2 if arm.workflow == matrix.TEAM else 1
+        each = team.branch.k * config.actor_rollout_ref.rollout.n
+        assert config.data.train_batch_size * acts * each == 2 * matrix.BOARDS * matrix.K, arm.name
+        assert config.actor_rollout_ref.actor.ppo_mini_batch_size == config.data.train_batch_size, arm.name
+        assert team.branch.validation_k == 1, arm.name
+
+
+def test_a_role_trained_alone_has_a_frozen_partner(evidence, composed):
+    _, team = composed(evidence("matrix").ARMS["planner_alone"])
+    assert {name: policy.trainable for name, policy in team.policies.items()} == {"planner": True, "executor": False}
+
+
+def test_the_matrix_holds_every_arm_once_a_seed_and_compares_arms_before_seeds(evidence):
+    matrix = evidence("matrix")
+    pieces = list(matrix.pieces())
+    assert len(pieces) == len(set(pieces)) == len(matrix.ARMS) * matrix.SEEDS
+    first = pieces[: len(matrix.DENSE_ARMS)]
+    assert {piece.seed for piece in first} == {0} and [piece.arm for piece in first] == list(matrix.DENSE_ARMS)
+
+
+def test_an_evaluation_needs_the_arms_that_its_policies_come_from(evidence):
+    matrix = evidence("matrix")
+    piece = matrix.Piece(matrix.ARMS["roles_combined"], 3)
+    assert [need.key for need in piece.needs] == ["planner_alone-3", "executor_alone-3"]
+    for arm in matrix.ARMS.values():
+        assert all(matrix.ARMS[name].keeps for name in arm.needs)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+
+def run(before, after, **series):
+    return {"success": {"0": before, "30": after}, "seconds": 120, "series": {"rows/real": [100.0] * 30, **series}}
+
+
+@pytest.fixture
+def page(evidence):
+    return evidence("page")
+
+
+@pytest.fixture
+def results(page):
+    both = {f"mas/{role}/{name}": values for role in ("planner", "executor")
+            for name, values in {"actor/grad_norm": [1.0] * 30, "group/inflation": [1.0] * 30}.items()}  # fmt: skip
+    team = {**both, "mas/planner/actor/grad_norm": [3.0] * 30, "mas/planner/group/inflation": [9.0] * 30}
+    return page.Results(
+        {
+            "at_grpo_shared": {0: run(0.5, 0.9), 1: run(0.6, 0.8)},
+            "agent_grpo": {0: run(0.5, 0.7), 1: run(0.6, 0.6)},
+            "uneven_factor10_rare_team_grpo": {0: run(0.5, 0.6, **team)},
+            "uneven_factor10_rare_agent_grpo": {0: run(0.5, 0.8, **both)},
+            "at_grpo_per_role": {0: run(0.5, 0.9)},
+            "roles_swapped": {0: {"success": {"0": 0.1}}},
+        }
+    )
+
+
+def test_the_table_of_arms_has_intervals_over_seeds_and_paired_differences(page, results, tmp_path):
+    table = page.learning(results, page.DENSE_ARMS, tmp_path / "dense.png")
+    assert "| `agent_grpo` | 2 | 0.550 ± 0.635 | 0.650 ± 0.635 | -0.200 ± 0.000 | 3,000 | 2.0 |" in table
+    assert (tmp_path / "dense.png").exists() and "team_grpo" not in table
+
+
+def test_the_table_of_gradients_has_the_lemmas_factor_and_the_measured_one(page, results, tmp_path):
+    table = page.unevenness(results, tmp_path / "uneven.png")
+    row = "| x 10, asked in 0.125 of the turns | `team_grpo` | 1 | planner | 9.000 | 9.000 | 0.000 | 0.600 |"
+    assert row in table and (tmp_path / "uneven.png").exists()
+
+
+def test_the_table_of_roles_starts_with_the_untrained_team(page, results):
+    lines = page.roles(results).splitlines()
+    assert lines[2].startswith("| untrained | 1 | 0.500") and "| roles swapped | 1 | 0.100 | 0.100 |" in lines
+
+
+def test_the_page_keeps_its_words_and_says_what_has_not_run(page, results, tmp_path):
+    marks = "".join(
+        f"Words.\n<!-- {n} -->\nold\n<!-- /{n} -->\n" for n in ("dense", "sparse", "uneven", "roles", "left")
+    )
+    file = tmp_path / "EVIDENCE.md"
+    file.write_text(marks)
+    for _ in range(2):
+        page.write(file, results)
+    text = file.read_text()
+    assert text.count("Words.") == 5 and "old" not in text
+    assert "<!-- sparse -->\nNot yet run.\n<!-- /sparse -->" in text
+    assert "- `agent_grpo`: seeds 2, 3, 4" in text
+
+
+def test_a_page_without_a_place_for_a_table_is_refused(page):
+    with pytest.raises(ValueError, match="dense"):
+        page.between("nothing", "dense", "table")

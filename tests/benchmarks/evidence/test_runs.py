@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_mas.report.metrics import Step
+
+SUCCESS = "val-core/plan_path/acc/mean@1"
+
+
+@pytest.fixture
+def runs(evidence, monkeypatch, tmp_path):
+    module = evidence("runs")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    return module
+
+
+class Commands:
+    """Records what would be run; a training run writes the metrics that verl would write."""
+
+    def __init__(self):
+        self.seen: list[list[str]] = []
+
+    def __call__(self, command, *, env, **_):
+        self.seen.append(command)
+        if "verl.trainer.main_ppo" in command:
+            lines = ({"step": n, "data": {SUCCESS: 0.5 + n / 100, "actor/grad_norm": 1.0}} for n in (0, 30))
+            Path(env["VERL_FILE_LOGGER_PATH"]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def commands(runs, monkeypatch):
+    recorded = Commands()
+    monkeypatch.setattr(runs.subprocess, "run", recorded)
+    return recorded
+
+
+def test_a_training_warms_up_once_a_seed_and_keeps_its_numbers(evidence, runs, commands):
+    matrix = evidence("matrix")
+    one, two = (matrix.Piece(matrix.ARMS[name], 1) for name in ("at_grpo_shared", "agent_grpo"))
+    runner = runs.Runner(through=["nice"])
+    runner.run(one)
+    runner.run(two)
+    assert [command[0] for command in commands.seen] == ["nice"] * 3
+    assert sum("puzzle" in command for command in commands.seen) == 1
+    found = json.loads(runs.result_of(one).read_text())
+    assert (found["arm"], found["seed"], found["success"]) == ("at_grpo_shared", 1, {"0": 0.5, "30": 0.8})
+    assert found["series"] == {"actor/grad_norm": [1.0]}
+    assert runs.finished(one) and not runs.usable(one)
+
+
+def test_an_evaluation_gives_each_role_the_weights_that_its_arm_says(evidence, runs, commands):
+    matrix = evidence("matrix")
+    piece = matrix.Piece(matrix.ARMS["roles_swapped"], 0)
+    runs.Runner().run(piece)
+    merged = [command[-1] for command in commands.seen if "merge" in command]
+    planner, executor = merged
+    assert planner.endswith("at_grpo_per_role-0/executor-hf") and executor.endswith("at_grpo_per_role-0/planner-hf")
+    validation = commands.seen[-1]
+    policies = next(word for word in validation if word.startswith("mas.policies="))
+    assert f"planner: {{overrides: {{model: {{path: {planner}}}}}}}" in policies
+    assert f"executor: {{overrides: {{model: {{path: {executor}}}}}}}" in policies
+    assert "trainer.val_only=true" in validation
+
+
+def test_numbers_leave_the_validation_before_training_out_of_the_series(runs):
+    steps = [Step(0, {SUCCESS: 0.5}), Step(1, {"mas/planner/rows/real": 8.0}), Step(2, {"mas/planner/rows/real": 9.0})]
+    assert runs.numbers(steps) == {"success": {"0": 0.5}, "series": {"mas/planner/rows/real": [8.0, 9.0]}}

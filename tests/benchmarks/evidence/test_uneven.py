@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.environments.boards import row
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Task
+from verl_mas.workflow.standalone import run
+
+ROW = row("plan_path", 0, "train", {"size": 5, "min_distance": 4})
+
+
+@pytest.fixture
+def play(evidence):
+    def run_once(session=0, **args):
+        workflow = evidence("uneven").UnevenRewards(moves=1, text="compact", max_turns=40, **args)
+        task = Task(ROW["prompt"], extra_info=ROW["extra_info"], session=session)
+        return run(workflow, task, ScriptedLLM(["U", "L", "D", "R"]))
+
+    return run_once
+
+
+def test_the_factor_multiplies_the_planners_own_reward_alone(play):
+    plain, uneven = play(), play(factor=10.0)
+    for one, other in zip(plain.replies, uneven.replies, strict=True):
+        assert other.reward == (10.0 if one.agent == "planner" else 1.0) * one.reward
+    assert any(reply.reward for reply in plain.replies) and plain.team_reward == uneven.team_reward
+
+
+def test_the_planner_is_asked_in_its_share_of_the_turns_and_the_same_ones_again(play):
+    asked = [[reply.agent for reply in play(asked=0.25, session=1).replies] for _ in range(2)]
+    assert asked[0] == asked[1]
+    agents = [reply.agent for session in range(8) for reply in play(asked=0.25, session=session).replies]
+    assert 0.1 < agents.count("planner") / agents.count("executor") < 0.45
