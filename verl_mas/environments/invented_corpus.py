@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -109,7 +110,17 @@ class InventedWorld:
         rng = random.Random(f"invented world {seed}")
         names = iter(_names(entities, rng))
         self.kinds = {kind: [next(names) for _ in range(entities * share // 100)] for kind, share in SHARES.items()}
-        self.facts: dict[tuple[str, Relation], str] = {
+        self.facts = self._drawn(rng)
+
+    def retold(self, seed: int) -> InventedWorld:
+        """The same names, other facts."""
+        other = copy(self)
+        other.facts = self._drawn(random.Random(f"retold {seed}"))
+        other.__dict__.pop("passages", None)
+        return other
+
+    def _drawn(self, rng: random.Random) -> dict[tuple[str, Relation], str]:
+        return {
             (name, relation): rng.choice([other for other in self.kinds[relation.to] if other != name])
             for relation in RELATIONS
             for name in self.kinds[relation.of]

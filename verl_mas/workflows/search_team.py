@@ -47,9 +47,13 @@ class SearchTeam(Workflow):
     def check(self) -> None:
         check_source(self.retriever)
 
+    def source(self) -> Source:
+        """What the searcher's queries are put to."""
+        return source(self.retriever, self.topk, self.retriever_timeout_s)
+
     async def run(self, task: Task, team: Team) -> Outcome:
         golden = golden_answers(task.ground_truth)
-        passages = source(self.retriever, self.topk, self.retriever_timeout_s)
+        passages = self.source()
         evidence: list[Message] = []
         queries: list[str] = []
         for _ in range(self.max_turns - 1):
