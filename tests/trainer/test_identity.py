@@ -21,6 +21,7 @@ def runs(main_ppo, tmp_path_factory):
         "stock": ["algorithm.adv_estimator=grpo"],
         "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"],
     }
+    teams["bypass"] = [*teams["team"], "algorithm.rollout_correction.bypass_mode=true"]
     return {name: run(main_ppo, folder / name, overrides) for name, overrides in teams.items()}
 
 
@@ -45,7 +46,8 @@ def run(main_ppo, folder, overrides):
 def test_the_rows_and_their_rewards_are_the_same(runs):
     for step in range(1, STEPS + 1):
         stock, team = (
-            pickle.loads((runs[name].folder / "rows" / f"train-{step}.pickle").read_bytes()) for name in runs
+            pickle.loads((runs[name].folder / "rows" / f"train-{step}.pickle").read_bytes())
+            for name in ("stock", "team")
         )
         assert stock == team
         assert len({tuple(responses) for _, responses, _ in team.values()}) > 1, "nothing was sampled"
@@ -61,9 +63,15 @@ def test_advantages_and_losses_are_the_same(runs, key):
         assert team[step][key] == pytest.approx(stock[step][key], abs=1e-6, rel=1e-6), step
 
 
-def test_the_weights_are_the_same_after_five_steps(runs, weights_of):
+def test_the_embedded_engines_log_probs_do_for_the_trainers(runs):
+    assert "rollout_corr/kl" not in runs["bypass"].steps[1], "log-probs were taken again"
+    assert "rollout_corr/kl" in runs["team"].steps[1]
+
+
+@pytest.mark.parametrize("team", ["team", "bypass"])
+def test_the_weights_are_the_same_after_five_steps(runs, weights_of, team):
     stock = weights_of(runs["stock"].checkpoint(STEPS) / "actor")
-    team = weights_of(runs["team"].checkpoint(STEPS) / "main")
+    team = weights_of(runs[team].checkpoint(STEPS) / "main")
     assert stock.keys() == team.keys()
     for name, weight in stock.items():
         torch.testing.assert_close(team[name], weight, atol=1e-5, rtol=0, msg=name)

@@ -23,38 +23,26 @@ from verl_mas.workflow.base import find
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     size = pairs(options.size)
+    practice = size | pairs(options.practice)
     folder = Path(options.out)
-    write_boards(
-        folder,
-        options.puzzle,
-        size,
-        train=options.train,
-        test=options.test,
-        seed=options.seed,
-        first_test=options.first_test,
-    )
+    write_boards(folder / "train.parquet", options.puzzle, practice, TRAIN, options.train, options.seed * options.train)
+    write_boards(folder / "test.parquet", options.puzzle, size, TEST, options.test, options.first_test)
     if options.noise is not None:
         workflow = tiny_workflow(options.workflow, pairs(options.args))
         setting = WarmUp(**(asdict(WarmUp(seed=options.seed)) | pairs(options.warm_up)))
-        source = lessons(workflow, options.puzzle, size, noise=options.noise, seed=options.seed)
+        source = lessons(workflow, options.puzzle, practice, noise=options.noise, seed=options.seed)
         warm_up(folder / "model", source, setting, _report)
     sys.stdout.write(f"{folder}\n")
     return 0
 
 
-def write_boards(
-    folder: Path, name: str, size: Mapping[str, Any], *, train: int, test: int, seed: int = 0, first_test: int = 0
-) -> None:
-    """`train.parquet` of other boards for every seed, and `test.parquet` of the same held-out ones."""
+def write_boards(file: Path, name: str, size: Mapping[str, Any], split: str, count: int, first: int = 0) -> None:
+    """Boards number `first` and on of a split, as rows that verl reads."""
     import pandas
 
-    folder.mkdir(parents=True, exist_ok=True)
-    board(name, 0, TRAIN, size)
-    first = seed * train
-    rows = [row(name, number, TRAIN, size) for number in range(first, first + train)]
-    pandas.DataFrame(rows).to_parquet(folder / "train.parquet")
-    rows = [row(name, number, TEST, size) for number in range(first_test, first_test + test)]
-    pandas.DataFrame(rows).to_parquet(folder / "test.parquet")
+    board(name, first, split, size)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pandas.DataFrame([row(name, first + i, split, size) for i in range(count)]).to_parquet(file)
 
 
 def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
@@ -85,10 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("puzzle", choices=list(puzzles))
     parser.add_argument("--out", required=True, help="folder for train.parquet, test.parquet and model/")
     parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the board")
+    parser.add_argument(
+        "--practice", nargs="*", default=[], metavar="NAME=VALUE", help="other arguments, for training boards alone"
+    )
     parser.add_argument("--train", type=int, default=4096, help="training boards")
-    parser.add_argument("--test", type=int, default=200, help="held-out boards")
+    parser.add_argument("--test", type=int, default=200, help="held-out boards, the same for every seed")
     parser.add_argument("--first-test", type=int, default=0, help="number of the first held-out board")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of training boards, lessons and the model")
     parser.add_argument("--noise", type=float, help="share of random actions; makes the tiny model")
     parser.add_argument("--workflow", default="planner_executor", help="whose prompts the model is taught")
     parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the workflow")

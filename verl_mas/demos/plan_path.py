@@ -14,7 +14,7 @@ from rich.table import Table
 from verl_mas.cli.puzzle import tiny_workflow, write_boards
 from verl_mas.environments.boards import board
 from verl_mas.environments.demonstrations import lessons
-from verl_mas.environments.puzzle import TEST
+from verl_mas.environments.puzzle import TEST, TRAIN
 from verl_mas.environments.warm_up import WarmUp, warm_up
 from verl_mas.report import curves
 from verl_mas.report.live import Run
@@ -24,8 +24,10 @@ from verl_mas.report.puzzle_session import draw
 RECIPE = Path("recipes/plan_path")
 FOLDER = Path("runs/plan_path")
 NAME, SIZE = "plan_path", {"size": 4}
+# Goals that are far teach more than those that are near.
+PRACTICE = SIZE | {"min_distance": 5}
 NOISE = 0.65
-WARM_UP = WarmUp(steps=900)
+WARM_UP = WarmUp(steps=4000)
 # The settings were chosen on held-out boards of lower numbers.
 FIRST_TEST = 10_000
 STEPS = "trainer.total_training_steps"
@@ -83,12 +85,13 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
     done = FOLDER / "model" / "warm"
     if done.exists():
         return
-    write_boards(FOLDER, NAME, SIZE, train=4096, test=200, first_test=FIRST_TEST)
+    write_boards(FOLDER / "train.parquet", NAME, PRACTICE, TRAIN, 4096)
+    write_boards(FOLDER / "test.parquet", NAME, SIZE, TEST, 400, FIRST_TEST)
     workflow = tiny_workflow("planner_executor", settings["mas"]["workflow"]["args"])
     with console.status("warm-up") as status:
         warm_up(
             FOLDER / "model",
-            lessons(workflow, NAME, SIZE, noise=NOISE),
+            lessons(workflow, NAME, PRACTICE, noise=NOISE),
             WARM_UP,
             lambda step, loss: status.update(f"warm-up on demonstrations: step {step} of {WARM_UP.steps}, {loss:.2f}"),
         )

@@ -13,7 +13,7 @@ from verl_mas.environments.play import Attempt, Play
 from verl_mas.environments.puzzle import TRAIN, Puzzle
 
 # Turns shown on one board. Noise spreads them over states that a perfect player never sees.
-_TURNS = 4
+_TURNS = 10
 # Far from the seeds that reinforcement learning trains on.
 _FIRST_SEED = 10_000_000
 

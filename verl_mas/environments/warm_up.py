@@ -27,7 +27,7 @@ class WarmUp:
     batch: int = 128
     learning_rate: float = 2e-3
     # Lessons drawn from, each seen `steps * batch / lessons` times. The tokenizer is made of the first `texts` of them.
-    lessons: int = 160_000
+    lessons: int = 300_000
     texts: int = 10_000
     vocabulary: int = 1024
     seed: int = 0

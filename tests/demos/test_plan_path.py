@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from verl_mas.demos import plan_path
+from verl_mas.demos.plan_path import HIGH, LOW, SUCCESS
+from verl_mas.report.live import Run
+
+
+@pytest.fixture
+def demo(monkeypatch, tmp_path):
+    """Runs the demo with training that only writes what a run writes; gives what was trained and what was shown."""
+    trained: list[Run] = []
+
+    def watch(run: Run, headline, console):
+        trained.append(run)
+        run.metrics.write_text("".join(json.dumps(step) + "\n" for step in logged(0, run.steps_in_all)))
+        pointer = run.folder / "checkpoints" / "latest_checkpointed_iteration.txt"
+        pointer.parent.mkdir(exist_ok=True)
+        pointer.write_text(str(run.steps_in_all))
+        return run.steps()
+
+    def call(*argv: str) -> str:
+        shown = io.StringIO()
+        plan_path.run(list(argv), Console(file=shown, width=200))
+        return shown.getvalue()
+
+    root = Path(__file__).parents[2]
+    monkeypatch.setattr(plan_path, "RECIPE", root / "recipes" / "plan_path")
+    monkeypatch.setattr(plan_path, "FOLDER", tmp_path)
+    monkeypatch.setattr(plan_path, "_session", lambda step, settings: f"board of step {step}")
+    monkeypatch.setattr(plan_path, "_warm_up", lambda settings, console: tmp_path.mkdir(exist_ok=True))
+    monkeypatch.setattr(Run, "watch", watch)
+    call.trained = trained
+    return call
+
+
+def logged(*steps: int):
+    return [{"step": step, "data": {SUCCESS: 0.5, LOW: 0.4, HIGH: 0.6}} for step in steps]
+
+
+def test_before_and_after_are_shown_with_intervals_sessions_and_a_picture(demo, tmp_path):
+    shown = demo()
+    assert "before: 0.500 of the held-out grids solved (95 % interval 0.400 to 0.600)\nboard of step 0" in shown
+    assert f"board of step {demo.trained[0].steps_in_all}" in shown
+    assert (tmp_path / "success.png").exists() and str(tmp_path / "success.png") in shown.replace("\n", "")
+
+
+def test_the_bar_goes_as_far_as_the_run(demo):
+    demo("trainer.total_training_steps=7")
+    assert demo.trained[0].steps_in_all == 7 and demo.trained[0].overrides[-1] == "trainer.total_training_steps=7"
+    demo("--fresh")
+    assert demo.trained[1].steps_in_all > 7
+
+
+def test_it_goes_on_from_a_checkpoint_and_trains_no_more_when_it_is_done(demo):
+    demo("trainer.total_training_steps=5")
+    shown = demo("trainer.total_training_steps=9")
+    assert "goes on from step 5" in shown and [run.resume for run in demo.trained] == [False, True]
+    shown = demo("trainer.total_training_steps=9")
+    assert "trained to step 9 before" in shown and "board of step 9" in shown and len(demo.trained) == 2
