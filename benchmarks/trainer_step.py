@@ -5,8 +5,8 @@
 1. A team of one under trainer_mode=mas against verl's stock trainer.
 2. Two policies of equal size on one pool against one policy shared by both agents: the same rows and tokens.
 
-A step is its median over the steps after the warm-up. verl's replay buffer looks for finished sessions every two
-seconds, which hides small differences, so the step is also given without that phase.
+A step is its median over the steps after the warm-up. All runs look for finished sessions every two seconds, as verl's
+trainer does, which hides small differences, so the step is also given without that phase.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run(folder: Path, letters: Path, steps: int, *overrides: str) -> tuple[float
         f"reward.custom_reward_function.path={ROOT}/recipes/first_run/letters.py",
         *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", f"trainer.total_training_steps={steps}"),
-        *("data.max_prompt_length=128", *overrides),
+        *("data.max_prompt_length=128", "trainer.v1.sampler.sampler_kwargs.poll_interval=2", *overrides),
     ]
     env = os.environ | {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "OMP_NUM_THREADS": "1"}
     with (folder / "log.txt").open("w") as log:

@@ -112,6 +112,8 @@ class PolicyTrainer(Servers, PPOTrainerSync):
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
+        if not correction.rollout_is and not correction.rollout_rs:
+            return rows  # it only measured
         changed = [fields.RESPONSE_MASK, "rollout_is_weights"]
         new = {name: response_to_nested(corrected.batch[name], mask) for name in changed if name in corrected.batch}
         return put(rows, new)
