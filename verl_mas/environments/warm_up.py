@@ -95,11 +95,10 @@ def _loss(model, rows: list[Taught]):
 
     length = max(len(ids) for ids, _ in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)
-    labels = torch.full((len(rows), length), -100)
+    taught = torch.zeros(len(rows), length, dtype=torch.bool)
     for place, (tokens, reply) in enumerate(rows):
         ids[place, : len(tokens)] = torch.tensor(tokens)
-        labels[place, len(tokens) - reply : len(tokens)] = torch.tensor(tokens[-reply:])
-    # Only the tail holds replies: the logits before it are not worth computing.
-    tail = length - int((labels != -100).long().argmax(dim=1).min()) + 1
-    logits = model(input_ids=ids, logits_to_keep=tail).logits[:, :-1]
-    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels[:, -tail + 1 :])
+        taught[place, len(tokens) - reply : len(tokens)] = True
+    hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
+    # Logits of the replies alone: those of the prompts would cost more than the model.
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[taught[:, 1:]]), ids[:, 1:][taught[:, 1:]])
