@@ -61,3 +61,11 @@ def test_the_mixed_search_team_has_a_larger_verifier():
         "searcher": "Qwen/Qwen2.5-3B",
         "answerer": "Qwen/Qwen2.5-3B",
     }
+
+
+@pytest.mark.parametrize("recipe", ["math", "search"])
+def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe):
+    config = composed("+platform=cpu", f"+{recipe}=laptop")
+    team, paper = validate(config), validate(composed(f"+{recipe}=shared"))
+    assert team.workflow.name == paper.workflow.name and team.reward == paper.reward
+    assert config.actor_rollout_ref.rollout.name == "transformers" and config.trainer.total_training_steps <= 80

@@ -22,6 +22,7 @@ from verl_mas.errors import ConfigError
 Loader = Callable[[PublicSet], tuple[Rows, str]]
 # How long the tiny models of the laptop variants are taught.
 ARITHMETIC = {"steps": 600, "batch": 64, "learning_rate": 4e-3, "lessons": 40_000}
+INVENTED = {"layers": 3, "steps": 1_500, "batch": 64, "learning_rate": 4e-3, "lessons": 40_000, "vocabulary": 2_048}
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:
@@ -156,6 +157,10 @@ def _invented(options: argparse.Namespace, load: Loader) -> Prepared:
 
     world = InventedWorld(options.entities, options.seed)
     _write_corpus(options.out, world.passages)
+    if options.noise is not None:
+        from verl_mas.environments.search_expert import lessons
+
+        _warm_up(options, lessons(world, options.hops, noise=options.noise, seed=options.seed), INVENTED)
 
     def items(split: str, count: int) -> list[Item]:
         questions = world.questions(count, hops=tuple(options.hops), split=split)

@@ -1,0 +1,54 @@
+"""The laptop variants of math and search, from the commands of their pages: a few real steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.cli import data, retriever
+
+pytestmark = pytest.mark.e2e
+
+# Too short to learn anything.
+BRIEF = ["--warm-up", "steps=20", "batch=16", "lessons=500"]
+SMALL = [
+    "data.train_batch_size=4",
+    "data.val_max_samples=8",
+    "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "trainer.total_training_steps=2",
+    "trainer.test_freq=2",
+    "trainer.save_freq=-1",
+]
+
+
+def of(folder, *overrides):
+    """The variant's own data and model, in place of those of the letters task."""
+    return [
+        *SMALL,
+        f"data.train_files={folder}/train.parquet",
+        f"data.val_files={folder}/test.parquet",
+        f"actor_rollout_ref.model.path={folder}/model",
+        "~reward.custom_reward_function",
+        *overrides,
+    ]
+
+
+def test_math_takes_real_steps(main_ppo, tmp_path):
+    made = tmp_path / "arithmetic"
+    assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
+    done = main_ppo(tmp_path / "run", *of(made), recipe="+math=laptop")
+    assert done.exit_code == 0, done.output[-6000:]
+    assert {"mas/solver/advantage/std", "mas/verifier/malformed"} <= done.steps[1].keys()
+    assert done.steps[2]["val-core/arithmetic/pass@1"] >= 0.0
+
+
+def test_search_takes_real_steps(main_ppo, tmp_path):
+    made = tmp_path / "invented"
+    size = ["--entities", "200", "--hops", "2", "--train-rows", "100", "--test-rows", "20"]
+    assert data.main(["invented", "--out", str(made), *size, "--noise", "0.2", *BRIEF]) == 0
+    retriever.main(["build", "--corpus", str(made / "corpus.jsonl"), "--index", str(made / "index")])
+    own = of(made, f"mas.workflow.args.retriever={made}/index")
+    done = main_ppo(tmp_path / "run", *own, recipe="+search=laptop")
+    assert done.exit_code == 0, done.output[-6000:]
+    assert "mas/verifier/malformed" in done.steps[1]
+    assert done.steps[2]["val-core/invented_2_hops/pass@1"] >= 0.0
