@@ -15,10 +15,10 @@ TEAM, ALONE = "planner_executor", "single_player"
 PLANNER, EXECUTOR = "planner", "executor"
 
 STEPS = 30
-BOARDS = 16
+BOARDS = 8
 K = 8
 # Held-out boards of higher numbers than any that settings were chosen on.
-FIRST_TEST, TEST_BOARDS = 100_000, 400
+FIRST_TEST, TEST_BOARDS = 100_000, 300
 WARM_UP = (
     *("--size", "size=4", "--practice", "min_distance=4", "--noise", "0.65"),
     *("--args", "moves=1", "--warm-up", "steps=900"),
@@ -27,12 +27,13 @@ WARM_UP = (
 SETTINGS = (
     "+plan_path=laptop",
     f"trainer.total_training_steps={STEPS}",
-    "trainer.test_freq=10",
+    "trainer.test_freq=15",
     f"data.train_batch_size={BOARDS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={BOARDS}",
     "actor_rollout_ref.actor.optim.lr=5e-4",
     "actor_rollout_ref.actor.entropy_coeff=0.005",
     "actor_rollout_ref.actor.grad_clip=0.5",
+    "algorithm.rollout_correction.bypass_mode=true",
     "mas.workflow.args.moves=1",
     "mas.workflow.args.max_turns=8",
     f"mas.branch.k={K}",

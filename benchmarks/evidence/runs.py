@@ -172,6 +172,6 @@ def success(steps: Sequence[Step]) -> dict[str, float]:
 
 def numbers(steps: Sequence[Step]) -> dict[str, Any]:
     trained = [step for step in steps if step.number > 0]
-    keys = sorted({key for step in trained for key in step.values if key.endswith(KEPT)})
+    keys = sorted({key for step in trained for key in step.values if key.endswith(KEPT) and not key.startswith("val-")})
     kept = {key: [round(value, 6) for value in series(trained, key)[1]] for key in keys}
     return {"success": success(steps), "series": kept}
