@@ -179,6 +179,7 @@ def test_agents_of_one_policy_share_its_update_and_are_scored_at_their_own_tempe
         tmp_path / "run",
         "Pair",
         "mas.agents={writer:{},copier:{sampling:{temperature:0.5}}}",
+        "algorithm.rollout_correction.rollout_is=token",
         "trainer.total_training_steps=2",
         f"trainer.rollout_data_dir={tmp_path}/generations",
     )
@@ -186,6 +187,7 @@ def test_agents_of_one_policy_share_its_update_and_are_scored_at_their_own_tempe
         assert metrics["mas/main/rows/real"] == 32
         assert metrics["mas/writer/acts"] == metrics["mas/copier/acts"] == 16
         assert metrics["mas/main/training/rollout_probs_diff_max"] < 1e-5
+        assert metrics["mas/main/rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
         assert metrics["actor/grad_norm"] == metrics["mas/main/actor/grad_norm"] > 0
     lines = [json.loads(line) for line in (tmp_path / "generations" / "2.jsonl").read_text().splitlines()]
     assert Counter(line["agent"] for line in lines) == {"writer": 16, "copier": 16}
