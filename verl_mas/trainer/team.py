@@ -111,10 +111,10 @@ class MasTrainer(PPOTrainerSync):
 
     def _client(self, name: str) -> LLMServerClient:
         turnstile = self.turnstiles.get(self.team.policies[name].pool)
-        servers = self.members[name].llm_server_manager
+        member = self.members[name]
         if turnstile is None:
-            return servers.get_client()
-        return servers.get_client(PhasedClient, policy=name, turnstile=turnstile)
+            return member.client()
+        return member.llm_server_manager.get_client(PhasedClient, policy=name, turnstile=turnstile)
 
     def get_teacher_client(self) -> None:
         return None

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.rollout.llm_server import LLMServerClient
+
+from verl_mas.trainer.servers import OnlyServerClient, Servers
+from verl_mas.trainer.team import MasTrainer
+
+
+class Manager:
+    """verl's LLMServerManager, as far as a client goes."""
+
+    def __init__(self, *handles: str):
+        self.server_handles = list(handles)
+
+    def get_client(self, client_cls=LLMServerClient, **kwargs):
+        return client_cls(config=None, load_balancer_handle=None, **kwargs)
+
+
+def client(*handles: str) -> LLMServerClient:
+    servers = Servers()
+    servers.llm_server_manager = Manager(*handles)
+    return servers.client()
+
+
+def test_one_server_is_asked_without_the_balancer_and_several_through_it():
+    only = client("server")
+    assert isinstance(only, OnlyServerClient)
+    name, server = asyncio.run(only._acquire_server("request", prompt_ids=[1]))
+    assert server == "server"
+    only._release_server(name, request_id="request")
+    assert type(client("one", "two")) is LLMServerClient
+
+
+@pytest.mark.parametrize("given, seconds", [({}, 2.0), ({"poll_interval": 0.1}, 0.1)])
+def test_the_end_of_the_rollout_is_looked_for_as_often_as_configured(monkeypatch, given, seconds):
+    monkeypatch.setattr(PPOTrainerSync, "_build_replay_buffer", lambda self: SimpleNamespace(poll_interval=2.0))
+    trainer = object.__new__(MasTrainer)
+    trainer.config = OmegaConf.create({"trainer": {"v1": {"sampler": {"sampler_kwargs": given}}}})
+    assert trainer._build_replay_buffer().poll_interval == seconds
