@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train a tiny model with verl on this machine and draw its reward
+demo: $(READY)  ## a team of two tiny agents learns to plan; Ctrl-C and make demo again goes on
 	$(BIN)/verl-mas demo $(ARGS)
 
 test: $(READY)  ## the whole test suite

@@ -7,25 +7,28 @@ from verl_mas.errors import ConfigError
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path) -> list:
-    """What the demo of letters is called with, in a folder that looks like a clone."""
-    from verl_mas.demos import letters
+    """Which demo is called with what, in a folder that looks like a clone."""
+    from verl_mas.demos import letters, plan_path
 
     calls: list = []
     (tmp_path / "recipes").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(letters, "run", lambda overrides, console: calls.append(overrides))
+    for demo_ in (letters, plan_path):
+        name = demo_.__name__.rpartition(".")[2]
+        monkeypatch.setattr(demo_, "run", lambda overrides, console, name=name: calls.append((name, overrides)))
     return calls
 
 
-@pytest.mark.parametrize("argv", [[], ["letters"]])
-def test_letters_is_the_default(asked, argv):
+@pytest.mark.parametrize("argv, name", [([], "plan_path"), (["plan_path"], "plan_path"), (["letters"], "letters")])
+def test_the_team_is_the_default(asked, argv, name):
     assert demo.main(argv) == 0
-    assert asked == [[]]
+    assert asked == [(name, [])]
 
 
 def test_overrides_are_passed_on(asked):
-    demo.main(["trainer.total_training_steps=2", "+x=1"])
-    assert asked == [["trainer.total_training_steps=2", "+x=1"]]
+    for argv in (["--fresh", "+x=1"], ["trainer.total_training_steps=2", "+x=1"]):
+        demo.main(argv)
+        assert asked.pop() == ("plan_path", argv)
 
 
 def test_an_unknown_demo_names_the_known_ones(asked):
@@ -44,5 +47,5 @@ def test_ctrl_c_is_no_crash(asked, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demos.letters, "run", interrupt)
-    assert demo.main([]) == 130
+    assert demo.main(["letters"]) == 130
     assert "ended" in capsys.readouterr().err

@@ -1,10 +1,10 @@
 """Train on this machine and draw what was learned.
 
-usage: verl-mas demo [letters|plan_path] [--fresh] [override ...]
+usage: verl-mas demo [plan_path|letters] [--fresh] [override ...]
 
-letters    (default) one random tiny model, verl's own trainer and GRPO: does verl run here? A few minutes.
-plan_path  a team of two agents learns to plan, by AT-GRPO. Longer; Ctrl-C ends it, and the next one goes on from
+plan_path  (default) a team of two agents learns to plan, by AT-GRPO. Ctrl-C ends it, and the next one goes on from
            the last checkpoint unless --fresh is given.
+letters    one random tiny model, verl's own trainer and GRPO: does verl run here? A few minutes.
 
 From a clone of the repository, where the recipes are.
 """
@@ -22,7 +22,7 @@ from verl_mas import demos
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
-DEFAULT = "letters"
+DEFAULT = "plan_path"
 
 
 def main(argv: list[str]) -> int:
