@@ -26,11 +26,10 @@ def composed(evidence, monkeypatch):
     return of
 
 
-def test_every_arm_composes_and_samples_the_same_number_of_replies(evidence, composed):
+def test_every_kind_of_arm_composes_and_samples_the_same_number_of_replies(evidence, composed):
     matrix = evidence("matrix")
-    for arm in matrix.ARMS.values():
-        if isinstance(arm, matrix.Evaluation):
-            continue
+    alike = (matrix.SPARSE_ARMS[0], matrix.UNEVEN_ARMS[-1], matrix.ROLE_ARMS[0])
+    for arm in (*matrix.DENSE_ARMS, *matrix.EXTRA_ARMS, *alike):
         config, team = composed(arm)
         acts = 2 if arm.workflow == matrix.TEAM else 1
         each = team.branch.k * config.actor_rollout_ref.rollout.n
