@@ -186,3 +186,17 @@ def test_a_chain_never_leaves_the_digits():
 def test_every_public_set_has_a_name_of_its_own():
     for sets in (sources.MATH_TRAIN + sources.MATH_TEST, sources.SEARCH_TRAIN + sources.SEARCH_TEST):
         assert len({one.name for one in sets}) == len(sets)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--noise", "25"], "a share"),
+        (["--noise", "0.2", "--warm-up", "stesp=5"], "did you mean 'steps'"),
+        (["--noise", "0.2", "--warm-up", "steps=many"], "of type int"),
+        (["--noise", "0.2", "--warm-up", "steps"], "NAME=VALUE"),
+    ],
+)
+def test_a_warm_up_that_cannot_be_is_refused(tmp_path, arguments, match):
+    with pytest.raises(ConfigError, match=match):
+        main(["arithmetic", "--out", str(tmp_path), *arguments])

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from verl_mas.data import arithmetic, sources
 from verl_mas.data.prepare import Prepared
 from verl_mas.data.rows import Item, first_of_each, math_item, search_item
 from verl_mas.data.sources import PublicSet, Rows
 from verl_mas.environments.demonstrations import Lesson
 from verl_mas.environments.retrieval.corpus import Passage
+from verl_mas.environments.warm_up import WarmUp, warm_up
 from verl_mas.errors import ConfigError
 
 Loader = Callable[[PublicSet], tuple[Rows, str]]
 # How long the tiny models of the laptop variants are taught.
-ARITHMETIC = {"steps": 600, "batch": 64, "learning_rate": 4e-3, "lessons": 40_000}
-INVENTED = {"layers": 3, "steps": 1_500, "batch": 64, "learning_rate": 4e-3, "lessons": 40_000, "vocabulary": 2_048}
+ARITHMETIC = WarmUp(steps=1_300, batch=64, learning_rate=4e-3, lessons=40_000)
+INVENTED = WarmUp(steps=1_300, batch=64, learning_rate=5e-3, lessons=30_000, vocabulary=2_048)
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:
@@ -200,11 +199,12 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
     return Prepared(items("train", options.train_rows), test, test, made)
 
 
-def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson], setting: Mapping[str, Any]) -> None:
-    from verl_mas.environments.warm_up import WarmUp, warm_up
-
-    given = {name: yaml.safe_load(value) for name, value in _pairs(options.warm_up, "--warm-up NAME=VALUE").items()}
-    warm_up(options.out / "model", lessons, WarmUp(**{"seed": options.seed, **setting, **given}), _report)
+def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson], setting: WarmUp) -> None:
+    """The tiny model of a laptop variant, in `model` beside the data."""
+    if not 0 <= options.noise < 1:
+        raise ConfigError(f"--noise {options.noise}", rule="it is a share, from 0 to less than 1", way_out="0.25")
+    given = {"seed": str(options.seed)} | _pairs(options.warm_up, "--warm-up NAME=VALUE")
+    warm_up(options.out / "model", lessons, setting.changed(given), _report)
 
 
 def _report(step: int, loss: float) -> None:

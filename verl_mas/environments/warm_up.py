@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from verl_mas.environments.demonstrations import Lesson
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
 from verl_mas.testing.models import TURN_END, tiny_model
 
 # The contents alone: roles are told apart by the prompts, and every token counts on a laptop.
@@ -31,6 +34,21 @@ class WarmUp:
     texts: int = 10_000
     vocabulary: int = 1024
     seed: int = 0
+
+    def changed(self, given: Mapping[str, str]) -> WarmUp:
+        """With values from the command line."""
+        values: dict[str, Any] = {}
+        for name, text in given.items():
+            if name not in self.__dataclass_fields__:
+                raise ConfigError(
+                    f"{name}={text}", rule="a warm-up has no such setting", way_out=nearest(name, [*asdict(self)])
+                )
+            kind = type(getattr(self, name))
+            try:
+                values[name] = kind(text)
+            except ValueError as error:
+                raise ConfigError(f"{name}={text}", rule=f"it is of type {kind.__name__}", way_out="mend it") from error
+        return replace(self, **values)
 
 
 Progress = Callable[[int, float], None]
