@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
 
 from verl_mas.cli.puzzle import tiny_workflow, write_boards
 from verl_mas.environments.boards import board
@@ -26,7 +27,7 @@ FOLDER = Path("runs/plan_path")
 NAME, SIZE = "plan_path", {"size": 4}
 # Goals that are far teach more than those that are near.
 PRACTICE = SIZE | {"min_distance": 5}
-NOISE = 0.65
+NOISE = 0.7
 WARM_UP = WarmUp(steps=4000)
 # The settings were chosen on held-out boards of lower numbers.
 FIRST_TEST = 10_000
@@ -85,6 +86,8 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
     done = FOLDER / "model" / "warm"
     if done.exists():
         return
+    # One bar is enough.
+    disable_progress_bar()
     write_boards(FOLDER / "train.parquet", NAME, PRACTICE, TRAIN, 4096)
     write_boards(FOLDER / "test.parquet", NAME, SIZE, TEST, 400, FIRST_TEST)
     workflow = tiny_workflow("planner_executor", settings["mas"]["workflow"]["args"])
