@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from verl_mas.data.arithmetic import TRAIN, signed, split_of
 from verl_mas.environments import arithmetic_expert, search_expert
 from verl_mas.environments.acted_lessons import bare
 from verl_mas.environments.invented_corpus import InventedWorld
-from verl_mas.environments.warm_up import BARE_TEMPLATE
+from verl_mas.environments.warm_up import BARE_TEMPLATE, WarmUp, warm_up
 from verl_mas.workflow import Boxed
 from verl_mas.workflow.codecs import Malformed
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough
@@ -92,3 +93,13 @@ def test_a_prompt_reads_as_the_template_of_the_model_has_it():
         {"role": "user", "content": "r"},
     ]
     assert bare(messages) == Template(BARE_TEMPLATE).render(messages=messages)
+
+
+def test_a_warmed_up_model_can_be_taught_on(tmp_path):
+    brief = WarmUp(steps=3, batch=4, lessons=40, hidden=32, layers=1)
+    losses = []
+    first = warm_up(tmp_path / "first", iter(arithmetic(0.3)), brief, lambda step, loss: losses.append(loss))
+    more = replace(brief, start=str(first))
+    second = warm_up(tmp_path / "second", iter(arithmetic(0.3)), more, lambda step, loss: losses.append(loss))
+    assert losses[3] < losses[0]
+    assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()

@@ -34,6 +34,8 @@ class WarmUp:
     texts: int = 10_000
     vocabulary: int = 1024
     seed: int = 0
+    # A folder with a model to be taught on, instead of a new one.
+    start: str = ""
 
     def changed(self, given: Mapping[str, str]) -> WarmUp:
         """With values from the command line."""
@@ -62,7 +64,18 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], setting: WarmUp, progress: 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     shown = list(islice(lessons, setting.lessons))
-    tiny_model(
+    begun = Path(setting.start) if setting.start else _new_model(folder, shown, setting)
+    tokenizer = AutoTokenizer.from_pretrained(begun)
+    tokenizer.chat_template = BARE_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(begun, dtype=torch.float32)
+    _teach(model, _tokens(tokenizer, shown), setting, progress)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _new_model(folder: Path, shown: list[Lesson], setting: WarmUp) -> Path:
+    return tiny_model(
         folder,
         hidden=setting.hidden,
         layers=setting.layers,
@@ -71,13 +84,6 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], setting: WarmUp, progress: 
         max_length=512,
         seed=setting.seed,
     )
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = BARE_TEMPLATE
-    tokenizer.save_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    _teach(model, _tokens(tokenizer, shown), setting, progress)
-    model.save_pretrained(folder)
-    return folder
 
 
 def _tokens(tokenizer, lessons: list[Lesson]) -> list[Taught]:
