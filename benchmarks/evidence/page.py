@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.evidence.intervals import Mean, mean, second_moment, spikes
@@ -102,7 +103,7 @@ def between(text: str, name: str, content: str) -> str:
 def learning(results: Results, arms: Sequence[Training], figure: Path) -> str:
     """E1: before and after, what was sampled, and the difference from the first arm on the same seeds."""
     base = arms[0].name
-    header = f"| arm | seeds | untrained | trained | less `{base}`, paired | replies a run | minutes a run |"
+    header = f"| arm | seeds | untrained | trained | less `{base}`, paired | replies a run |"
     lines = []
     for arm in arms:
         trained = results.over_seeds(arm.name, last)
@@ -115,14 +116,13 @@ def learning(results: Results, arms: Sequence[Training], figure: Path) -> str:
             results.over_seeds(arm.name, first),
             trained,
             mean(difference) if difference else "",
-            f"{_mean_of(results.of(arm.name), replies):,.0f}",
-            f"{_mean_of(results.of(arm.name), lambda run: run['seconds'] / 60):.1f}",
+            f"{fmean(map(replies, results.of(arm.name))):,.0f}",
         ]
         lines.append(_line(cells))
     if not lines:
         return "Not yet run."
     _draw_learning(results, arms, figure)
-    return "\n".join([header, "|---" * 7 + "|", *lines, "", f"![success by step]({FIGURES}/{figure.name})"])
+    return "\n".join([header, "|---" * 6 + "|", *lines, "", f"![success by step]({FIGURES}/{figure.name})"])
 
 
 def replies(run: dict[str, Any]) -> float:
@@ -203,10 +203,6 @@ def left(results: Results) -> str:
 
 def _by_seed(runs: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{last(run):.3f}" for run in runs)
-
-
-def _mean_of(runs: Sequence[dict[str, Any]], number: Callable[[dict[str, Any]], float]) -> float:
-    return sum(map(number, runs)) / len(runs)
 
 
 def _line(cells: Sequence[Any]) -> str:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,20 +92,8 @@ class Runner:
             role: self._exported(next(need for need in piece.needs if need.arm.name == name), policy)
             for role, (name, policy) in ((PLANNER, arm.planner), (EXECUTOR, arm.executor))
         }
-        paths = ", ".join(f"{role}: {{overrides: {{model: {{path: {path}}}}}}}" for role, path in models.items())
         start = self._start(TEAM, piece.seed)
-        steps = self._main_ppo(
-            piece,
-            (
-                f"+mas={TEAM}",
-                *SETTINGS,
-                *files(start),
-                f"actor_rollout_ref.model.path={models[EXECUTOR]}",
-                f"mas.policies={{{paths}}}",
-                *PER_ROLE[1:],
-                "trainer.val_only=true",
-            ),
-        )
+        steps = self._main_ppo(piece, (f"+mas={TEAM}", *SETTINGS, *files(start), *weights(models)))
         return {"success": success(steps)}
 
     def _main_ppo(self, piece: Piece, overrides: Sequence[str]) -> list[Step]:
@@ -162,6 +150,17 @@ class Runner:
 
 def files(start: Path) -> tuple[str, str]:
     return f"data.train_files={start}/train.parquet", f"data.val_files={start}/test.parquet"
+
+
+def weights(models: Mapping[str, Path]) -> tuple[str, ...]:
+    """A validation in which each role has the weights of a folder."""
+    paths = ", ".join(f"{role}: {{overrides: {{model: {{path: {path}}}}}}}" for role, path in models.items())
+    return (
+        f"actor_rollout_ref.model.path={models[EXECUTOR]}",
+        f"mas.policies={{{paths}}}",
+        *PER_ROLE[1:],
+        "trainer.val_only=true",
+    )
 
 
 def success(steps: Sequence[Step]) -> dict[str, float]:

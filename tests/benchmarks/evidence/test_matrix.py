@@ -17,9 +17,9 @@ def composed(evidence, monkeypatch):
     monkeypatch.setattr(preflight, "available", lambda config: None)
     matrix = evidence("matrix")
 
-    def of(arm):
-        base = (f"hydra.searchpath=[file://{ROOT}/recipes]", "+platform=cpu", f"+mas={arm.workflow}")
-        config = compose([*base, *matrix.SETTINGS, *arm.overrides])
+    def of(workflow, overrides):
+        base = (f"hydra.searchpath=[file://{ROOT}/recipes]", "+platform=cpu", f"+mas={workflow}")
+        config = compose([*base, *matrix.SETTINGS, *overrides])
         GlobalHydra.instance().clear()
         return config, validate(config)
 
@@ -30,7 +30,7 @@ def test_every_kind_of_arm_composes_and_samples_the_same_number_of_replies(evide
     matrix = evidence("matrix")
     alike = (matrix.SPARSE_ARMS[0], matrix.UNEVEN_ARMS[-1], matrix.ARMS["planner_alone"])
     for arm in (*matrix.DENSE_ARMS, *matrix.EXTRA_ARMS, *alike):
-        config, team = composed(arm)
+        config, team = composed(arm.workflow, arm.overrides)
         acts = 2 if arm.workflow == matrix.TEAM else 1
         each = team.branch.k * config.actor_rollout_ref.rollout.n
         assert config.data.train_batch_size * acts * each == 2 * matrix.BOARDS * matrix.K, arm.name
@@ -39,8 +39,17 @@ def test_every_kind_of_arm_composes_and_samples_the_same_number_of_replies(evide
 
 
 def test_a_role_trained_alone_has_a_frozen_partner(evidence, composed):
-    _, team = composed(evidence("matrix").ARMS["planner_alone"])
+    arm = evidence("matrix").ARMS["planner_alone"]
+    _, team = composed(arm.workflow, arm.overrides)
     assert {name: policy.trainable for name, policy in team.policies.items()} == {"planner": True, "executor": False}
+
+
+def test_an_evaluation_composes_with_each_roles_own_weights(evidence, composed):
+    models = {"planner": Path("/models/one"), "executor": Path("/models/two")}
+    config, team = composed(evidence("matrix").TEAM, evidence("runs").weights(models))
+    assert config.trainer.val_only
+    for role, path in models.items():
+        assert team.policies[team.agents[role].policy].overrides["model"]["path"] == str(path)
 
 
 def test_the_matrix_holds_every_arm_once_a_seed_and_compares_arms_before_seeds(evidence):
