@@ -93,7 +93,7 @@ class Runner:
             for role, (name, policy) in ((PLANNER, arm.planner), (EXECUTOR, arm.executor))
         }
         start = self._start(TEAM, piece.seed)
-        steps = self._main_ppo(piece, (f"+mas={TEAM}", *SETTINGS, *files(start), *weights(models)))
+        steps = self._main_ppo(piece, (f"+mas={TEAM}", *SETTINGS, *files(start), *weights(models, start)))
         return {"success": success(steps)}
 
     def _main_ppo(self, piece: Piece, overrides: Sequence[str]) -> list[Step]:
@@ -152,11 +152,11 @@ def files(start: Path) -> tuple[str, str]:
     return f"data.train_files={start}/train.parquet", f"data.val_files={start}/test.parquet"
 
 
-def weights(models: Mapping[str, Path]) -> tuple[str, ...]:
+def weights(models: Mapping[str, Path], start: Path) -> tuple[str, ...]:
     """A validation in which each role has the weights of a folder."""
     paths = ", ".join(f"{role}: {{overrides: {{model: {{path: {path}}}}}}}" for role, path in models.items())
     return (
-        f"actor_rollout_ref.model.path={models[EXECUTOR]}",
+        f"actor_rollout_ref.model.path={start}/model",
         f"mas.policies={{{paths}}}",
         *PER_ROLE[1:],
         "trainer.val_only=true",

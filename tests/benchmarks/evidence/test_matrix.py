@@ -46,7 +46,7 @@ def test_a_role_trained_alone_has_a_frozen_partner(evidence, composed):
 
 def test_an_evaluation_composes_with_each_roles_own_weights(evidence, composed):
     models = {"planner": Path("/models/one"), "executor": Path("/models/two")}
-    config, team = composed(evidence("matrix").TEAM, evidence("runs").weights(models))
+    config, team = composed(evidence("matrix").TEAM, evidence("runs").weights(models, Path("/start")))
     assert config.trainer.val_only
     for role, path in models.items():
         assert team.policies[team.agents[role].policy].overrides["model"]["path"] == str(path)
