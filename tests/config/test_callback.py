@@ -55,3 +55,12 @@ def test_where_every_policy_has_a_model_verl_reads_the_data_with_the_first(two):
     config.mas.policies = {name: {"overrides": {"model": {"path": f"/{name}"}}} for name in ("a", "b")}
     TeamCheck().on_run_start(config)
     assert config.actor_rollout_ref.model.path == "/a"
+
+
+def test_a_later_policy_may_have_the_model_that_the_base_had(two):
+    config = two()
+    paths = {"a": "hub/other", "b": config.actor_rollout_ref.model.path}
+    config.mas.policies = {name: {"overrides": {"model": {"path": path}}} for name, path in paths.items()}
+    TeamCheck().on_run_start(config)
+    TeamCheck().on_job_start(config)
+    assert config.mas.policies.b.overrides.rollout.prometheus.served_model_name == paths["b"]

@@ -33,8 +33,9 @@ def _overridden(config: DictConfig, spec: PolicySpec) -> DictConfig:
 
 def settle(config: DictConfig, team: MasConfig) -> None:
     """Writes into a composed configuration what can no longer be told once verl has resolved it."""
-    spell_out_followers(config, team)
+    # The base that followers are compared with is the one that the job will see.
     lend_first_model(config, team)
+    spell_out_followers(config, team)
 
 
 def spell_out_followers(config: DictConfig, team: MasConfig) -> list[str]:
