@@ -30,7 +30,7 @@ def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: in
             task = Task([{"role": "user", "content": question.text}], ground_truth=question.answer)
             team = Team(told, question, noise, rng)
             workflow = SearchLibrary()
-            workflow.library = Library(told, team.read)
+            workflow.shelf = Library(told, team.read)
             yield from acted(workflow, task, team)
 
 
@@ -92,7 +92,7 @@ class Library:
 
 
 class SearchLibrary(SearchTeam):
-    library: Source | None = None
+    shelf: Source | None = None
 
     def source(self) -> Source:
-        return self.library or super().source()
+        return self.shelf or super().source()
