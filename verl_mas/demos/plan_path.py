@@ -27,8 +27,8 @@ FOLDER = Path("runs/plan_path")
 NAME, SIZE = "plan_path", {"size": 4}
 # Goals that are far teach more than those that are near.
 PRACTICE = SIZE | {"min_distance": 5}
-NOISE = 0.68
-WARM_UP = WarmUp(steps=4000)
+NOISE = 0.72
+WARM_UP = WarmUp(steps=9000, lessons=700_000)
 # The settings were chosen on held-out boards of lower numbers.
 FIRST_TEST = 10_000
 STEPS = "trainer.total_training_steps"
