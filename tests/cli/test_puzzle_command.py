@@ -32,5 +32,9 @@ def test_mistakes_are_refused_with_the_way_out(tmp_path):
         main(["plan_path", "--out", str(tmp_path), "--size", "sise=4"])
     with pytest.raises(ConfigError, match="name=value"):
         main(["plan_path", "--out", str(tmp_path), "--size", "4"])
+    for given, said in (("stepz=9", "did you mean 'steps'"), ("steps=2.5", "of type int"), ("steps=", "of type int")):
+        with pytest.raises(ConfigError, match=said):
+            main(["plan_path", "--out", str(tmp_path), "--noise", "0.7", "--warm-up", given])
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="planner_executor"):
         tiny_workflow("single", {})

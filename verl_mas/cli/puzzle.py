@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     size = pairs(options.size)
     practice = size | pairs(options.practice)
+    setting = WarmUp(seed=options.seed).changed(pairs(options.warm_up))
     folder = Path(options.out)
     write_boards(folder / "train.parquet", options.puzzle, practice, TRAIN, options.train, options.seed * options.train)
     write_boards(folder / "test.parquet", options.puzzle, size, TEST, options.test, options.first_test)
     if options.noise is not None:
         workflow = tiny_workflow(options.workflow, pairs(options.args))
-        setting = WarmUp(**(asdict(WarmUp(seed=options.seed)) | pairs(options.warm_up)))
         source = lessons(workflow, options.puzzle, practice, noise=options.noise, seed=options.seed)
         warm_up(folder / "model", source, setting, _report)
     sys.stdout.write(f"{folder}\n")

@@ -37,19 +37,21 @@ class WarmUp:
     # A folder with a model to be taught on, instead of a new one.
     start: str = ""
 
-    def changed(self, given: Mapping[str, str]) -> WarmUp:
+    def changed(self, given: Mapping[str, Any]) -> WarmUp:
         """With values from the command line."""
         values: dict[str, Any] = {}
-        for name, text in given.items():
+        for name, value in given.items():
             if name not in self.__dataclass_fields__:
                 raise ConfigError(
-                    f"{name}={text}", rule="a warm-up has no such setting", way_out=nearest(name, [*asdict(self)])
+                    f"{name}={value}", rule="a warm-up has no such setting", way_out=nearest(name, [*asdict(self)])
                 )
             kind = type(getattr(self, name))
             try:
-                values[name] = kind(text)
+                values[name] = kind(str(value))
             except ValueError as error:
-                raise ConfigError(f"{name}={text}", rule=f"it is of type {kind.__name__}", way_out="mend it") from error
+                raise ConfigError(
+                    f"{name}={value}", rule=f"it is of type {kind.__name__}", way_out="mend it"
+                ) from error
         return replace(self, **values)
 
 
