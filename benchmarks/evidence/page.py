@@ -17,7 +17,6 @@ from benchmarks.evidence.matrix import (
     DENSE_ARMS,
     ESTIMATORS,
     EXECUTOR,
-    EXTRA_ARMS,
     PLANNER,
     SPARSE_ARMS,
     TOGETHER,
@@ -81,7 +80,7 @@ def write(page: Path, results: Results) -> None:
     figures.mkdir(parents=True, exist_ok=True)
     text = page.read_text()
     sections = {
-        "dense": learning(results, (*DENSE_ARMS, *EXTRA_ARMS), figures / "dense.png"),
+        "dense": learning(results, DENSE_ARMS, figures / "dense.png"),
         "sparse": learning(results, SPARSE_ARMS, figures / "sparse.png"),
         "uneven": unevenness(results, figures / "uneven.png"),
         "roles": roles(results),
