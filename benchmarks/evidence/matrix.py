@@ -20,9 +20,11 @@ K = 8
 # Held-out boards of higher numbers than any that settings were chosen on.
 FIRST_TEST, TEST_BOARDS = 100_000, 200
 WARM_UP = (
-    *("--size", "size=4", "--practice", "min_distance=5", "--noise", "0.65"),
+    *("--practice", "min_distance=5", "--noise", "0.65"),
     *("--args", "moves=1", "--warm-up", "steps=900"),
 )
+# Cells a side.
+SIZE, LARGER = 4, (5, 6)
 # The laptop recipe, smaller; what changes results is pinned, so that a change of the recipe leaves them comparable.
 SETTINGS = (
     "+plan_path=laptop",
@@ -62,6 +64,7 @@ class Training:
     overrides: tuple[str, ...]
     # Whether the policies are kept, for evaluations.
     keeps: bool = False
+    size: int = SIZE
     needs: tuple[str, ...] = ()
 
 
@@ -94,6 +97,11 @@ DENSE_ARMS = (
     Training("single_grpo", ALONE, (*SESSIONS, *TWICE_THE_BOARDS, *using("team_grpo"))),
 )
 SPARSE_ARMS = tuple(Training(f"{arm.name}_sparse", arm.workflow, (*arm.overrides, *SPARSE)) for arm in DENSE_ARMS)
+
+# The first arm on larger boards, with as many more turns.
+SIZE_ARMS = tuple(
+    Training(f"at_grpo_size{size}", TEAM, (f"mas.workflow.args.max_turns={2 * size}",), size=size) for size in LARGER
+)
 
 # The planner's own reward times a factor; the planner asked in each turn, or in one of eight.
 CONDITIONS = {"factor10_rare": (10, 0.125), "even": (1, 1.0)}
@@ -133,7 +141,7 @@ ROLE_ARMS: tuple[Arm, ...] = (
     alone(EXECUTOR, PLANNER),
     Evaluation("roles_combined", planner=("planner_alone", PLANNER), executor=("executor_alone", EXECUTOR)),
 )
-ARMS = {arm.name: arm for arm in (*DENSE_ARMS, *SPARSE_ARMS, *UNEVEN_ARMS, *ROLE_ARMS)}
+ARMS = {arm.name: arm for arm in (*DENSE_ARMS, *SPARSE_ARMS, *SIZE_ARMS, *UNEVEN_ARMS, *ROLE_ARMS)}
 # Of the arms that differ by their advantage, and of those that ask something else.
 SEEDS, FEWER = 5, 3
 
@@ -160,9 +168,11 @@ def pieces() -> Iterator[Piece]:
         (DENSE_ARMS, range(1)),
         (ROLE_ARMS, range(1)),
         (UNEVEN_ARMS, range(1)),
+        (SIZE_ARMS, range(1)),
         (DENSE_ARMS, range(1, SEEDS)),
         (SPARSE_ARMS, range(SEEDS)),
         (UNEVEN_ARMS, range(1, FEWER)),
+        (SIZE_ARMS, range(1, FEWER)),
         (ROLE_ARMS, range(1, FEWER)),
     ]
     for arms, seeds in order:

@@ -18,6 +18,7 @@ from benchmarks.evidence.matrix import (
     ESTIMATORS,
     EXECUTOR,
     PLANNER,
+    SIZE_ARMS,
     SPARSE_ARMS,
     TOGETHER,
     Arm,
@@ -82,6 +83,7 @@ def write(page: Path, results: Results) -> None:
     sections = {
         "dense": learning(results, DENSE_ARMS, figures / "dense.png"),
         "sparse": learning(results, SPARSE_ARMS, figures / "sparse.png"),
+        "sizes": learning(results, (DENSE_ARMS[0], *SIZE_ARMS), figures / "sizes.png"),
         "uneven": unevenness(results, figures / "uneven.png"),
         "roles": roles(results),
         "left": left(results),

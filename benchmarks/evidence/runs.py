@@ -21,6 +21,7 @@ from benchmarks.evidence.matrix import (
     PLANNER,
     ROOT,
     SETTINGS,
+    SIZE,
     STEPS,
     TEAM,
     TEST_BOARDS,
@@ -71,7 +72,7 @@ class Runner:
         result_of(piece).write_text(json.dumps(result) + "\n")
 
     def _train(self, piece: Piece, arm: Training) -> dict[str, Any]:
-        start = self._start(arm.workflow, piece.seed)
+        start = self._start(arm.workflow, piece.seed, arm.size)
         began = time.time()
         steps = self._main_ppo(
             piece,
@@ -110,14 +111,14 @@ class Runner:
         self._call(command, folder / "log.txt", VERL_FILE_LOGGER_PATH=str(metrics))
         return read_steps(metrics)
 
-    def _start(self, workflow: str, seed: int) -> Path:
-        """Boards and the warmed-up model that all arms of a seed and workflow start from; timed apart."""
-        folder = RUNS / f"start-{workflow}-{seed}"
+    def _start(self, workflow: str, seed: int, size: int = SIZE) -> Path:
+        """Boards and the warmed-up model that all arms of a seed, workflow and size start from; timed apart."""
+        folder = RUNS / f"start-{workflow}-{size}-{seed}"
         done = folder / "done"
         with self._starts[folder]:
             if not done.exists():
                 began = time.time()
-                options = ("--workflow", workflow, "--seed", str(seed), *WARM_UP)
+                options = ("--workflow", workflow, "--seed", str(seed), "--size", f"size={size}", *WARM_UP)
                 boards = ("--test", str(TEST_BOARDS), "--first-test", str(FIRST_TEST))
                 folder.mkdir(parents=True, exist_ok=True)
                 main = "import sys; from verl_mas.cli import main; sys.exit(main())"

@@ -28,7 +28,7 @@ def composed(evidence, monkeypatch):
 
 def test_every_kind_of_arm_composes_and_samples_the_same_number_of_replies(evidence, composed):
     matrix = evidence("matrix")
-    alike = (matrix.SPARSE_ARMS[0], matrix.UNEVEN_ARMS[-1], matrix.ARMS["planner_alone"])
+    alike = (matrix.SPARSE_ARMS[0], matrix.SIZE_ARMS[0], matrix.UNEVEN_ARMS[-1], matrix.ARMS["planner_alone"])
     for arm in (*matrix.DENSE_ARMS, *alike):
         config, team = composed(arm.workflow, arm.overrides)
         acts = 2 if arm.workflow == matrix.TEAM else 1

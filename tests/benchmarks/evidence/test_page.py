@@ -48,14 +48,14 @@ def test_the_table_of_roles_starts_with_the_untrained_team(page, results):
 
 def test_the_page_keeps_its_words_and_says_what_has_not_run(page, results, tmp_path):
     marks = "".join(
-        f"Words.\n<!-- {n} -->\nold\n<!-- /{n} -->\n" for n in ("dense", "sparse", "uneven", "roles", "left")
+        f"Words.\n<!-- {n} -->\nold\n<!-- /{n} -->\n" for n in ("dense", "sparse", "sizes", "uneven", "roles", "left")
     )
     file = tmp_path / "EVIDENCE.md"
     file.write_text(marks)
     for _ in range(2):
         page.write(file, results)
     text = file.read_text()
-    assert text.count("Words.") == 5 and "old" not in text
+    assert text.count("Words.") == 6 and "old" not in text
     assert "<!-- sparse -->\nNot yet run.\n<!-- /sparse -->" in text
     assert "- `agent_grpo`: seeds 2, 3, 4" in text
 

@@ -52,6 +52,15 @@ def test_a_training_warms_up_once_a_seed_and_keeps_its_numbers(evidence, runs, c
     assert runs.finished(one) and not runs.usable(one)
 
 
+def test_a_larger_board_has_a_warm_up_of_its_own(evidence, runs, commands):
+    matrix = evidence("matrix")
+    for name in ("at_grpo_shared", "at_grpo_size6"):
+        runs.Runner().run(matrix.Piece(matrix.ARMS[name], 0))
+    made = [command for command in commands.seen if "puzzle" in command]
+    assert [command[command.index("--size") + 1] for command in made] == ["size=4", "size=6"]
+    assert any(word.endswith("planner_executor-6-0/model") for word in commands.seen[-1])
+
+
 def test_an_evaluation_gives_each_role_the_weights_that_its_arm_says(evidence, runs, commands):
     matrix = evidence("matrix")
     piece = matrix.Piece(matrix.ARMS["roles_swapped"], 0)
