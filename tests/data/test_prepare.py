@@ -158,6 +158,12 @@ def test_wrong_arguments_are_refused(tmp_path, arguments, match):
         main(["math", "--out", str(tmp_path), *arguments], load=hub(MATH_ROWS))
 
 
+def test_a_world_with_too_few_questions_is_refused_before_anything_is_written_or_taught(tmp_path):
+    with pytest.raises(ConfigError, match="not that many"):
+        main(["invented", "--out", str(tmp_path), "--entities", "100", "--test-rows", "5000", "--noise", "0.1"])
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_invented_world_is_written_with_its_corpus(tmp_path):
     size = ["--entities", "500", "--train-rows", "50", "--test-rows", "10"]
     main(["invented", "--out", str(tmp_path), *size])

@@ -43,6 +43,11 @@ def test_train_and_test_share_no_question_and_no_start(world):
     assert not {question.path[0] for question in train} & {question.path[0] for question in test}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_small_world_has_as_many_held_out_questions_whatever_its_seed(seed):
+    assert len(InventedWorld(200, seed).questions(60, hops=(2,), split="test")) == 60
+
+
 def test_hops_are_mixed_evenly(world):
     hops = [question.hops for question in world.questions(100, hops=(2, 3))]
     assert hops.count(2) == hops.count(3) == 50

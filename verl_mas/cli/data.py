@@ -155,19 +155,19 @@ def _invented(options: argparse.Namespace, load: Loader) -> Prepared:
     from verl_mas.environments.invented_corpus import InventedWorld
 
     world = InventedWorld(options.entities, options.seed)
-    _write_corpus(options.out, world.passages)
-    if options.noise is not None:
-        from verl_mas.environments.search_expert import lessons
-
-        _warm_up(options, lessons(world, options.hops, noise=options.noise, seed=options.seed), INVENTED)
 
     def items(split: str, count: int) -> list[Item]:
         questions = world.questions(count, hops=tuple(options.hops), split=split)
         return [Item(question.text, [question.answer], f"invented_{question.hops}_hops") for question in questions]
 
-    test = items("test", options.test_rows)
+    train, test = items("train", options.train_rows), items("test", options.test_rows)
+    _write_corpus(options.out, world.passages)
+    if options.noise is not None:
+        from verl_mas.environments.search_expert import lessons
+
+        _warm_up(options, lessons(world, options.hops, noise=options.noise, seed=options.seed), INVENTED)
     made = {"invented": {"entities": options.entities, "seed": options.seed, "hops": options.hops}}
-    return Prepared(items("train", options.train_rows), test, test, made)
+    return Prepared(train, test, test, made)
 
 
 def _fanoutqa(options: argparse.Namespace, load: Loader) -> Prepared:
@@ -190,13 +190,13 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
     def items(split: str, count: int) -> list[Item]:
         return arithmetic.chains(count, terms=options.terms, largest=options.largest, split=split, seed=options.seed)
 
+    train, test = items("train", options.train_rows), items("test", options.test_rows)
     if options.noise is not None:
         from verl_mas.environments.arithmetic_expert import lessons
 
         _warm_up(options, lessons(options.terms, options.largest, noise=options.noise, seed=options.seed), ARITHMETIC)
-    test = items("test", options.test_rows)
     made = {"arithmetic": {"terms": options.terms, "largest": options.largest, "seed": options.seed}}
-    return Prepared(items("train", options.train_rows), test, test, made)
+    return Prepared(train, test, test, made)
 
 
 def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson], setting: WarmUp) -> None:
