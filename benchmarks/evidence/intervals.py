@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,15 @@ def mean(values: Sequence[float]) -> Mean:
         return Mean(values[0], None, len(values))
     error = statistics.stdev(values) / len(values) ** 0.5
     return Mean(statistics.fmean(values), STUDENT[len(values) - 2] * error, len(values))
+
+
+def factor(ratios: Sequence[float]) -> str:
+    """The geometric mean with its 95 % interval; ratios are as far apart above one as below."""
+    found = mean([math.log(ratio) for ratio in ratios])
+    said = f"{math.exp(found.value):.2f}"
+    if found.half is None:
+        return said
+    return f"{said} ({math.exp(found.value - found.half):.2f} to {math.exp(found.value + found.half):.2f})"
 
 
 def spikes(norms: Sequence[float]) -> float:

@@ -33,9 +33,13 @@ SETTINGS = (
     f"data.train_batch_size={BOARDS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={BOARDS}",
     "actor_rollout_ref.actor.optim.lr=5e-4",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type=cosine",
+    "actor_rollout_ref.actor.optim.min_lr_ratio=0.1",
     "actor_rollout_ref.actor.entropy_coeff=0",
     "actor_rollout_ref.actor.grad_clip=0.5",
     "algorithm.rollout_correction.bypass_mode=true",
+    "data.max_prompt_length=32",
+    "data.max_response_length=2",
     "mas.workflow.args.moves=1",
     "mas.workflow.args.max_turns=8",
     f"mas.branch.k={K}",
@@ -77,8 +81,12 @@ class Evaluation:
     executor: tuple[str, str]
 
     @property
+    def roles(self) -> dict[str, tuple[str, str]]:
+        return {PLANNER: self.planner, EXECUTOR: self.executor}
+
+    @property
     def needs(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.planner[0], self.executor[0])))
+        return tuple(dict.fromkeys(arm for arm, _ in self.roles.values()))
 
 
 Arm = Training | Evaluation
@@ -103,15 +111,14 @@ SIZE_ARMS = tuple(
     Training(f"at_grpo_size{size}", TEAM, (f"mas.workflow.args.max_turns={2 * size}",), size=size) for size in LARGER
 )
 
-# The planner's own reward times a factor; the planner asked in each turn, or in one of eight.
-CONDITIONS = {"factor10_rare": (10, 0.125), "even": (1, 1.0)}
+# The planner's own reward times a factor.
+FACTORS = (1, 10)
 ESTIMATORS = ("team_grpo", "agent_grpo")
 
 
-def uneven(estimator: str, condition: str) -> Training:
-    factor, asked = CONDITIONS[condition]
+def uneven(estimator: str, factor: int) -> Training:
     return Training(
-        f"uneven_{condition}_{estimator}",
+        f"uneven_factor{factor}_{estimator}",
         TEAM,
         (
             *PER_ROLE,
@@ -120,12 +127,11 @@ def uneven(estimator: str, condition: str) -> Training:
             "mas.workflow.name=UnevenRewards",
             f"mas.workflow.path={Path(__file__).with_name('uneven.py')}",
             f"+mas.workflow.args.factor={factor}",
-            f"+mas.workflow.args.asked={asked}",
         ),
     )
 
 
-UNEVEN_ARMS = tuple(uneven(estimator, condition) for condition in CONDITIONS for estimator in ESTIMATORS)
+UNEVEN_ARMS = tuple(uneven(estimator, factor) for factor in FACTORS for estimator in ESTIMATORS)
 
 
 def alone(trained: str, frozen: str) -> Training:

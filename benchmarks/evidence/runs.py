@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence.matrix import (
-    EXECUTOR,
     FIRST_TEST,
     PER_ROLE,
-    PLANNER,
     ROOT,
     SETTINGS,
     SIZE,
@@ -26,6 +25,7 @@ from benchmarks.evidence.matrix import (
     TEAM,
     TEST_BOARDS,
     WARM_UP,
+    Arm,
     Evaluation,
     Piece,
     Training,
@@ -48,7 +48,20 @@ def checkpoint_of(piece: Piece) -> Path:
 
 
 def finished(piece: Piece) -> bool:
-    return result_of(piece).exists()
+    file = result_of(piece)
+    if not file.exists():
+        return False
+    if json.loads(file.read_text())["settings"] != settings_of(piece.arm):
+        raise ValueError(f"{file} is of other settings than the matrix has now: delete it to repeat the run")
+    return True
+
+
+def settings_of(arm: Arm) -> list[str]:
+    """What decides an arm's numbers, besides the seed; without the place of this folder."""
+    if isinstance(arm, Evaluation):
+        return [*SETTINGS, *(f"{role}={source}/{policy}" for role, (source, policy) in arm.roles.items())]
+    settings = (arm.workflow, f"size={arm.size}", *WARM_UP, *SETTINGS, *arm.overrides)
+    return [setting.replace(f"{ROOT}/", "") for setting in settings]
 
 
 def usable(piece: Piece) -> bool:
@@ -67,11 +80,14 @@ class Runner:
         began = time.time()
         arm = piece.arm
         found = self._evaluate(piece, arm) if isinstance(arm, Evaluation) else self._train(piece, arm)
-        result = {"arm": arm.name, "seed": piece.seed, "seconds": round(time.time() - began), **found}
+        seconds = round(time.time() - began)
+        result = {"arm": arm.name, "seed": piece.seed, "settings": settings_of(arm), "seconds": seconds, **found}
         RESULTS.mkdir(exist_ok=True)
         result_of(piece).write_text(json.dumps(result) + "\n")
 
     def _train(self, piece: Piece, arm: Training) -> dict[str, Any]:
+        # Weights exported from an earlier run would be evaluated in place of these.
+        shutil.rmtree(RUNS / piece.key, ignore_errors=True)
         start = self._start(arm.workflow, piece.seed, arm.size)
         began = time.time()
         steps = self._main_ppo(
@@ -91,7 +107,7 @@ class Runner:
     def _evaluate(self, piece: Piece, arm: Evaluation) -> dict[str, Any]:
         models = {
             role: self._exported(next(need for need in piece.needs if need.arm.name == name), policy)
-            for role, (name, policy) in ((PLANNER, arm.planner), (EXECUTOR, arm.executor))
+            for role, (name, policy) in arm.roles.items()
         }
         start = self._start(TEAM, piece.seed)
         steps = self._main_ppo(piece, (f"+mas={TEAM}", *SETTINGS, *files(start), *weights(models, start)))
@@ -171,7 +187,14 @@ def success(steps: Sequence[Step]) -> dict[str, float]:
 
 
 def numbers(steps: Sequence[Step]) -> dict[str, Any]:
+    """Success by step, and a value a step of what is kept; null where a step did not log it."""
     trained = [step for step in steps if step.number > 0]
+    if [step.number for step in trained] != [*range(1, STEPS + 1)]:
+        raise ValueError(f"a run of {STEPS} steps logged {[step.number for step in trained]}")
     keys = sorted({key for step in trained for key in step.values if key.endswith(KEPT) and not key.startswith("val-")})
-    kept = {key: [round(value, 6) for value in series(trained, key)[1]] for key in keys}
+    kept = {key: [_rounded(step.values.get(key)) for step in trained] for key in keys}
     return {"success": success(steps), "series": kept}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -21,3 +21,8 @@ def test_a_spike_is_three_times_the_median_before_it(evidence):
 
 def test_the_second_moment_is_of_the_norms(evidence):
     assert evidence("intervals").second_moment([1.0, 3.0]) == 5.0
+
+
+def test_a_mean_factor_is_geometric(evidence):
+    factor = evidence("intervals").factor
+    assert factor([0.5]) == "0.50" and factor([0.5, 2.0]).startswith("1.00 (0.00 to ")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -21,9 +23,10 @@ def results(page):
         {
             "at_grpo_shared": {0: run(0.5, 0.9), 1: run(0.6, 0.8)},
             "agent_grpo": {0: run(0.5, 0.7), 1: run(0.6, 0.6)},
-            "uneven_factor10_rare_team_grpo": {0: run(0.5, 0.6, **team)},
-            "uneven_factor10_rare_agent_grpo": {0: run(0.5, 0.8, **both)},
+            "uneven_factor10_team_grpo": {0: run(0.5, 0.6, **team)},
+            "uneven_factor10_agent_grpo": {0: run(0.5, 0.8, **both)},
             "at_grpo_per_role": {0: run(0.5, 0.9)},
+            "roles_kept": {0: {"success": {"0": 0.9}}},
             "roles_swapped": {0: {"success": {"0": 0.1}}},
         }
     )
@@ -37,13 +40,13 @@ def test_the_table_of_arms_has_intervals_over_seeds_and_paired_differences(page,
 
 def test_the_table_of_gradients_has_the_lemmas_factor_and_the_measured_one(page, results, tmp_path):
     table = page.unevenness(results, tmp_path / "uneven.png")
-    row = "| x 10, asked in 0.125 of the turns | `team_grpo` | 1 | planner | 9.000 | 9.000 | 0.000 | 0.600 |"
+    row = "| x 10 | `team_grpo` | 1 | planner | 9.00 | 9.00 | 0.000 | 0.600 |"
     assert row in table and (tmp_path / "uneven.png").exists()
 
 
 def test_the_table_of_roles_starts_with_the_untrained_team(page, results):
     lines = page.roles(results).splitlines()
-    assert lines[2].startswith("| untrained | 1 | 0.500") and "| roles swapped | 1 | 0.100 | 0.100 |" in lines
+    assert lines[2].startswith("| untrained | 1 | 0.500") and "| roles swapped | 1 | 0.100 | -0.800 | 0.100 |" in lines
 
 
 def test_the_page_keeps_its_words_and_says_what_has_not_run(page, results, tmp_path):
@@ -58,6 +61,13 @@ def test_the_page_keeps_its_words_and_says_what_has_not_run(page, results, tmp_p
     assert text.count("Words.") == 6 and "old" not in text
     assert "<!-- sparse -->\nNot yet run.\n<!-- /sparse -->" in text
     assert "- `agent_grpo`: seeds 2, 3, 4" in text
+
+
+def test_the_page_of_the_repository_has_a_place_for_every_table(page, results, tmp_path):
+    file = tmp_path / "EVIDENCE.md"
+    file.write_text((Path(__file__).parents[3] / "benchmarks/EVIDENCE.md").read_text())
+    page.write(file, results)
+    assert "| roles swapped |" in file.read_text()
 
 
 def test_a_page_without_a_place_for_a_table_is_refused(page):

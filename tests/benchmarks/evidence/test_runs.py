@@ -21,19 +21,22 @@ def runs(evidence, monkeypatch, tmp_path):
 class Commands:
     """Records what would be run; a training run writes the metrics that verl would write."""
 
-    def __init__(self):
+    def __init__(self, steps: int):
         self.seen: list[list[str]] = []
+        self.steps = steps
 
     def __call__(self, command, *, env, **_):
         self.seen.append(command)
         if "verl.trainer.main_ppo" in command:
-            lines = ({"step": n, "data": {SUCCESS: 0.5 + n / 100, "actor/grad_norm": 1.0}} for n in (0, 30))
+            lines = (
+                {"step": n, "data": {SUCCESS: 0.5 + n / 100, "actor/grad_norm": 1.0}} for n in range(self.steps + 1)
+            )
             Path(env["VERL_FILE_LOGGER_PATH"]).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.fixture
 def commands(runs, monkeypatch):
-    recorded = Commands()
+    recorded = Commands(runs.STEPS)
     monkeypatch.setattr(runs.subprocess, "run", recorded)
     return recorded
 
@@ -47,8 +50,12 @@ def test_a_training_warms_up_once_a_seed_and_keeps_its_numbers(evidence, runs, c
     assert [command[0] for command in commands.seen] == ["nice"] * 3
     assert sum("puzzle" in command for command in commands.seen) == 1
     found = json.loads(runs.result_of(one).read_text())
-    assert (found["arm"], found["seed"], found["success"]) == ("at_grpo_shared", 1, {"0": 0.5, "30": 0.8})
-    assert found["series"] == {"actor/grad_norm": [1.0]}
+    assert (found["arm"], found["seed"], found["success"]) == (
+        "at_grpo_shared",
+        1,
+        pytest.approx({str(n): 0.5 + n / 100 for n in range(matrix.STEPS + 1)}),
+    )
+    assert found["series"] == {"actor/grad_norm": [1.0] * matrix.STEPS}
     assert runs.finished(one) and not runs.usable(one)
 
 
@@ -75,6 +82,34 @@ def test_an_evaluation_gives_each_role_the_weights_that_its_arm_says(evidence, r
     assert "trainer.val_only=true" in validation
 
 
-def test_numbers_leave_the_validation_before_training_out_of_the_series(runs):
-    steps = [Step(0, {SUCCESS: 0.5}), Step(1, {"mas/planner/rows/real": 8.0}), Step(2, {"mas/planner/rows/real": 9.0})]
-    assert runs.numbers(steps) == {"success": {"0": 0.5}, "series": {"mas/planner/rows/real": [8.0, 9.0]}}
+def test_a_result_of_other_settings_stops_the_runner(evidence, runs, commands):
+    matrix = evidence("matrix")
+    piece = matrix.Piece(matrix.ARMS["at_grpo_shared"], 0)
+    runs.Runner().run(piece)
+    found = json.loads(runs.result_of(piece).read_text())
+    runs.result_of(piece).write_text(json.dumps(found | {"settings": found["settings"][1:]}))
+    with pytest.raises(ValueError, match="delete it"):
+        runs.finished(piece)
+
+
+def test_a_training_that_is_repeated_leaves_no_weights_of_the_first(evidence, runs, commands):
+    matrix = evidence("matrix")
+    piece = matrix.Piece(matrix.ARMS["at_grpo_per_role"], 0)
+    old = runs.RUNS / piece.key / "planner-hf" / "config.json"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    runs.Runner().run(piece)
+    assert not old.exists()
+
+
+def test_numbers_are_a_value_a_step_without_the_validation_before_training(runs, monkeypatch):
+    monkeypatch.setattr(runs, "STEPS", 2)
+    rows = "mas/planner/rows/real"
+    steps = [Step(0, {SUCCESS: 0.5}), Step(1, {rows: 8.0}), Step(2, {rows: 9.0, "mas/planner/group/inflation": 1.5})]
+    kept = {rows: [8.0, 9.0], "mas/planner/group/inflation": [None, 1.5]}
+    assert runs.numbers(steps) == {"success": {"0": 0.5}, "series": kept}
+
+
+def test_a_run_that_ended_early_has_no_numbers(runs):
+    with pytest.raises(ValueError, match="logged"):
+        runs.numbers([Step(0, {SUCCESS: 0.5}), Step(1, {})])
