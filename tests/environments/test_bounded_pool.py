@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -77,6 +78,21 @@ def test_the_loss_of_the_nursery_is_repaired(pool_of):
     time.sleep(0.05)
     assert pool.call().fate is Fate.CRASHED
     assert pool.call().value != nursery
+
+
+def test_a_child_that_hangs_on_after_the_nursery_blocks_no_further_call(pool_of):
+    pool = pool_of("time:sleep", limit_s=0.5)
+    pool.call(0)
+    nursery = pool._nursery._process.pid
+    os.kill(nursery, signal.SIGKILL)
+    assert pool.call(60).fate is Fate.TIMED_OUT
+    called = pool.submit(0)
+    try:
+        assert called.result(timeout=20).fate is Fate.RETURNED
+    finally:
+        # Else the call, and with it this test, would wait for ever.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(nursery, signal.SIGKILL)
 
 
 def test_closing_ends_every_process(pool_of):

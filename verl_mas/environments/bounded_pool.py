@@ -241,6 +241,9 @@ def _reaped(children: set[int]) -> set[int]:
 def _main() -> None:
     name, memory_mb, warm_up = sys.argv[1:]
     control = socket.socket(fileno=os.dup(0))
+    # Children inherit fd 0: one that hangs would keep the socket open after the nursery is gone.
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     function = _resolve(name)
     for args in json.loads(warm_up):
         function(*args)
