@@ -9,6 +9,8 @@ from rich.console import Console
 
 from verl_mas.demos import plan_path
 from verl_mas.demos.plan_path import HIGH, LOW, SUCCESS
+from verl_mas.environments.warm_up import WarmUp
+from verl_mas.errors import ConfigError
 from verl_mas.report.live import Run
 
 
@@ -64,3 +66,34 @@ def test_it_goes_on_from_a_checkpoint_and_trains_no_more_when_it_is_done(demo):
     assert "goes on from step 5" in shown and [run.resume for run in demo.trained] == [False, True]
     shown = demo("trainer.total_training_steps=9")
     assert "trained to step 9 before" in shown and "board of step 9" in shown and len(demo.trained) == 2
+
+
+def test_a_folder_of_another_version_of_the_demo_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(plan_path, "FOLDER", tmp_path)
+    monkeypatch.setattr(plan_path, "WARM_UP", WarmUp(hidden=32, layers=1, steps=2, batch=4, lessons=40))
+    settings = {"mas": {"workflow": {"args": {"text": "compact", "moves": 1, "max_turns": 8}}}}
+    for _ in range(2):
+        plan_path._warm_up(settings, Console(file=io.StringIO()))
+    monkeypatch.setattr(plan_path, "NOISE", 0.1)
+    with pytest.raises(ConfigError, match="--fresh"):
+        plan_path._warm_up(settings, Console(file=io.StringIO()))
+
+
+@pytest.mark.e2e
+def test_the_demo_trains_shows_a_session_goes_on_and_ends(monkeypatch, tmp_path):
+    """Everything as for a newcomer, but for its length."""
+    root = Path(__file__).parents[2]
+    (tmp_path / "recipes").symlink_to(root / "recipes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan_path, "WARM_UP", WarmUp(steps=30, batch=32, lessons=2000))
+    brief = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "mas.branch.k=2"]
+    brief += ["data.val_max_samples=16", "trainer.save_freq=1"]
+    shown = io.StringIO()
+    for steps in (1, 2):
+        plan_path.run([*brief, f"trainer.total_training_steps={steps}"], Console(file=shown, width=200))
+    said = shown.getvalue()
+    assert "goes on from step 1" in said and said.count("after: ") == 2
+    assert "start   p: " in said and "        e: " in said
+    logged = plan_path.Run([], plan_path.FOLDER, 2).steps()
+    assert [step.number for step in logged] == [0, 1, 2]
+    assert all(step.values["actor/grad_norm"] >= 0 and step.values["mas/main/rows/real"] > 0 for step in logged[1:])

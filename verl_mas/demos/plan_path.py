@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from verl_mas.environments.boards import board
 from verl_mas.environments.demonstrations import lessons
 from verl_mas.environments.puzzle import TEST, TRAIN
 from verl_mas.environments.warm_up import WarmUp, warm_up
+from verl_mas.errors import ConfigError
 from verl_mas.report import curves
 from verl_mas.report.live import Run
 from verl_mas.report.metrics import Step, series
@@ -38,7 +41,10 @@ SHOWN = {
     "success on held-out grids": SUCCESS,
     "reward of the planner": "mas/planner/reward/score",
     "reward of the executor": "mas/executor/reward/score",
-    "gradient norm of the policy": "actor/grad_norm",
+    "gradient norm": "actor/grad_norm",
+    # With a policy a role.
+    "gradient norm of the planner": "mas/planner/actor/grad_norm",
+    "gradient norm of the executor": "mas/executor/actor/grad_norm",
     "tokens per second": "perf/throughput",
 }
 
@@ -84,7 +90,12 @@ def _steps_done() -> int:
 def _warm_up(settings: dict[str, Any], console: Console) -> None:
     """Boards and the warmed-up model, unless an earlier demo has made them."""
     done = FOLDER / "model" / "warm"
+    made = json.dumps([NOISE, asdict(WARM_UP), PRACTICE, SIZE, FIRST_TEST, settings["mas"]["workflow"]["args"]])
     if done.exists():
+        if done.read_text() != made:
+            raise ConfigError(
+                str(FOLDER), rule="its boards and model are of another version of the demo", way_out="--fresh"
+            )
         return
     # One bar is enough.
     disable_progress_bar()
@@ -98,7 +109,7 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
             WARM_UP,
             lambda step, loss: status.update(f"warm-up on demonstrations: step {step} of {WARM_UP.steps}, {loss:.2f}"),
         )
-    done.touch()
+    done.write_text(made)
 
 
 def table(steps: list[Step]) -> Table:

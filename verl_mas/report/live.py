@@ -20,6 +20,8 @@ from verl_mas.report.metrics import Step, read_steps
 
 POLL_S = 0.5
 TAIL_LINES = 25
+# How long an interrupted run may take to end by itself.
+GRACE_S = 30.0
 
 
 class RunFailed(MasError):
@@ -75,10 +77,7 @@ class Run:
                     time.sleep(POLL_S)
                     self._show(live, bar, task, headline)
             finally:
-                # Whatever ends us ends the run.
-                if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
-                    process.wait()
+                _end(process)
             self._show(live, bar, task, headline)
         if process.returncode:
             raise RunFailed(f"the run failed (exit code {process.returncode}); its log ends:\n{self._tail()}")
@@ -116,3 +115,15 @@ class Run:
 
     def _tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Whatever ends us ends the run: asked first, then with all that it started."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
