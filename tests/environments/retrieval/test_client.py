@@ -96,12 +96,34 @@ def test_a_refused_request_is_not_repeated():
 
 
 @pytest.mark.parametrize(
-    "body", ["<html>", "{}", '{"result": 5}', '{"result": [[{"document": {"id": "x"}}]]}', '{"result": []}']
+    "body",
+    [
+        "<html>",
+        "{}",
+        '{"result": 5}',
+        '{"result": [[{"document": {"id": "x"}}]]}',
+        '{"result": []}',
+        pytest.param("[" * 200_000, id="deep"),
+    ],
 )
 def test_another_kind_of_server_is_an_error_not_evidence(body):
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
     (found,), _ = ask(transport, "q")
     assert found.error and not found.passages
+
+
+def test_a_query_that_cannot_be_sent_fails_alone():
+    (bad, good), one = ask(Server(), "half a \ud83d pair", "rome")
+    assert "cannot be sent" in bad.error and good.passages and one.counts["failed"] == 1
+
+
+def test_whatever_goes_wrong_no_session_waits_and_the_breaker_lets_another_try():
+    async def run():
+        one = client(Server(RuntimeError("unforeseen"), RuntimeError()), breaker=Breaker(threshold=1, cooldown_s=0.0))
+        return [await asyncio.wait_for(one.search("q"), timeout=5) for _ in range(3)]
+
+    first, second, third = asyncio.run(run())
+    assert "RuntimeError: unforeseen" in first.error and "RuntimeError" in second.error and third.passages
 
 
 def test_a_cancelled_session_does_not_take_the_others_with_it():

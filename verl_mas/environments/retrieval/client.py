@@ -83,6 +83,11 @@ class RetrieverClient:
     async def search(self, query: str, topk: int | None = None) -> Found:
         """Never raises for what the server does: look at `error`."""
         self.counts["queries"] += 1
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
+            self.counts["failed"] += 1
+            return Found(query, error=f"the query cannot be sent: {error}")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Found] = loop.create_future()
         self._waiting.append((query, topk or self.topk, answer))
@@ -108,7 +113,11 @@ class RetrieverClient:
 
     async def _answer(self, batch: list[tuple[str, asyncio.Future[Found]]], topk: int) -> None:
         queries = [query for query, _ in batch]
-        found = await self._retrieve(queries, topk)
+        try:
+            found = await self._retrieve(queries, topk)
+        except Exception as error:  # the boundary: a session must not wait for an answer that cannot come
+            self.breaker.failed()
+            found = [Found(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
         for one, (_, answer) in zip(found, batch, strict=True):
             # A session that was cancelled no longer waits.
             if not answer.done():
@@ -155,7 +164,7 @@ def parse_response(response: httpx.Response, queries: int) -> list[list[Passage]
     try:
         result = response.json()["result"]
         found = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _refused(f"no Search-R1 response: {type(error).__name__}: {error}") from error
     if len(found) != queries:
         raise _refused(f"{len(found)} results for {queries} queries")
@@ -189,7 +198,7 @@ def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClie
 
 
 def check_reachable(url: str, timeout_s: float = 10.0) -> None:
-    """Ask one question, so that a run does not start without its evidence. Works with any `/retrieve` server."""
+    """Ask as the run will, so that it does not start without its evidence. Works with any `/retrieve` server."""
     query = {"queries": ["ping"], "topk": 1, "return_scores": True}
     try:
         response = httpx.post(url, json=query, timeout=timeout_s, trust_env=False)
