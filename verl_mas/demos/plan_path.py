@@ -32,7 +32,7 @@ NAME, SIZE = "plan_path", {"size": 4}
 PRACTICE = SIZE | {"min_distance": 5}
 NOISE = 0.72
 WARM_UP = WarmUp(steps=9000, lessons=700_000)
-# The settings were chosen on held-out boards of lower numbers.
+# Settings that decide the end were chosen on held-out boards of lower numbers.
 FIRST_TEST = 10_000
 STEPS = "trainer.total_training_steps"
 SUCCESS = "val-core/plan_path/acc/mean@1"

@@ -40,8 +40,8 @@ def judge(
     """Try up to `limit` actions on a copy of the puzzle.
 
     Solving earns the team 1. Everything else is a difference of a value of the state, minus what was
-    malformed or illegal; so no way of walking in circles earns anything. Format and legality are
-    counted as what is missing, a constant less than the paper's, which no group of one prompt sees.
+    malformed or illegal; so who carries the actions out earns nothing by walking in circles. Format and
+    legality are counted as what is missing, a constant less than the paper's, which no group of one prompt sees.
     """
     after = puzzle.copy()
     if isinstance(actions, Malformed):
