@@ -40,7 +40,8 @@ def test_the_gpu_recipes_are_the_papers(puzzle, roles):
     assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.optim.lr) == (128, 64, 1e-6)
     assert (team.branch.k, team.branch.commit, team.workflow.args["max_turns"], team.reward.team) == (4, "greedy", 4, 1)
     assert config.data.train_files.startswith(f"runs/{puzzle}")
-    assert all(spec.chat_template_kwargs == {"enable_thinking": False} for spec in team.agents.values())
+    assert config.data.apply_chat_template_kwargs == {"enable_thinking": False}
+    assert config.trainer.default_local_dir.startswith(f"runs/{puzzle}") and config.trainer.project_name == puzzle
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,10 @@ def test_the_gpu_recipes_are_the_papers(puzzle, roles):
 def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
     config = composed("+platform=cpu", overrides[0], "+plan_path=laptop", *overrides[1:])
     assert validate(config).workflow.args["text"] == "compact"
+
+
+def test_the_gpu_recipe_takes_the_paper_s_form_and_the_single_agent():
+    form = composed("+mas=tool_user_planner", "+plan_path=qwen3", "mas.workflow.args.executor=your_sandbox:run")
+    assert list(form.mas.agents) == ["tool_user", "planner"]
+    twice = ("data.train_batch_size=256", "actor_rollout_ref.actor.ppo_mini_batch_size=128")
+    validate(composed("+mas=single_player", "+plan_path=qwen3", *twice))
