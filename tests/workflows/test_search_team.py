@@ -125,7 +125,18 @@ def test_an_unreachable_retriever_and_a_missing_index_are_refused_at_start(tmp_p
         SearchTeam(retriever=str(tmp_path / "none")).check()
 
 
-@pytest.mark.parametrize("args", [{"score": "rouge"}, {"max_turns": 0}])
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"score": "rouge"},
+        {"max_turns": 0},
+        {"topk": 0},
+        {"topk": "3"},
+        {"topk": True},
+        {"retriever_timeout_s": 0},
+        {"retriever_timeout_s": "30"},
+    ],
+)
 def test_a_wrong_argument_is_refused(args):
     with pytest.raises(ConfigError, match=next(iter(args))):
         resolve(WorkflowSpec(name="search_team", args=args))

@@ -43,9 +43,21 @@ class SearchTeam(Workflow):
             raise ConfigError(
                 f"mas.workflow.args.max_turns={self.max_turns}", rule="there is at least one turn", way_out="use 4"
             )
+        if type(self.topk) is not int or self.topk < 1:
+            raise ConfigError(
+                f"mas.workflow.args.topk={self.topk!r}",
+                rule="a search brings a whole number of passages",
+                way_out="use 3",
+            )
+        if type(self.retriever_timeout_s) not in (int, float) or not self.retriever_timeout_s > 0:
+            raise ConfigError(
+                f"mas.workflow.args.retriever_timeout_s={self.retriever_timeout_s!r}",
+                rule="a request has a number of seconds above 0",
+                way_out="use 30",
+            )
 
     def check(self) -> None:
-        check_source(self.retriever)
+        check_source(self.retriever, self.topk)
 
     def source(self) -> Source:
         """What the searcher's queries are put to."""

@@ -175,10 +175,20 @@ def test_sessions_of_a_loop_share_a_client():
 
 def test_an_unreachable_retriever_is_refused_with_its_url():
     with pytest.raises(ConfigError, match=r"http://127.0.0.1:9/retrieve .*does not serve"):
-        check_reachable("http://127.0.0.1:9/retrieve", timeout_s=2)
+        check_reachable("http://127.0.0.1:9/retrieve", topk=3, timeout_s=2)
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://[::1", ""])
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(ConfigError, match="does not serve"):
-        check_reachable(url)
+        check_reachable(url, topk=3)
+
+
+def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
+    def few(url, json, **_):
+        return httpx.Response(200, json={"result": [[]]}) if json["topk"] <= 100 else httpx.Response(422, text="topk")
+
+    monkeypatch.setattr(httpx, "post", few)
+    check_reachable(URL, topk=100)
+    with pytest.raises(ConfigError, match="HTTP 422: topk"):
+        check_reachable(URL, topk=1000)

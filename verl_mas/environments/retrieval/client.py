@@ -90,7 +90,7 @@ class RetrieverClient:
             return Found(query, error=f"the query cannot be sent: {error}")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Found] = loop.create_future()
-        self._waiting.append((query, topk or self.topk, answer))
+        self._waiting.append((query, self.topk if topk is None else topk, answer))
         if len(self._waiting) >= self.max_batch:
             self._send()
         elif len(self._waiting) == 1:
@@ -197,12 +197,12 @@ def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClie
     return clients[key]
 
 
-def check_reachable(url: str, timeout_s: float = 10.0) -> None:
+def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
     """Ask as the run will, so that it does not start without its evidence. Works with any `/retrieve` server."""
-    query = {"queries": ["ping"], "topk": 1, "return_scores": True}
+    query = {"queries": ["ping"], "topk": topk, "return_scores": True}
     try:
         response = httpx.post(url, json=query, timeout=timeout_s, trust_env=False)
-        problem = f"HTTP {response.status_code}" if response.status_code != 200 else None
+        problem = f"HTTP {response.status_code}: {response.text[:200]}" if response.status_code != 200 else None
         if problem is None:
             parse_response(response, 1)
     except (httpx.HTTPError, httpx.InvalidURL) as error:

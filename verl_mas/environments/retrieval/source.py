@@ -33,10 +33,10 @@ def source(where: str, topk: int, timeout_s: float) -> Source:
     return LocalSource(_opened(str(Path(where).resolve())), topk)
 
 
-def check_source(where: str) -> None:
+def check_source(where: str, topk: int) -> None:
     """Refuse what will not serve, before training starts."""
     if is_url(where):
-        check_reachable(where)
+        check_reachable(where, topk)
     else:
         read_meta(Path(where))
 
