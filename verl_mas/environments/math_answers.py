@@ -51,7 +51,9 @@ _WARM_UP = (
 )
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{1,5})?")
 
-_ENDS = re.compile(r"^(\s|\$|\\[,;:! ])+|(\s|\$|\\[,;:! ]|(?<!\.)\.)+$")
+_BEFORE = re.compile(r"(?:\s|\$|\\[,;:! ])*")
+# Of the text read backwards: a search for the end of the text would try every blank inside it.
+_AFTER = re.compile(r"(?:[,;:! ]\\|\s|\$|\.(?!\.))*")
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -61,7 +63,7 @@ def plain_number(text: str) -> Fraction | None:
 
 def clean(text: str) -> str:
     """Without what carries no meaning at the ends of an answer: blanks, dollars, a full stop."""
-    return _ENDS.sub("", text)
+    return text[_BEFORE.match(text).end() : len(text) - _AFTER.match(text[::-1]).end()]  # type: ignore[union-attr]
 
 
 def grade_with_sympy(truth: str, answer: str) -> str:
@@ -96,20 +98,30 @@ def _far_apart(expected: Any, given: Any) -> bool:
     return bool(abs(a - b) > 1e-5 + 1e-10 * abs(a))
 
 
+def legible(text: str | None) -> str | None:
+    """The text cleaned; None where that leaves nothing, or where it is too long for an answer."""
+    return (clean(text) or None) if text is not None and len(text) <= MAX_CHARS else None
+
+
+def ground_truth(value: Any) -> str:
+    """A task's ground truth as text; refused where no answer can be checked against it."""
+    truth = legible(None if value is None else str(value))
+    if truth is None:
+        raise DataError(
+            f"the ground truth {value if value is None else str(value)[:80]!r} of a math task",
+            rule=f"an answer is checked against a ground truth of 1 to {MAX_CHARS} characters",
+            way_out="prepare the data with `verl-mas data math`, or remove such rows",
+        )
+    return truth
+
+
 class _Pair(NamedTuple):
     truth: str
-    answer: str
+    answer: str | None
 
     @classmethod
-    def of(cls, truth: str, answer: str | None) -> _Pair:
-        if not (expected := clean(truth)):
-            raise DataError(
-                f"the ground truth {truth!r} of a math task is empty",
-                rule="an answer is checked against a ground truth",
-                way_out="prepare the data with `verl-mas data math`, which refuses such rows",
-            )
-        # The cut saves cleaning megabytes; what is over the limit stays over it.
-        return cls(expected, clean((answer or "")[: 2 * MAX_CHARS]))
+    def of(cls, truth: Any, answer: str | None) -> _Pair:
+        return cls(ground_truth(truth), legible(answer))
 
 
 @dataclass
@@ -132,12 +144,12 @@ class AnswerChecker:
         self._known: dict[_Pair, Grade] = {}
         self.counts = dict.fromkeys(Grade, 0)
 
-    def grade(self, truth: str, answer: str | None) -> Grade:
+    def grade(self, truth: Any, answer: str | None) -> Grade:
         """For threads. `answer` is what the box holds; None where the reply had none."""
         pair = _Pair.of(truth, answer)
         return self._count(self._at_once(pair) or self._learn(pair, self._pool.call(*pair)))
 
-    async def agrade(self, truth: str, answer: str | None) -> Grade:
+    async def agrade(self, truth: Any, answer: str | None) -> Grade:
         pair = _Pair.of(truth, answer)
         return self._count(self._at_once(pair) or self._learn(pair, await self._pool.acall(*pair)))
 
@@ -145,7 +157,7 @@ class AnswerChecker:
         self._pool.close()
 
     def _at_once(self, pair: _Pair) -> Grade | None:
-        if not pair.answer or len(pair.answer) > MAX_CHARS:
+        if pair.answer is None:
             return Grade.UNREADABLE
         if pair.answer == pair.truth:
             return Grade.CORRECT
