@@ -10,6 +10,7 @@ pytest.importorskip("math_verify")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verl_mas.environments.bounded_pool import Called, Fate
 from verl_mas.environments.math_answers import (
     MAX_CHARS,
     AnswerChecker,
@@ -84,11 +85,18 @@ def test_a_hostile_answer_costs_one_bounded_check_and_earns_nothing(checker, ans
     assert checker.grade("0.5", "\\frac{1}{2}") is Grade.CORRECT
 
 
-def test_the_same_hostile_answer_is_not_checked_twice(checker):
-    checker.grade("42", "9^{9^{9^{8}}}")
-    started = time.monotonic()
-    assert checker.grade("42", "9^{9^{9^{8}}}") is Grade.TIMED_OUT
-    assert time.monotonic() - started < 0.1
+@pytest.mark.parametrize(("fate", "answer"), [(Fate.TIMED_OUT, "2/14"), (Fate.CRASHED, "4/28")])
+def test_a_check_that_failed_once_is_made_again(checker, monkeypatch, fate, answer):
+    with monkeypatch.context() as busy:
+        busy.setattr(checker._pool, "call", lambda *pair: Called(fate))
+        assert not checker.grade("\\frac{1}{7}", answer).checked
+    assert checker.grade("\\frac{1}{7}", answer) is Grade.CORRECT
+
+
+def test_what_was_checked_is_not_checked_twice(checker, monkeypatch):
+    assert checker.grade("\\frac{1}{7}", "3/21") is Grade.CORRECT
+    monkeypatch.setattr(checker, "_pool", None)
+    assert checker.grade("\\frac{1}{7}", " 3/21.") is Grade.CORRECT
 
 
 def test_concurrent_checks_are_all_answered_and_counted(checker):

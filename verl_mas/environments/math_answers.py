@@ -34,6 +34,11 @@ class Grade(enum.Enum):
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
 
+    @property
+    def checked(self) -> bool:
+        """Whether it says something about the answer, and not about the check."""
+        return self not in (Grade.TIMED_OUT, Grade.CRASHED)
+
 
 _FATES = {Fate.TIMED_OUT: Grade.TIMED_OUT, Fate.CRASHED: Grade.CRASHED, Fate.RAISED: Grade.CRASHED}
 # One of each kind of answer: sympy imports and caches much on first use.
@@ -140,7 +145,7 @@ class AnswerChecker:
             limit_s=self.limit_s,
             warm_up=_WARM_UP,
         )
-        # Sessions of one task tend to give the same answers, hanging ones included.
+        # Sessions of one task tend to give the same answers.
         self._known: dict[_Pair, Grade] = {}
         self.counts = dict.fromkeys(Grade, 0)
 
@@ -168,9 +173,11 @@ class AnswerChecker:
 
     def _learn(self, pair: _Pair, called: Called) -> Grade:
         grade = Grade(called.value) if called.fate is Fate.RETURNED else _FATES[called.fate]
-        if len(self._known) >= self.cache_size:
-            self._known.pop(next(iter(self._known)))
-        self._known[pair] = grade
+        # On a busy machine a good answer can run out of time once.
+        if grade.checked:
+            if len(self._known) >= self.cache_size:
+                self._known.pop(next(iter(self._known)))
+            self._known[pair] = grade
         return grade
 
     def _count(self, grade: Grade) -> Grade:
