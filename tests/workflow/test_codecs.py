@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import time
 
 import pytest
 
@@ -110,6 +111,26 @@ def test_an_unreadable_verdict_is_never_approval(text):
     verdict = Verdict.parse(text)
     assert isinstance(verdict, Malformed)
     assert verdict is not Verdict.APPROVE and verdict is not Verdict.REJECT
+
+
+@pytest.mark.parametrize(
+    ("codec", "piece"),
+    [
+        (Boxed(), "\\boxed{1}"),
+        (Boxed(), "\\boxed{{"),
+        (Boxed(), "{}"),
+        (Tag(), "<answer>1</answer>"),
+        (Tag(), "<answer>"),
+    ],
+)
+def test_ten_megabytes_are_read_in_one_pass(codec, piece):
+    """Replies are read in the event loop that all sessions share."""
+    text = piece * (10_000_000 // len(piece))
+    started = time.process_time()
+    value = codec.parse(text)
+    # A pass takes about a second; copying the rest for each piece takes minutes.
+    assert time.process_time() - started < 10
+    assert value == "1" if "1" in piece else isinstance(value, Malformed)
 
 
 def test_malformed_equals_nothing_so_no_vote_can_elect_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -53,15 +54,17 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
     """Everything between `start` and `end`; a mark without its partner is malformed."""
-    found = []
-    rest = text
-    while start in rest or end in rest:
-        before, _, rest = rest.partition(start)
-        inner, closed, rest = rest.partition(end)
-        if end in before or not closed or start in inner:
+    found: list[str] = []
+    opened: int | None = None
+    for mark in re.finditer(f"{re.escape(start)}|{re.escape(end)}", text):
+        if (mark.group() == start) is not (opened is None):
             return Malformed(f"{start} and {end} do not pair up")
-        found.append(inner.strip())
-    return found
+        if opened is None:
+            opened = mark.end()
+        else:
+            found.append(text[opened : mark.start()].strip())
+            opened = None
+    return found if opened is None else Malformed(f"{start} and {end} do not pair up")
 
 
 def checked(rendered: str, value: object, parsed: object) -> str:

@@ -2,11 +2,13 @@ r"""`\boxed{42}`"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from verl_mas.workflow.codecs.base import Malformed, checked, only, visible
 
 BOX = "\\boxed{"
+MARKS = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -19,28 +21,23 @@ class Boxed:
         return checked(text, value, self.parse(text))
 
     def parse(self, text: str) -> str | Malformed:
-        found = []
-        _, box, rest = visible(text).partition(BOX)
-        while box:
-            end = _closing_brace(rest)
-            if end is None:
+        shown, found, end = visible(text), [], 0
+        while (box := shown.find(BOX, end)) >= 0:
+            start = box + len(BOX)
+            closing = _closing_brace(shown, start)
+            if closing is None:
                 return Malformed("a box that is never closed")
-            found.append(rest[:end].strip())
-            _, box, rest = rest[end:].partition(BOX)
+            end = closing
+            found.append(shown[start:end].strip())
         value = only(found, "box")
         return value or (value if isinstance(value, Malformed) else Malformed("an empty box"))
 
 
-def _closing_brace(text: str) -> int | None:
-    """Where the brace that is already open closes. Escaped braces do not count."""
-    depth, escaped = 1, False
-    for place, char in enumerate(text):
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char in "{}":
-            depth += 1 if char == "{" else -1
-            if depth == 0:
-                return place
+def _closing_brace(text: str, start: int) -> int | None:
+    """Where the brace that was opened before `start` closes. Escaped braces do not count."""
+    depth = 1
+    for mark in MARKS.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(mark.group(), 0)
+        if depth == 0:
+            return mark.start()
     return None
