@@ -9,6 +9,7 @@ pytest.importorskip("tantivy")
 
 from verl_mas.environments.retrieval.corpus import Passage
 from verl_mas.environments.retrieval.index import META, build, open_index
+from verl_mas.environments.retrieval.source import check_source
 from verl_mas.errors import ConfigError, DataError
 
 PASSAGES = [
@@ -87,6 +88,48 @@ def test_an_empty_corpus_is_refused_and_leaves_no_index(tmp_path):
 def test_building_over_an_index_is_refused(tmp_path, index):
     with pytest.raises(ConfigError, match="built once"):
         build(PASSAGES, tmp_path / "index")
+
+
+@pytest.mark.parametrize("rest", [b"", None])
+def test_an_index_with_a_lost_or_cut_file_is_refused(tmp_path, index, rest):
+    store = next((tmp_path / "index").glob("*.store"))
+    store.unlink()  # not cut in place: the fixture has it mapped
+    if rest is not None:
+        store.write_bytes(rest)
+    for refusing in (open_index, check):
+        with pytest.raises(ConfigError, match=store.name):
+            refusing(str(tmp_path / "index"))
+
+
+def check(where: str) -> None:
+    check_source(where, topk=3)
+
+
+def test_an_index_that_holds_something_else_than_it_says_is_refused(tmp_path, index):
+    meta = tmp_path / "index" / META
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"passages": 5}))
+    with pytest.raises(ConfigError, match="holds 4 passages and was built of 5"):
+        open_index(tmp_path / "index")
+    meta.write_text("{")
+    with pytest.raises(ConfigError, match="has an unreadable"):
+        open_index(tmp_path / "index")
+
+
+def test_a_build_that_breaks_off_leaves_nothing_and_can_be_made_again(tmp_path):
+    def broken():
+        yield from PASSAGES
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        build(broken(), tmp_path / "i")
+    assert list(tmp_path.iterdir()) == []
+    assert len(build(PASSAGES, tmp_path / "i")) == 4
+
+
+def test_an_index_is_not_built_among_other_files(tmp_path):
+    (tmp_path / "meta.json").write_text("of a build that was killed")
+    with pytest.raises(ConfigError, match="folder of its own"):
+        build(PASSAGES, tmp_path)
 
 
 def test_another_format_is_refused(tmp_path, index):

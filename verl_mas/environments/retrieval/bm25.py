@@ -25,11 +25,10 @@ HEAP_BYTES = 256_000_000
 
 def write_bm25(passages: Iterable[Passage], path: Path) -> None:
     # One thread: the same corpus gives the same index, ties included.
-    writer = tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1)
-    for passage in passages:
-        writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
-    writer.commit()
-    writer.wait_merging_threads()
+    # Leaving the block ends its threads, after the commit or when the passages break off.
+    with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
+        for passage in passages:
+            writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
 
 
 class Bm25Index:

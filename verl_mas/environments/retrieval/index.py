@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from verl_mas.environments.retrieval.corpus import Passage
 from verl_mas.errors import ConfigError, DataError
 
 META = "index.json"
-FORMAT = 1
+FORMAT = 2
 
 
 class Index(Protocol):
@@ -29,12 +30,24 @@ def build(
 ) -> Index:
     """An index of `passages` in the folder `path`: BM25, or dense vectors where an `encoder` is named."""
     path = Path(path)
-    if (path / META).exists():
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(
-            f"index={path}", rule="an index is built once", way_out="open it, or remove the folder to build it again"
+            f"index={path}",
+            rule="an index is built once, into a folder of its own",
+            way_out="open it, or remove the folder to build it again",
         )
-    path.mkdir(parents=True, exist_ok=True)
-    counted = _Counted(_with_progress(passages) if progress else passages)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Built beside its place and moved when finished: a build that broke off leaves nothing that looks like an index.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as beside:
+        unfinished = Path(beside, "index")
+        unfinished.mkdir()
+        _write(_with_progress(passages) if progress else passages, unfinished, encoder)
+        unfinished.replace(path)
+    return open_index(path)
+
+
+def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
+    counted = _Counted(passages)
     if encoder is None:
         from verl_mas.environments.retrieval.bm25 import write_bm25
 
@@ -49,38 +62,65 @@ def build(
             rule="an index needs at least one passage",
             way_out="look at the file: one JSON object a line, or parquet rows",
         )
-    # Written last: a build that broke off leaves no folder that looks like an index.
-    (path / META).write_text(json.dumps({"format": FORMAT, "passages": counted.count, "encoder": encoder}))
-    return open_index(path)
+    meta = {"format": FORMAT, "passages": counted.count, "encoder": encoder, "files": _sizes(path)}
+    (path / META).write_text(json.dumps(meta))
 
 
 def open_index(path: str | Path) -> Index:
     path = Path(path)
     meta = read_meta(path)
-    if meta["encoder"] is None:
+    index = _opened(path, meta["encoder"])
+    if len(index) != meta["passages"]:
+        raise _broken(path, f"holds {len(index)} passages and was built of {meta['passages']}")
+    return index
+
+
+def _opened(path: Path, encoder: str | None) -> Index:
+    if encoder is None:
         from verl_mas.environments.retrieval.bm25 import Bm25Index
 
         return Bm25Index(path)
     from verl_mas.environments.retrieval.dense import DenseIndex
 
-    return DenseIndex(path, meta["encoder"])
+    return DenseIndex(path, encoder)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
+    """What was built. Refuses an index that is unfinished, of another format, or has lost or cut files."""
     if not (path / META).is_file():
         raise ConfigError(
             f"index={path}",
             rule="an index is a folder that `verl-mas retriever build` has finished",
             way_out="verl-mas retriever build --corpus passages.jsonl --index " + str(path),
         )
-    meta = json.loads((path / META).read_text())
+    try:
+        meta = json.loads((path / META).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _broken(path, f"has an unreadable {META}: {error}") from error
     if meta.get("format") != FORMAT:
         raise ConfigError(
             f"index={path} has format {meta.get('format')}",
             rule=f"this version reads format {FORMAT}",
             way_out="build the index again",
         )
+    there = _sizes(path)
+    for name, size in meta["files"].items():
+        if there.get(name) != size:
+            raise _broken(
+                path, f"lacks {name}" if name not in there else f"has {there[name]} of {size} bytes of {name}"
+            )
     return meta
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """By file; not of tantivy's lock files, which may be left behind when an index is copied."""
+    return {file.name: file.stat().st_size for file in path.iterdir() if not file.name.startswith((".", META))}
+
+
+def _broken(path: Path, how: str) -> ConfigError:
+    return ConfigError(
+        f"index={path} {how}", rule="an index is what `build` has left", way_out="remove the folder and build it again"
+    )
 
 
 class _Counted:
