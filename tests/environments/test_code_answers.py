@@ -11,8 +11,8 @@ def test_no_executor_is_refused_with_the_way_out():
         executor(None)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x"])
-def test_an_executor_that_does_not_exist_is_refused(name):
+@pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x", "math:pi"])
+def test_an_executor_that_is_no_function_is_refused(name):
     with pytest.raises(ConfigError, match="executor="):
         executor(name)
 

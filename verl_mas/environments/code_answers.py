@@ -38,7 +38,9 @@ def executor(name: str | None) -> Executor:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        if not callable(found):
+            raise TypeError(f"a {type(found).__name__} cannot be called")
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"executor={name!r}: {error}",
             rule='code runs in an async function `code -> Ran`, named as "package.module:function"',
