@@ -5,8 +5,9 @@ import pytest
 pytest.importorskip("math_verify")
 
 import verl_mas.workflows.reasoner_tool_user as workflow
-from verl_mas.config.schema import BranchSpec
+from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.environments.code_answers import Ran
+from verl_mas.errors import Failed
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
@@ -57,6 +58,37 @@ def test_no_answer_is_no_agreement():
     session, llm = play("no box", code("fail"), max_turns=2)
     assert session.info["turns"] == 2 and session.team_reward == 0.0
     assert "It failed: ZeroDivisionError" in str(llm.requests[2].messages)
+
+
+@pytest.mark.parametrize("box", ["$", ".", "\\,", "1" * 1_001])
+def test_a_box_that_holds_no_answer_is_malformed_and_no_agreement(box):
+    session, _ = play(f"\\boxed{{{box}}}", code(box), max_turns=2)
+    assert session.info["turns"] == 2 and session.info["agreed"] == 0.0 and session.answer is None
+    assert session.replies[0].malformed and session.replies[0].reward == 0.0
+
+
+def test_what_a_program_prints_reaches_no_prompt_whole():
+    _, llm = play(WRONG, code("9" * 100_000), max_turns=2)
+    told = llm.requests[2].messages[-1]["content"].partition("It printed: ")[2]
+    assert 900 < len(told) < 2_000
+
+
+@pytest.mark.parametrize(("truth", "answer"), [(0, "0"), (12, "12.0")])
+def test_the_ground_truth_may_be_a_number(truth, answer):
+    task = Task(TASK.messages, ground_truth=truth)
+    session = run(
+        ReasonerToolUser(executor="any:thing"),
+        task,
+        ScriptedLLM({"reasoner": f"\\boxed{{{answer}}}", "tool_user": code(answer)}),
+    )
+    assert session.team_reward == 1.0
+
+
+def test_without_a_ground_truth_nobody_acts():
+    llm = ScriptedLLM({"reasoner": RIGHT, "tool_user": code("0.5")})
+    with pytest.raises(Failed, match="ground truth None"):
+        run(ReasonerToolUser(executor="any:thing"), "What is a half?", llm, faults=FaultSpec(retries=0))
+    assert not llm.requests
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from verl_mas.environments.bounded_pool import BoundedPool, Called, Fate
 from verl_mas.environments.latex_parsing import parse_in_two_stages
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.workflow.codecs import Boxed, Malformed
 
 # No competition answer is this long; what is longer is noise, or an attack on the parser.
 MAX_CHARS = 1_000
@@ -118,6 +119,17 @@ def ground_truth(value: Any) -> str:
             way_out="prepare the data with `verl-mas data math`, or remove such rows",
         )
     return truth
+
+
+@dataclass(frozen=True)
+class BoxedAnswer(Boxed):
+    """A box that holds something to check."""
+
+    def parse(self, text: str) -> str | Malformed:
+        boxed = super().parse(text)
+        if isinstance(boxed, Malformed):
+            return boxed
+        return legible(boxed) or Malformed("a box without an answer")
 
 
 class _Pair(NamedTuple):

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_mas.environments.code_answers import Executor, Ran, executor
-from verl_mas.environments.math_answers import Grade, require_math_verify, shared_checker
-from verl_mas.workflow import Boxed, CodeBlock, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
+from verl_mas.environments.math_answers import (
+    BoxedAnswer,
+    Grade,
+    ground_truth,
+    legible,
+    require_math_verify,
+    shared_checker,
+)
+from verl_mas.workflow import CodeBlock, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
 from verl_mas.workflow.task import with_instruction
+
+# What a program said goes into prompts.
+MAX_TOLD_CHARS = 1_000
 
 
 @dataclass(frozen=True)
@@ -42,15 +52,16 @@ class ReasonerToolUser(Workflow):
 
     async def run(self, task: Task, team: Team) -> Outcome:
         execute = executor(self.executor)
+        truth = ground_truth(task.ground_truth)
         reasoned = computed = None
         turns = 0
         agreed = False
         while turns < self.max_turns and not agreed:
             turns += 1
             thoughts = await team.reasoner.branch(think(task, reasoned, computed))
-            reasoned = _committed(team, await asyncio.gather(*[_read(task, reply) for reply in thoughts]))
+            reasoned = _committed(team, await asyncio.gather(*[_read(truth, reply) for reply in thoughts]))
             programs = await team.tool_user.branch(program(task, reasoned, computed))
-            computed = _committed(team, await asyncio.gather(*[_executed(task, reply, execute) for reply in programs]))
+            computed = _committed(team, await asyncio.gather(*[_executed(truth, reply, execute) for reply in programs]))
             agreed = await _same(reasoned.answer, computed.answer)
         final = reasoned if reasoned and reasoned.answer is not None else computed
         return Outcome(
@@ -62,7 +73,7 @@ class ReasonerToolUser(Workflow):
 
 def think(task: Task, reasoned: Attempt | None, computed: Attempt | None) -> list[Message]:
     return with_instruction(
-        task.messages, f"{_before(reasoned, computed)}Solve the problem step by step. {Boxed().prompt()}"
+        task.messages, f"{_before(reasoned, computed)}Solve the problem step by step. {BoxedAnswer().prompt()}"
     )
 
 
@@ -83,25 +94,24 @@ def _before(reasoned: Attempt | None, computed: Attempt | None) -> str:
     return "".join(f"{part}\n\n" for part in parts)
 
 
-async def _read(task: Task, reply: Reply) -> Attempt:
-    boxed = reply.parse(Boxed())
+async def _read(truth: str, reply: Reply) -> Attempt:
+    boxed = reply.parse(BoxedAnswer())
     answer = None if isinstance(boxed, Malformed) else boxed
-    right = await _right(task, answer)
+    right = await _right(truth, answer)
     reply.reward = 0.2 * (answer is not None) + 0.8 * right
     reply.team_reward = float(right)
     return Attempt(reply, answer, reply.text, right)
 
 
-async def _executed(task: Task, reply: Reply, execute: Executor) -> Attempt:
+async def _executed(truth: str, reply: Reply, execute: Executor) -> Attempt:
     code = reply.parse(CodeBlock())
     ran = Ran(error=code.reason) if isinstance(code, Malformed) else await execute(code)
-    right = await _right(task, ran.last_line)
+    answer = legible(ran.last_line)
+    right = await _right(truth, answer)
     reply.reward = 0.1 * (not isinstance(code, Malformed)) + 0.1 * (ran.last_line is not None) + 0.8 * right
     reply.team_reward = float(right)
-    shown = (
-        f"{reply.text}\nIt printed: {ran.last_line}" if ran.error is None else f"{reply.text}\nIt failed: {ran.error}"
-    )
-    return Attempt(reply, ran.last_line, shown, right)
+    told = f"It printed: {ran.last_line}" if ran.error is None else f"It failed: {ran.error}"
+    return Attempt(reply, answer, f"{reply.text}\n{told[:MAX_TOLD_CHARS]}", right)
 
 
 def _committed(team: Team, attempts: Sequence[Attempt]) -> Attempt:
@@ -109,12 +119,10 @@ def _committed(team: Team, attempts: Sequence[Attempt]) -> Attempt:
     return next(attempt for attempt in attempts if attempt.reply is chosen)
 
 
-async def _right(task: Task, answer: str | None) -> bool:
-    return await shared_checker().agrade(str(task.ground_truth or ""), answer) is Grade.CORRECT
+async def _right(truth: str, answer: str | None) -> bool:
+    return await shared_checker().agrade(truth, answer) is Grade.CORRECT
 
 
 async def _same(one: str | None, other: str | None) -> bool:
     """Whether they agree; having no answer is no agreement."""
-    if not one or not other:
-        return False
-    return await shared_checker().agrade(one, other) is Grade.CORRECT
+    return one is not None and await _right(one, other)
