@@ -129,6 +129,44 @@ def test_a_row_without_ground_truth_is_refused_with_its_number(row):
         search_item(row, 3, "set")
 
 
+@pytest.mark.parametrize("truth", [["5"], {"target": "5"}])
+def test_a_math_answer_is_one_text_or_number(truth):
+    with pytest.raises(DataError, match=r"set, row 3 has the ground truth .*5"):
+        math_item({"problem": "p", "answer": truth}, 3, "set")
+
+
+def test_a_training_file_without_rows_is_refused_and_nothing_is_written(tmp_path):
+    (tmp_path / "all.jsonl").write_text('{"question": "q", "answer": "1"}\n')
+    arguments = ["--train", f"{tmp_path}/all.jsonl", "--test", f"own={tmp_path}/all.jsonl"]
+    with pytest.raises(DataError, match="train has no rows: 1 read for training, 1 of them also in test"):
+        main(["math", "--out", str(tmp_path / "o"), *arguments], load=hub({}))
+    assert not (tmp_path / "o").exists()
+
+
+def test_validation_is_the_whole_test_where_no_part_of_it_is_for_training(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"question": "q", "answer": "1"}\n')
+    (tmp_path / "e.jsonl").write_text('{"question": "p", "answer": "2"}\n')
+    arguments = ["--train", f"{tmp_path}/t.jsonl", "--test", f"minerva={tmp_path}/e.jsonl"]
+    main(["math", "--out", str(tmp_path), *arguments], load=hub({}))
+    assert len(prepared(tmp_path, "validation")) == 1
+
+
+def test_a_public_set_without_rows_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"aaabiao/dapo_filter \(train\) has no rows"):
+        main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS | {"dapo_filter": []}))
+
+
+def test_a_hub_that_cannot_be_reached_is_one_clear_error(monkeypatch):
+    import datasets
+
+    def offline(*args, **options):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(ConfigError, match=r"MATH-500 .*no route to host(.|\n)*--train FILE"):
+        sources.from_hub(sources.MATH_TEST[0])
+
+
 @pytest.mark.parametrize("row", [{"answer": "1"}, {"problem": "", "answer": "1"}, {"prompt": [], "answer": "1"}])
 def test_a_row_without_question_is_refused(row):
     with pytest.raises(DataError, match="no question"):

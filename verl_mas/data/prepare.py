@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_mas.data.rows import Item, distinct, overlap
+from verl_mas.errors import DataError
 
 MANIFEST = "manifest.json"
 
@@ -27,12 +28,19 @@ class Prepared:
 
     def write(self, folder: Path) -> dict[str, Any]:
         """train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
-        folder.mkdir(parents=True, exist_ok=True)
         once = distinct(self.train)
         shared = overlap(once, self.test)
         dropped = {item.key for item in shared} if not self.keep_overlap else set()
         train = [item for item in once if item.key not in dropped]
         files = {"train": train, "test": self.test, "validation": self.validation}
+        for split, items in files.items():
+            if not items:
+                raise DataError(
+                    f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test",
+                    rule="each file has rows",
+                    way_out="give other files, or --keep-overlap to train on tested questions",
+                )
+        folder.mkdir(parents=True, exist_ok=True)
         for split, items in files.items():
             _write(folder / f"{split}.parquet", items, split)
         manifest = {

@@ -44,6 +44,12 @@ class Item:
 
 def math_item(row: Mapping[str, Any], number: int, source: str) -> Item:
     truth = _truth(row)
+    if truth is not None and not isinstance(truth, str | int | float):
+        raise DataError(
+            f"{source}, row {number} has the ground truth {truth!r}",
+            rule="a math problem has one answer, a text or a number",
+            way_out="write the answer itself, without a list or mapping around it",
+        )
     text = "" if truth is None else str(truth).strip()
     if not text:
         raise _no_truth(row, number, source)
