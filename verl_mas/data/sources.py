@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from verl_mas.data.files import SUFFIXES, read_rows
 from verl_mas.errors import ConfigError, DataError
 
 Rows = Iterable[Mapping[str, Any]]
@@ -50,8 +52,16 @@ def from_hub(one: PublicSet) -> tuple[Rows, str]:
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
-    revision = one.revision or str(HfApi().dataset_info(one.repository).sha)
-    return load_dataset(one.repository, split=one.split, revision=revision), revision
+    try:
+        revision = one.revision or str(HfApi().dataset_info(one.repository).sha)
+        return load_dataset(one.repository, split=one.split, revision=revision), revision
+    # No network, no such repository or revision, no such split.
+    except (OSError, httpx.HTTPError, ValueError) as error:
+        raise ConfigError(
+            f"{one.repository} ({one.split}) cannot be read: {type(error).__name__}: {error}",
+            rule="a public set is read from the Hugging Face hub",
+            way_out="see to the network, or give files with --train FILE and --test NAME=FILE",
+        ) from error
 
 
 def checked(one: PublicSet, rows: Rows) -> list[Mapping[str, Any]]:
@@ -62,39 +72,18 @@ def checked(one: PublicSet, rows: Rows) -> list[Mapping[str, Any]]:
             rule=f"{one.name} has {one.rows}",
             way_out=f"give another revision with --revision {one.name}=HASH, or a local file",
         )
-    return listed
+    return _some(listed, f"{one.repository} ({one.split})")
 
 
 def from_file(path: Path) -> list[Mapping[str, Any]]:
-    reader = READERS.get(path.suffix)
-    if reader is None or not path.is_file():
+    if not path.name.endswith(SUFFIXES) or not path.is_file():
         raise ConfigError(
-            f"file {path}", rule=f"an existing file that ends in {', '.join(READERS)}", way_out="give its path"
+            f"file {path}", rule=f"an existing file that ends in {', '.join(SUFFIXES)}", way_out="give its path"
         )
-    rows = reader(path)
+    return _some(list(read_rows(path)), str(path))
+
+
+def _some(rows: list[Mapping[str, Any]], source: str) -> list[Mapping[str, Any]]:
     if not rows:
-        raise DataError(f"{path} has no rows", rule="a dataset has rows", way_out="give another file")
+        raise DataError(f"{source} has no rows", rule="a dataset has rows", way_out="give another file or revision")
     return rows
-
-
-def _json_lines(path: Path) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line) if line.strip() else None
-        except ValueError as error:
-            raise DataError(
-                f"{path}, line {number}: {error}", rule="one JSON object a line", way_out="mend it"
-            ) from error
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
-
-
-def _parquet(path: Path) -> list[Mapping[str, Any]]:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(path).to_pylist()
-
-
-READERS: dict[str, Callable[[Path], list[Mapping[str, Any]]]] = {".jsonl": _json_lines, ".parquet": _parquet}

@@ -45,6 +45,12 @@ def test_a_broken_line_is_named(tmp_path, line):
         list(read_corpus(tmp_path / "c.jsonl"))
 
 
+def test_a_row_without_text_is_named_with_its_file(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"text": "fine"}\n{"id": 7}\n')
+    with pytest.raises(DataError, match=r"c\.jsonl, row 1 \(id 7\) has no text"):
+        list(read_corpus(tmp_path / "c.jsonl"))
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         list(read_corpus(tmp_path / "nowhere.jsonl"))

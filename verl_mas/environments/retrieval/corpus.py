@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_mas.data.files import read_rows
 from verl_mas.errors import DataError
 
 
@@ -25,14 +25,14 @@ class Passage:
         return f'"{self.title}"\n{self.text}' if self.title else self.text
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], number: int) -> Passage:
+    def from_row(cls, row: Mapping[str, Any], number: int, source: str = "corpus") -> Passage:
         """From `{id, contents}` (Search-R1) or `{id, title, text}`; the row's number stands in for a missing id."""
         title, text = row.get("title") or "", row.get("text") or ""
         if not text and isinstance(row.get("contents"), str):
             title, text = split_contents(row["contents"])
         if not isinstance(text, str) or not text.strip():
             raise DataError(
-                f"corpus row {number} (id {row.get('id')!r}) has no text",
+                f"{source}, row {number} (id {row.get('id')!r}) has no text",
                 rule='each row holds {"text": ...} or {"contents": ...}, and optionally "id" and "title"',
                 way_out=f"mend the row or leave it out; its fields are: {', '.join(map(str, row)) or 'none'}",
             )
@@ -59,35 +59,5 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
     """One passage after another; `.jsonl`, `.jsonl.gz` or `.parquet`."""
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"corpus={path}", rule="a corpus is a file", way_out="give the path of an existing file")
-    rows = _parquet(path) if path.suffix == ".parquet" else _json_lines(path)
-    for number, row in enumerate(rows):
-        yield Passage.from_row(row, number)
-
-
-def _json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as lines:
-        for number, line in enumerate(lines):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{path}, line {number + 1}: {line[:80]!r}",
-                    rule="a corpus holds one JSON object a line",
-                    way_out="mend the line; a parquet file must be named .parquet",
-                )
-            yield row
-
-
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches():
-            yield from batch.to_pylist()
+    for number, row in enumerate(read_rows(Path(path))):
+        yield Passage.from_row(row, number, str(path))
