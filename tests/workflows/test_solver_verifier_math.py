@@ -95,12 +95,52 @@ def test_an_answer_that_cannot_be_checked_is_counted_as_such():
     assert session.team_reward == 0.0 and session.info["unchecked"] == 1.0
 
 
-def test_a_task_without_ground_truth_fails():
-    with pytest.raises(Failed, match="ground truth"):
-        run(SolverVerifier(score="math"), "What is a half?", ScriptedLLM(RIGHT), faults=FaultSpec(retries=0))
+HANGING = "\\boxed{9^{9^{9^{9}}}}"
 
 
-@pytest.mark.parametrize("args", [{"score": "exact"}, {"verdict_reward": 0.5}])
+@pytest.mark.parametrize("verdict", [APPROVE, REJECT])
+def test_a_verdict_on_a_proposal_that_could_not_be_checked_is_neither_paid_nor_counted(verdict):
+    session = play([HANGING, RIGHT], verdict, verdict_reward=0.3)
+    assert session.replies[1].reward is None
+    assert session.info["verdicts"] == {"verifier": []} and "right_verdicts" not in session.info
+    assert session.info["unchecked"] == (1.0 if verdict is APPROVE else 0.5)
+
+
+def test_without_a_review_there_is_no_share_of_right_ones():
+    session = play(RIGHT, APPROVE, max_rounds=1)
+    assert session.info["reviews"] == 0 and "right_verdicts" not in session.info
+
+
+@pytest.mark.parametrize("box", ["$", ".", "\\,"])
+def test_a_box_that_holds_no_answer_is_malformed(box):
+    session = play(f"\\boxed{{{box}}}", APPROVE)
+    assert session.replies[0].malformed and session.team_reward == 0.0
+
+
+def test_the_ground_truth_may_be_the_number_zero():
+    llm = ScriptedLLM({"solver": "\\boxed{0}", "verifier": APPROVE})
+    session = run(SolverVerifier(score="math"), Task(TASK.messages, ground_truth=0), llm)
+    assert session.team_reward == 1.0
+
+
+def test_without_a_ground_truth_nobody_acts():
+    llm = ScriptedLLM(RIGHT)
+    with pytest.raises(Failed, match="ground truth None"):
+        run(SolverVerifier(score="math"), "What is a half?", llm, faults=FaultSpec(retries=0))
+    assert not llm.requests
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"score": "exact"},
+        {"verdict_reward": 0.5},
+        {"verdict_reward": -0.1, "score": "math"},
+        {"verdict_reward": "much", "score": "math"},
+        {"max_rounds": 0},
+        {"max_rounds": 1.5},
+    ],
+)
 def test_arguments_that_do_not_fit_are_refused(args):
     with pytest.raises(ConfigError, match=next(iter(args))):
         resolve(WorkflowSpec(name="solver_verifier", args=args))

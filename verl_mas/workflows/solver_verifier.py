@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from verl_mas.environments.math_answers import Grade, require_math_verify, shared_checker
+import math
+
+from verl_mas.environments.math_answers import BoxedAnswer, Grade, ground_truth, require_math_verify, shared_checker
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import Boxed, Choice, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
+from verl_mas.workflow import Choice, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
 from verl_mas.workflow.task import with_instruction
 
 SCORES = ("verl", "math")
@@ -25,6 +27,7 @@ class SolverVerifier(Workflow):
     """
 
     agents = ("solver", "verifier")
+    own_rewards = ("verdict_reward",)
     max_rounds: int = 2
     score: str = "verl"
     verdict_reward: float = 0.0
@@ -33,6 +36,18 @@ class SolverVerifier(Workflow):
         if self.score not in SCORES:
             raise ConfigError(
                 f"mas.workflow.args.score={self.score}", rule=f"one of {', '.join(SCORES)}", way_out="use math"
+            )
+        if type(self.max_rounds) is not int or self.max_rounds < 1:
+            raise ConfigError(
+                f"mas.workflow.args.max_rounds={self.max_rounds!r}",
+                rule="there is at least one proposal, and a whole number of them",
+                way_out="use 2",
+            )
+        if type(self.verdict_reward) not in (int, float) or not 0 <= self.verdict_reward < math.inf:
+            raise ConfigError(
+                f"mas.workflow.args.verdict_reward={self.verdict_reward!r}",
+                rule="a right verdict earns a number that is not negative",
+                way_out="use 0.3, or 0 for none",
             )
         if self.verdict_reward and self.score == "verl":
             raise ConfigError(
@@ -46,8 +61,9 @@ class SolverVerifier(Workflow):
             require_math_verify()
 
     async def run(self, task: Task, team: Team) -> Outcome:
+        truth = ground_truth(task.ground_truth) if self.score == "math" else None
         solution = await team.solver.act(solve(task))
-        grade = await self._grade(task, solution)
+        grades = await _graded(truth, solution)
         reviews = 0
         # What each review said of a proposal, and whether it was right; a review that cannot be read says nothing.
         verdicts: list[tuple[bool | None, bool]] = []
@@ -55,43 +71,45 @@ class SolverVerifier(Workflow):
             review = await team.verifier.act(judge(task, solution))
             reviews += 1
             verdict = review.parse(Verdict)
-            if grade is not None:
+            if grades and grades[-1].checked:
                 said = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
-                verdicts.append((said, grade is Grade.CORRECT))
-                if said is (grade is Grade.CORRECT):
+                right = grades[-1] is Grade.CORRECT
+                verdicts.append((said, right))
+                if said is right:
                     review.reward = self.verdict_reward
             if verdict is Verdict.APPROVE:
                 break
             solution = await team.solver.act(solve(task, solution, review))
-            grade = await self._grade(task, solution)
-        if grade is None:
+            grades += await _graded(truth, solution)
+        if not grades:
             return Outcome(answer=solution, info={"reviews": reviews})
-        correct = float(grade is Grade.CORRECT)
+        correct = float(grades[-1] is Grade.CORRECT)
         info = {
             "reviews": reviews,
             "acc": correct,
-            "right_verdicts": sum(said is right for said, right in verdicts) / max(1, reviews),
-            "unchecked": float(grade in (Grade.TIMED_OUT, Grade.CRASHED)),
+            "unchecked": sum(not grade.checked for grade in grades) / len(grades),
             "verdicts": {"verifier": verdicts},
         }
+        if verdicts:
+            info["right_verdicts"] = sum(said is right for said, right in verdicts) / len(verdicts)
         return Outcome(answer=solution, reward=correct, info=info)
 
-    async def _grade(self, task: Task, solution: Reply) -> Grade | None:
-        if self.score == "verl":
-            return None
-        answer = solution.parse(Boxed())
-        return await shared_checker().agrade(
-            str(task.ground_truth or ""), None if isinstance(answer, Malformed) else answer
-        )
+
+async def _graded(truth: str | None, solution: Reply) -> list[Grade]:
+    """The proposal's grade; none where verl's reward function scores."""
+    if truth is None:
+        return []
+    answer = solution.parse(BoxedAnswer())
+    return [await shared_checker().agrade(truth, None if isinstance(answer, Malformed) else answer)]
 
 
 def solve(task: Task, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
     """The first prompt, or with an earlier solution the prompt to mend it."""
-    instruction = f"Solve the problem step by step. {Boxed().prompt()}"
+    instruction = f"Solve the problem step by step. {BoxedAnswer().prompt()}"
     if solution and review:
         instruction = (
             f"An earlier solution:\n{solution}\n\nA reviewer wrote:\n{review}\n\n"
-            f"Solve the problem again, with the review in mind. {Boxed().prompt()}"
+            f"Solve the problem again, with the review in mind. {BoxedAnswer().prompt()}"
         )
     return with_instruction(task.messages, instruction)
 
