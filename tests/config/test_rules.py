@@ -25,6 +25,13 @@ def test_at_grpo_takes_a_team_that_branches_or_several_sessions_of_it(make):
         validate(make("planner_executor", **branching, mas__branch__k=1))
 
 
+def test_a_reward_of_an_act_that_would_count_nothing_is_refused(make):
+    paid = {"mas__workflow__args": {"score": "math", "verdict_reward": 0.3}}
+    assert validate(make("solver_verifier", **paid))
+    with pytest.raises(ConfigError, match=r"verdict_reward=0\.3 with mas\.reward\.local=0\.0(?s:.)*preset=sum"):
+        validate(make("solver_verifier", **paid, mas__reward__preset="dr_mas"))
+
+
 REMOTE = {"base_url": "http://localhost:1/v1", "model": "m"}
 
 

@@ -48,6 +48,7 @@ def validate(config: DictConfig) -> MasConfig:
     _overrides(config, team)
     _trainer(config, team)
     _estimator(config, team)
+    _own_rewards(team)
     _batch_sizes(config, team)
     _memory(config, team)
     _zero_advantage(config, team)
@@ -314,6 +315,19 @@ def _branches(config: DictConfig, team: MasConfig) -> None:
             rule="at_grpo compares the candidates of one act, or without branching the sessions of a task",
             way_out=f"set mas.branch.k=4, or {SECTION}.rollout.n=8 for the control without branching",
         )
+
+
+def _own_rewards(team: MasConfig) -> None:
+    from verl_mas.workflow.base import resolve
+
+    workflow = resolve(team.workflow)
+    for name in workflow.own_rewards:
+        if getattr(workflow, name) and not team.reward.local:
+            raise ConfigError(
+                f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={team.reward.local}",
+                rule="an act's own reward counts with the weight mas.reward.local (preset dr_mas: 0)",
+                way_out=f"set mas.reward.preset=sum, or mas.workflow.args.{name}=0",
+            )
 
 
 def _batch_sizes(config: DictConfig, team: MasConfig) -> None:

@@ -26,13 +26,15 @@ SHIPPED = "verl_mas.workflows"
 class Workflow:
     """A team's program. One object runs one session.
 
-    Override: `agents`, `run`, `branches` and `check` where needed, and annotated fields, which `mas.workflow.args`
-    sets (subclasses are dataclasses).
+    Override: `agents`, `run`, `branches`, `own_rewards` and `check` where needed, and annotated fields, which
+    `mas.workflow.args` sets (subclasses are dataclasses).
     The base owns: construction. Everything else is the team's.
     """
 
     # Whether `run` asks for branches; at_grpo compares nothing else.
     branches: ClassVar[bool] = False
+    # Arguments that are rewards of single acts: refused where `mas.reward` gives those the weight 0.
+    own_rewards: ClassVar[Sequence[str]] = ()
 
     @property
     def agents(self) -> Sequence[str]:
