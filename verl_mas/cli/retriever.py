@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -32,15 +33,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_encoder(serving)
     serving.add_argument("--host", default="127.0.0.1")
     serving.add_argument("--port", type=int, default=8000)
-    serving.add_argument("--topk", type=int, default=3, help="for requests that name none")
+    serving.add_argument("--topk", type=_topk, default=3, help="for requests that name none")
     serving.set_defaults(run=_serve)
 
     asking = commands.add_parser("query", help="ask an index once")
     asking.add_argument("--index", type=Path, required=True)
-    asking.add_argument("--topk", type=int, default=3)
+    asking.add_argument("--topk", type=_topk, default=3)
     asking.add_argument("query")
     asking.set_defaults(run=_query)
     return parser
+
+
+def _topk(text: str) -> int:
+    if (topk := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{topk} passages: at least 1")
+    return topk
 
 
 def _add_encoder(parser: argparse.ArgumentParser) -> None:
@@ -55,13 +62,29 @@ def _build(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     import uvicorn
+    from fastapi import FastAPI
 
     from verl_mas.environments.retrieval.server import create_app
 
     _check(options)
-    app = create_app(lambda: _opened(options), options.topk)
+    failures: list[Exception] = []
+
+    def failed(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    # Made by the server when it runs, so that loading cannot fail before there is a server to stop.
+    def app() -> FastAPI:
+        return create_app(lambda: _opened(options), options.topk, failed)
+
+    server = uvicorn.Server(
+        uvicorn.Config(app, factory=True, host=options.host, port=options.port, log_level="warning")
+    )
     sys.stdout.write(f"http://{options.host}:{options.port}/retrieve\n")
-    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if failures:
+        raise failures[0]
     return 0
 
 
@@ -76,6 +99,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if finished or options.corpus is None:
         read_meta(options.index)
+    else:
+        next(read_corpus(options.corpus), None)
 
 
 def _opened(options: argparse.Namespace) -> Index:

@@ -49,8 +49,12 @@ def test_no_queries_give_no_results(client):
     assert client.post("/retrieve", json={"queries": []}).json() == {"result": []}
 
 
+def test_the_queries_of_a_whole_batch_of_search_r1_are_one_request(client):
+    assert len(client.post("/retrieve", json={"queries": ["fact 3"] * 2560}).json()["result"]) == 2560
+
+
 @pytest.mark.parametrize(
-    "payload", [{}, {"queries": "one"}, {"queries": ["x"], "topk": 0}, {"queries": ["x"] * 2000}, {"queries": [None]}]
+    "payload", [{}, {"queries": "one"}, {"queries": ["x"], "topk": 0}, {"queries": ["x"] * 20_000}, {"queries": [None]}]
 )
 def test_a_wrong_request_is_refused_with_the_field(client, payload):
     response = client.post("/retrieve", json=payload)
@@ -76,13 +80,14 @@ def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index):
     assert ready(client).get("/ready").json()["passages"] == 20
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_index_that_does_not_load_is_told_by_ready():
+def test_an_index_that_does_not_load_is_told_by_ready_and_to_whoever_serves():
     def load():
         raise OSError("no such disk")
 
-    client = TestClient(create_app(load))
+    told: list[Exception] = []
+    client = TestClient(create_app(load, failed=told.append))
     for _ in range(500):
         if client.get("/ready").json()["error"]:
             break
     assert "no such disk" in client.get("/ready").json()["error"]
+    assert [str(error) for error in told] == ["no such disk"]

@@ -14,7 +14,11 @@ from starlette.responses import JSONResponse
 from verl_mas.environments.retrieval.corpus import Passage
 from verl_mas.environments.retrieval.index import Index
 
-MAX_QUERIES, MAX_TOPK, MAX_CHARS = 1024, 100, 4096
+# Search-R1's client sends the queries of all its active rollouts in one request: 512 tasks of 5 are 2,560.
+MAX_QUERIES, MAX_TOPK = 16_384, 100
+# A query is read as far as this; see docs/search.md.
+MAX_CHARS = 4096
+LOADING = "the index is still being loaded or built; /ready answers 200 when it can serve"
 
 
 class Query(BaseModel):
@@ -23,8 +27,13 @@ class Query(BaseModel):
     return_scores: bool = False
 
 
-def create_app(load: Callable[[], Index], topk: int = 3) -> FastAPI:
-    """`load` runs in the background: until it is done, `/health` answers and `/ready` and `/retrieve` say 503."""
+def create_app(
+    load: Callable[[], Index], topk: int = 3, failed: Callable[[Exception], None] = lambda error: None
+) -> FastAPI:
+    """`load` runs in the background: until it is done, `/health` answers and `/ready` and `/retrieve` say 503.
+
+    If it fails they go on saying so, with the error, which is also handed to `failed`.
+    """
     app = FastAPI(title="verl-mas retriever")
     state: dict[str, Any] = {"index": None, "error": None}
 
@@ -33,7 +42,7 @@ def create_app(load: Callable[[], Index], topk: int = 3) -> FastAPI:
             state["index"] = load()
         except Exception as error:  # the boundary: whatever stopped the index is what /ready has to say
             state["error"] = f"{type(error).__name__}: {error}"
-            raise
+            failed(error)
 
     threading.Thread(target=prepare, daemon=True).start()
 
@@ -51,7 +60,7 @@ def create_app(load: Callable[[], Index], topk: int = 3) -> FastAPI:
     async def retrieve(query: Query) -> JSONResponse:
         index = state["index"]
         if index is None:
-            return JSONResponse({"detail": state["error"] or "the index is being loaded"}, status_code=503)
+            return JSONResponse({"detail": state["error"] or LOADING}, status_code=503)
         queries = [text[:MAX_CHARS] for text in query.queries]
         found = await run_in_threadpool(index.search, queries, query.topk or topk)
         return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in found]})

@@ -1,0 +1,52 @@
+"""`serve` ends with one error when it cannot serve, before the server is up or after."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest.importorskip("tantivy")
+
+from verl_mas.cli import main
+
+FINE = '{"text": "fine"}\n'
+
+
+@pytest.fixture
+def serve(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def serving(content: str | None) -> int:
+        if content is not None:
+            (tmp_path / "c.jsonl").write_text(content)
+        paths = ["--corpus", str(tmp_path / "c.jsonl"), "--index", str(tmp_path / "i")]
+        return main(["retriever", "serve", *paths, "--port", str(port)])
+
+    return serving
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "c.jsonl"), ('{"id": 1}\n', "row 0 (id 1) has no text"), ("no json", "line 1")]
+)
+def test_what_can_be_checked_is_said_before_the_server_is_up(serve, capsys, monkeypatch, content, said):
+    monkeypatch.setattr("uvicorn.Server.run", lambda self: pytest.fail("the server was started"))
+    assert serve(content) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("content", "said"), [(FINE * 3 + "{}\n", "row 3"), ("", "the corpus is empty")])
+def test_a_server_whose_index_cannot_be_built_ends_with_the_error(serve, capsys, content, said):
+    assert serve(content) == 1
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("topk", ["0", "-1", "few"])
+def test_a_topk_that_cannot_be_is_refused(topk, capsys):
+    with pytest.raises(SystemExit):
+        main(["retriever", "query", "--index", "i", "--topk", topk, "what"])
+    assert "--topk" in capsys.readouterr().err
