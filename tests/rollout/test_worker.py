@@ -159,6 +159,26 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     assert sessions[0]["outcome"] == {"answer": "x", "reward": 0.5, "info": {}} and sessions[0]["schema"] == 1
 
 
+def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make, monkeypatch):
+    from verl_mas.rollout.manager import MasAgentLoopManager
+
+    class Reports(Solve):
+        async def run(self, task, team):
+            outcome = await super().run(task, team)
+            info = {"searches": 3, "agreed": True, "said": "yes"} if task.session == 0 else {"searches": 4}
+            return Outcome(answer=outcome.answer, reward=0.5, info=info)
+
+    it = make(Reports)
+    it.run()
+    manager = object.__new__(MasAgentLoopManager)
+    pop = SimpleNamespace(remote=lambda validate: it.call(it.worker.pop_metrics(validate)))
+    manager.agent_loop_workers = [SimpleNamespace(pop_metrics=pop)]
+    monkeypatch.setattr("ray.get", lambda parts: parts)
+    metrics = manager.pop_metrics()
+    assert (metrics["session/searches/mean"], metrics["session/agreed/mean"]) == (3.5, 1.0)
+    assert not any("said" in name or "info" in name for name in metrics)
+
+
 def test_fail_group_gives_up_every_session_of_the_task(make):
     it = make(Solve, faults=FaultSpec(then="fail_group", retries=0))
     it.run()

@@ -11,7 +11,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
 from verl_mas.rollout.trajectories import folder_of, write_advantages
-from verl_mas.rollout.worker import RemoteMasAgentLoopWorker
+from verl_mas.rollout.worker import INFO_COUNT, INFO_SUM, RemoteMasAgentLoopWorker
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
@@ -29,7 +29,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
             write_advantages(folder_of(spec, self.config.trainer.default_local_dir), step, advantages)
 
     def pop_metrics(self, validate: bool = False) -> dict[str, float]:
-        """Sessions since the last call: how many, how many were dropped or retried, faults by kind.
+        """Sessions since the last call: how many, what they reported, how many were dropped or retried, faults by kind.
 
         Raises EngineLost when an engine was lost meanwhile.
         """
@@ -40,7 +40,10 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
                 counts[name] += count
         sessions = counts.pop("sessions", 0)
         means = {name: counts.pop(name, 0) / max(1, sessions) for name in ("acts", "seconds")}
+        reported = [name.removeprefix(INFO_SUM) for name in counts if name.startswith(INFO_SUM)]
+        infos = {name: counts.pop(INFO_SUM + name) / counts.pop(INFO_COUNT + name) for name in reported}
         return {
+            **{f"session/{name}/mean": value for name, value in infos.items()},
             "session/count": sessions,
             "session/acts/mean": means["acts"],
             "session/seconds/mean": means["seconds"],

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import ray
 import transfer_queue as tq
 from omegaconf import DictConfig
@@ -36,6 +37,8 @@ from verl_mas.workflow.task import Task
 
 # The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
 AGENT_LOOP = "mas"
+# Of the numbers in `Outcome.info` and of the reward function: their sum, and how many sessions had one.
+INFO_SUM, INFO_COUNT = "info_sum/", "info_count/"
 logger = logging.getLogger(__name__)
 
 _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -219,6 +222,10 @@ class MasAgentLoopWorker(_StockWorker):
         counts["seconds"] += finished.session.seconds
         counts["dropped"] += finished.failed
         counts["retried"] += bool(finished.faults) and not finished.failed
+        for name, value in ({} if finished.failed else finished.session.info).items():
+            if isinstance(value, int | float | np.number):
+                counts[INFO_SUM + name] += float(value)
+                counts[INFO_COUNT + name] += 1
         for fault in finished.faults:
             counts[f"faults/{fault.kind.value}"] += 1
             logger.warning("session %s: %s", finished.session.task.key, fault)
