@@ -33,13 +33,21 @@ def of(folder, *overrides):
     ]
 
 
+def no_session_was_lost(done):
+    assert [done.steps[step]["mas/session/dropped"] for step in (1, 2)] == [0, 0]
+    assert done.steps[2]["val-aux/mas/session/count"] == 8 and done.steps[2]["val-aux/mas/session/dropped"] == 0
+
+
 def test_math_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "arithmetic"
     assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
     done = main_ppo(tmp_path / "run", *of(made), recipe="+math=laptop")
     assert done.exit_code == 0, done.output[-6000:]
     assert {"mas/solver/advantage/std", "mas/verifier/malformed"} <= done.steps[1].keys()
-    assert done.steps[2]["val-core/arithmetic/pass@1"] >= 0.0
+    # A solver, and a verifier of its proposal.
+    assert done.steps[1]["mas/session/acts/mean"] >= 2
+    assert {"val-core/arithmetic/pass@1", "val-aux/mas/session/unchecked/mean"} <= done.steps[2].keys()
+    no_session_was_lost(done)
 
 
 def test_search_takes_real_steps(main_ppo, tmp_path):
@@ -50,5 +58,7 @@ def test_search_takes_real_steps(main_ppo, tmp_path):
     own = of(made, f"mas.workflow.args.retriever={made}/index")
     done = main_ppo(tmp_path / "run", *own, recipe="+search=laptop")
     assert done.exit_code == 0, done.output[-6000:]
-    assert "mas/verifier/malformed" in done.steps[1]
-    assert done.steps[2]["val-core/invented_2_hops/pass@1"] >= 0.0
+    assert done.steps[1]["mas/searcher/acts"] > 0
+    assert {"mas/verifier/malformed", "mas/session/searches/mean"} <= done.steps[1].keys()
+    assert "val-core/invented_2_hops/pass@1" in done.steps[2]
+    no_session_was_lost(done)

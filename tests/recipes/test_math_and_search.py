@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,24 @@ def composed(*overrides: str):
 def test_every_variant_is_accepted_for_both_engines(variant, engine):
     team = validate(composed(f"+{variant}", f"actor_rollout_ref.rollout.name={engine}"))
     assert team.reward.local == 0.0 and all(member.spec.format_penalty > 0 for member in agents_of(team).values())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_optimises_and_samples_as_the_paper_does(variant):
+    config = composed(f"+{variant}")
+    team = validate(config)
+    for spec in team.policies.values():
+        value = partial(policy_value, config, spec)
+        assert value("actor.optim.lr") == 1e-6
+        assert (value("actor.clip_ratio"), value("actor.clip_ratio_low"), value("actor.clip_ratio_high")) == (0.2,) * 3
+        assert (value("actor.use_kl_loss"), value("actor.entropy_coeff")) == (False, 0.0)
+    assert not config.algorithm.use_kl_in_reward and config.algorithm.adv_estimator == "agent_grpo"
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.temperature, rollout.val_kwargs.temperature, rollout.val_kwargs.top_p) == (1.0, 0.6, 0.95)
+    assert rollout.val_kwargs.do_sample
+    assert not any(member.spec.sampling for member in agents_of(team).values())
+    penalty = 0.1 if variant.startswith("math") else 0.01
+    assert {member.spec.format_penalty for member in agents_of(team).values()} == {penalty}
 
 
 def test_math_is_the_papers():
