@@ -98,6 +98,23 @@ def test_when_a_prompt_is_cut_the_question_and_the_newest_evidence_stay(index):
     assert text.count("<search>") == text.count("<information>") == 2
 
 
+def test_examples_in_a_tasks_prompt_do_not_cost_it_its_question(index):
+    example = [{"role": "user", "content": "Who founded Rome?"}, {"role": "assistant", "content": "Romulus"}]
+    task = Task([{"role": "system", "content": "Short."}, *example, *TASK.messages], ground_truth=["Tazor"])
+    replies = {"verifier": NO, "searcher": ["<search>Brel</search>", "<search>Aiko</search>"], "answerer": "x"}
+    llm = ScriptedLLM(replies)
+    run(SearchTeam(retriever=index, max_turns=3), task, llm)
+    request = llm.requests[-1]
+
+    def count(messages):
+        return sum(len(m["content"]) for m in messages)
+
+    cut = fit(request.messages, count(request.messages) - 10, "drop_oldest", count, request.opening)
+    assert cut[:4] == list(task.messages)
+    text = "".join(message["content"] for message in cut[4:])
+    assert "<search>Aiko</search>" in text and "<search>Brel</search>" not in text
+
+
 def test_a_retriever_that_fails_is_a_failure_of_the_session_and_no_evidence(monkeypatch):
     down = httpx.MockTransport(lambda request: httpx.Response(503))
 

@@ -154,7 +154,8 @@ class VerlPolicy:
         # Placeholders of media must stay aligned with their features, so only text can be cut.
         rule = "error" if media else request.truncation
         fitted = await loop.loop.run_in_executor(
-            None, lambda: fit(request.messages, limit, rule, lambda messages: len(build(list(messages))))
+            None,
+            lambda: fit(request.messages, limit, rule, lambda messages: len(build(list(messages))), request.opening),
         )
         return await loop.loop.run_in_executor(None, lambda: build(fitted))
 
@@ -246,6 +247,7 @@ class VerlPolicy:
                 self._limit(request),
                 request.truncation,
                 lambda messages: len(build(list(messages), tools=schemas)),
+                request.opening,
             ),
         )
         params = self._limited(self.sampling(request), self._rollout.response_length, same_row=False)

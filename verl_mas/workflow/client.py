@@ -47,6 +47,8 @@ class Request:
     tools: Sequence[str] = ()
     max_prompt_length: int | None = None
     truncation: str = "error"
+    # How many messages at the front are the system prompt and the task itself, which truncation leaves alone.
+    opening: int = 0
     # A conversation goes on from these tokens; `known` messages are already in them.
     continues: Generation | None = None
     known: int = 0

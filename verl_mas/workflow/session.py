@@ -198,6 +198,7 @@ class Session:
             tools=tuple(spec.tools),
             max_prompt_length=spec.max_prompt_length,
             truncation=spec.truncation,
+            opening=task.opening(messages),
             continues=continues,
             known=known,
             same_row=same_row,

@@ -38,6 +38,16 @@ class Task:
                 return text_of(message)
         return ""
 
+    def opening(self, messages: Sequence[Message]) -> int:
+        """How many of `messages` are system prompts and then the task's own, unchanged."""
+        own = [message for message in self.messages if message["role"] != "system"]
+        place = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        for message, mine in zip(messages[place:], own, strict=False):
+            if message != mine:
+                break
+            place += 1
+        return place
+
     @property
     def key(self) -> str:
         return f"{self.uid}_{self.session}"

@@ -1,4 +1,4 @@
-"""Making a prompt fit. The system prompt and the question stay; the left end is never cut off in silence."""
+"""Making a prompt fit. The system prompt and the task's own messages stay; the left end is never cut off in silence."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ CUT = "\n[...]\n"
 Count = Callable[[Sequence[Message]], int]
 
 
-def fit(messages: Sequence[Message], limit: int, rule: str, count: Count) -> list[Message]:
-    """The messages in at most `limit` tokens, by `rule`: error, drop_oldest or middle."""
+def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, opening: int = 0) -> list[Message]:
+    """The messages in at most `limit` tokens, by `rule`: error, drop_oldest or middle.
+
+    `drop_oldest` keeps the first `opening` messages, and at least up to the first that a user says.
+    """
     length = count(messages)
     if length <= limit:
         return list(messages)
-    fitted = {"drop_oldest": _drop_oldest, "middle": _cut_middle}.get(rule, _give_up)(list(messages), limit, count)
+    fitted = None
+    if rule == "drop_oldest":
+        fitted = _drop_oldest(list(messages), limit, count, opening)
+    elif rule == "middle":
+        fitted = _cut_middle(list(messages), limit, count)
     if fitted is None:
         raise Failed(
             FaultKind.LIMIT,
@@ -26,19 +33,16 @@ def fit(messages: Sequence[Message], limit: int, rule: str, count: Count) -> lis
     return fitted
 
 
-def _give_up(messages: list[Message], limit: int, count: Count) -> None:
-    return None
-
-
-def _drop_oldest(messages: list[Message], limit: int, count: Count) -> list[Message] | None:
-    """Drop what stands between the question (the first user message) and the last message, oldest first."""
-    question = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
+def _drop_oldest(messages: list[Message], limit: int, count: Count, opening: int) -> list[Message] | None:
+    """Drop what stands between the opening and the last message, oldest first."""
+    first_user = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
+    opening = max(opening, first_user + 1)
     kept = messages
-    while len(kept) > question + 2:
-        kept = [*kept[: question + 1], *kept[question + 2 :]]
+    while len(kept) > opening + 1:
+        kept = [*kept[:opening], *kept[opening + 1 :]]
         # A template may refuse two messages of one side in a row, so a turn goes with its answer.
-        if len(kept) > question + 2 and kept[question + 1]["role"] == "user":
-            kept = [*kept[: question + 1], *kept[question + 2 :]]
+        if len(kept) > opening + 1 and kept[opening]["role"] == "user":
+            kept = [*kept[:opening], *kept[opening + 1 :]]
         if count(kept) <= limit:
             return kept
     return None
