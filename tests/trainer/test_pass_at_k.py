@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.trainer.pass_at_k import interval, ks, pass_at_k, report
+from verl_mas.trainer.pass_at_k import interval, ks, mean_of_sets, pass_at_k, report
 
 
 @given(st.integers(1, 8), st.data())
@@ -50,3 +50,21 @@ def test_the_report_takes_every_k_that_each_task_has_sessions_for():
     assert found["pass@4/low"] <= 0.5 <= found["pass@4/high"]
     assert "pass@5" not in found
     assert dict(report([])) == {}
+
+
+def test_a_score_that_is_no_yes_or_no_has_a_mean_with_an_interval_of_its_own():
+    found = dict(report([[0.5, 0.7], [0.0, 0.2], [1.0, 0.6]]))
+    assert found["mean@2"] == pytest.approx(0.5) and found["pass@1"] == pytest.approx(1 / 6)
+    assert found["mean@2/low"] == pytest.approx(0.1) and found["mean@2/high"] == pytest.approx(0.8)
+
+
+def test_of_yes_and_no_the_mean_and_its_interval_are_those_of_pass_at_1():
+    found = dict(report([[True, False], [True, True], [False, False]]))
+    assert all(found[f"mean@2{part}"] == found[f"pass@1{part}"] for part in ("", "/low", "/high"))
+
+
+def test_the_mean_of_sets_counts_each_set_once_and_takes_what_all_have():
+    reports = [dict(report([[1.0, 0.0]] * 9)), dict(report([[1.0, 1.0]]))]
+    assert mean_of_sets(reports) == {"mean@2": 0.75, "pass@1": 0.75, "pass@2": 1.0}
+    assert mean_of_sets(reports[:1]) == {}
+    assert mean_of_sets([{"mean@2": 1.0, "pass@1": 1.0}, {"mean@4": 0.0, "pass@1": 0.0}]) == {"pass@1": 0.5}

@@ -10,8 +10,8 @@ def session(score, number=0, uid="val1-0-0", **info):
 
 
 def test_accuracy_goes_before_the_score():
-    assert session(0.2, acc=1.0).solved and not session(2.0, acc=0.0).solved
-    assert session(1.0).solved and not session(0.99).solved
+    assert session(0.2, acc=1.0).value == 1.0 and session(2.0, acc=0.0).value == 0.0
+    assert session(0.99).value == 0.99
 
 
 def test_verdicts_are_compared_with_the_truth():
@@ -48,6 +48,14 @@ def test_sessions_that_failed_solved_nothing(validation):
     found = validation._passes()
     assert found["val-core/s/pass@1"] == pytest.approx(1 / 6)
     assert found["val-core/s/pass@3"] == pytest.approx(1 / 2)
+    assert found["val-core/s/mean@3"] == pytest.approx(1 / 6)
+    assert not any("mean_of_sets" in name for name in found)
+
+
+def test_several_sets_have_a_plain_mean(validation):
+    validation.sessions.append(Session("val1-0-9", 0, "other", "t", 2, 1.0, {}))
+    found = validation._passes()
+    assert found["val-core/mean_of_sets/pass@1"] == pytest.approx((1 / 6 + 1) / 2)
 
 
 def test_a_session_reads_as_a_whole():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 RESAMPLES = 1000
 LEVEL = 0.95
+# An accuracy or score from which a session has solved its task.
+SOLVED = 1.0
 
 
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
@@ -38,12 +40,27 @@ def interval(per_task: Sequence[float], seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def report(solved_per_task: Sequence[Sequence[bool]]) -> Iterator[tuple[str, float]]:
-    """pass@k with its interval, for every k that each task has sessions for."""
-    sessions = min((len(task) for task in solved_per_task), default=0)
-    for k in ks(sessions) if sessions else []:
-        per_task = [pass_at_k(len(task), sum(task), k) for task in solved_per_task]
-        low, high = interval(per_task)
-        yield f"pass@{k}", float(np.mean(per_task))
-        yield f"pass@{k}/low", low
-        yield f"pass@{k}/high", high
+def report(values_per_task: Sequence[Sequence[float]]) -> Iterator[tuple[str, float]]:
+    """The mean over all sessions, and pass@k for every k that each task has sessions for, with their intervals."""
+    sessions = min((len(task) for task in values_per_task), default=0)
+    if not sessions:
+        return
+    yield from _with_interval(f"mean@{sessions}", [float(np.mean(task)) for task in values_per_task])
+    solved = [(len(task), sum(value >= SOLVED for value in task)) for task in values_per_task]
+    for k in ks(sessions):
+        yield from _with_interval(f"pass@{k}", [pass_at_k(n, right, k) for n, right in solved])
+
+
+def _with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, float]]:
+    low, high = interval(per_task)
+    yield name, float(np.mean(per_task))
+    yield f"{name}/low", low
+    yield f"{name}/high", high
+
+
+def mean_of_sets(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """As tables of several test sets show it: each set counts once, whatever its size. Without intervals."""
+    if len(reports) < 2:
+        return {}
+    names = [name for name in reports[0] if "/" not in name and all(name in one for one in reports)]
+    return {name: float(np.mean([one[name] for one in reports])) for name in names}

@@ -16,7 +16,7 @@ from verl_mas import fields
 from verl_mas.trainer import metrics as m
 from verl_mas.trainer import rows as r
 from verl_mas.trainer import step as s
-from verl_mas.trainer.pass_at_k import report
+from verl_mas.trainer.pass_at_k import mean_of_sets, report
 
 if TYPE_CHECKING:
     from verl_mas.trainer.team import MasTrainer
@@ -42,10 +42,6 @@ class Session:
         """Accuracy where the scorer gives one, else the score."""
         accuracy = self.info.get("acc")
         return float(self.score if accuracy is None else accuracy)
-
-    @property
-    def solved(self) -> bool:
-        return self.value >= 1.0
 
     @property
     def prompt(self) -> str:
@@ -161,17 +157,17 @@ class Validation:
         )
 
     def _passes(self) -> dict[str, float]:
-        """A session that failed solved nothing; a session solved its task if its accuracy or score is at least 1."""
-        solved: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+        """A session that failed is worth nothing; one solved its task if its accuracy or score is at least 1."""
+        values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for session in self.sessions:
-            solved[session.source][session.uid].append(session.solved)
+            values[session.source][session.uid].append(session.value)
         for (source, uid), count in self.expected.items():
-            task = solved[source][uid]
-            task += [False] * (count - len(task))
+            task = values[source][uid]
+            task += [0.0] * (count - len(task))
+        of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
+        of_sets["mean_of_sets"] = mean_of_sets(list(of_sets.values()))
         return {
-            f"val-core/{source}/{name}": value
-            for source, tasks in solved.items()
-            for name, value in report(list(tasks.values()))
+            f"val-core/{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()
         }
 
     def _ways(self) -> dict[str, float]:
