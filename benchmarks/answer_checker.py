@@ -1,4 +1,4 @@
-"""Answers checked per second, with one in a thousand that hangs sympy. Nothing may be lost.
+"""Answers checked per second, with one in a thousand that hangs sympy. Each must get the grade it deserves.
 
 python benchmarks/answer_checker.py --answers 8000
 """
@@ -11,9 +11,9 @@ import random
 import time
 from collections import Counter
 
-from verl_mas.environments.math_answers import AnswerChecker, plain_number
+from verl_mas.environments.math_answers import AnswerChecker, Grade, clean, plain_number
 
-# Shape and weight: what the answers of competition sets look like, roughly; integers need no sympy.
+# Shape and weight: what the answers of competition sets look like, roughly.
 SHAPES = {
     "{}": 50,
     "\\frac{{{}}}{{{}}}": 15,
@@ -23,30 +23,40 @@ SHAPES = {
     "({}, {})": 5,
 }
 SPELLINGS = ("{}", "{}.", "${}$", "{{{}}}")
+# math-verify reads {(1, 2)} as a set that holds the pair.
+MISREAD = ("({}, {})", "{{{}}}")
 HANGING = "9^{{9^{{9^{{{}}}}}}}"
 
 
-def answers(count: int, hanging: int, shapes: dict[str, int], rng: random.Random) -> list[tuple[str, str]]:
-    """Tasks of eight answers that differ, so that the cache helps none. Half of them are right."""
+def answers(count: int, hanging: int, shapes: dict[str, int], rng: random.Random) -> list[tuple[str, str, Grade]]:
+    """Tasks of eight answers that differ, so that the cache helps none, each with the grade it must get."""
     pairs = []
     for shape in rng.choices(list(shapes), list(shapes.values()), k=count // 8):
         n, d = rng.randrange(10**6), rng.randrange(2, 999)
         truth = shape.format(n, d)
-        pairs += [(truth, spelling.format(truth)) for spelling in SPELLINGS]
-        pairs += [(truth, shape.format(n + off, d)) for off in range(1, 5)]
-    for n in range(hanging):
-        pairs[rng.randrange(len(pairs))] = ("42", HANGING.format(n + 9))
+        for spelling in SPELLINGS:
+            grade = Grade.WRONG if (shape, spelling) == MISREAD else Grade.CORRECT
+            pairs.append((truth, spelling.format(truth), grade))
+        pairs += [(truth, shape.format(n + off, d), Grade.WRONG) for off in range(1, 5)]
+    for n, place in enumerate(rng.sample(range(len(pairs)), hanging)):
+        pairs[place] = ("42", HANGING.format(n + 9), Grade.TIMED_OUT)
     return pairs
 
 
-async def measure(pairs: list[tuple[str, str]], workers: int) -> tuple[float, Counter]:
+def without_sympy(truth: str, answer: str) -> bool:
+    return clean(answer) == truth or None not in (plain_number(truth), plain_number(clean(answer)))
+
+
+async def measure(pairs: list[tuple[str, str, Grade]], workers: int) -> float:
     checker = AnswerChecker(workers=workers)
     await checker.agrade("\\frac{1}{2}", "1/2 ")
     started = time.perf_counter()
-    grades = await asyncio.gather(*(checker.agrade(*pair) for pair in pairs))
+    grades = await asyncio.gather(*(checker.agrade(truth, answer) for truth, answer, _ in pairs))
     seconds = time.perf_counter() - started
     checker.close()
-    return seconds, Counter(grade.value for grade in grades)
+    astray = [(*pair, grade) for pair, grade in zip(pairs, grades, strict=True) if grade is not pair[-1]]
+    assert not astray, f"{len(astray)} of {len(pairs)} answers got another grade than they deserve: {astray[:5]}"
+    return seconds
 
 
 def main() -> None:
@@ -57,12 +67,12 @@ def main() -> None:
     hanging = options.answers // 1_000
     for shapes in (SHAPES, {shape: weight for shape, weight in SHAPES.items() if shape != "{}"}):
         pairs = answers(options.answers, hanging, shapes, random.Random(0))
-        plain = sum(plain_number(answer) is not None for _, answer in pairs)
-        seconds, grades = asyncio.run(measure(pairs, options.workers))
-        rate = options.answers / seconds
+        simple = sum(without_sympy(truth, answer) for truth, answer, _ in pairs)
+        rate = len(pairs) / asyncio.run(measure(pairs, options.workers))
+        expected = Counter(grade.value for _, _, grade in pairs)
         print(
-            f"{options.answers} answers ({plain} need no sympy, {hanging} hang): {rate:.0f}/s, "
-            f"{rate / 500:.1f}x the 500/s asked for; lost {options.answers - grades.total()}; {dict(grades)}"
+            f"{len(pairs)} answers ({simple} never reach sympy): {rate:.0f}/s, {rate / 500:.1f}x the 500/s asked for; "
+            f"each graded as it deserves: {dict(expected)}"
         )
 
 
