@@ -14,6 +14,7 @@ SMALL = [
     "data.train_batch_size=4",
     "data.val_max_samples=8",
     "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.rollout.val_kwargs.n=1",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
     "trainer.total_training_steps=2",
     "trainer.test_freq=2",
