@@ -14,8 +14,11 @@ from verl_mas.environments.retrieval.source import Source
 from verl_mas.workflow import Request, Task
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough, SearchTeam
 
-# Of one world before the next: its facts must not be worth learning by heart.
-_QUESTIONS = 40
+# Of one world before the next, from the starting points of each split: its facts must not be worth learning by heart,
+# and a name that no lesson speaks of stays a token without a meaning.
+_QUESTIONS = {"train": 35, "test": 5}
+# Half of all acts are verdicts, and they are the easiest to learn.
+_VERDICTS = 1 / 3
 
 
 def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
@@ -26,12 +29,24 @@ def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: in
     rng = random.Random(f"lessons {seed}")
     while True:
         told = world.retold(rng.randrange(2**32))
-        for question in told.questions(_QUESTIONS, hops=tuple(hops), seed=rng.randrange(2**32)):
+        for question in _questions(told, hops, rng):
             task = Task([{"role": "user", "content": question.text}], ground_truth=question.answer)
             team = Team(told, question, noise, rng)
             workflow = SearchLibrary()
             workflow.shelf = Library(told, team.read)
-            yield from acted(workflow, task, team)
+            for lesson in acted(workflow, task, team):
+                if lesson.agent != "verifier" or rng.random() < _VERDICTS:
+                    yield lesson
+
+
+def _questions(told: InventedWorld, hops: Sequence[int], rng: random.Random) -> list[Question]:
+    asked = [
+        question
+        for split, count in _QUESTIONS.items()
+        for question in told.questions(count, hops=tuple(hops), split=split, seed=rng.randrange(2**32))
+    ]
+    rng.shuffle(asked)
+    return asked
 
 
 class Team:
