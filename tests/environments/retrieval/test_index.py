@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +155,8 @@ def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
     index = build(PASSAGES, tmp_path / "i", encoder=str(tmp_path / "encoder"))
     again = open_index(tmp_path / "i")
     assert len(again) == 4
+    if sys.platform == "linux":
+        assert str(tmp_path / "i" / "vectors.faiss") in Path("/proc/self/maps").read_text()
     hits = again.search(["Velora"], 9)[0]
     assert hits == index.search(["Velora"], 9)[0]
     assert {hit.id for hit in hits} == {"p1", "p2", "p3", "p4"} and hits[0].score <= 1.0001

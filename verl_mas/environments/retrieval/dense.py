@@ -68,7 +68,8 @@ def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> None:
 
 class DenseIndex:
     def __init__(self, path: Path, encoder: str):
-        self._index = faiss.read_index(str(path / VECTORS), faiss.IO_FLAG_MMAP)
+        # IO_FLAG_MMAP maps inverted lists alone; a flat index would be read into memory.
+        self._index = faiss.read_index(str(path / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self._offsets = np.load(path / OFFSETS, mmap_mode="r")
         self._passages = np.memmap(path / PASSAGES, mode="r", dtype=np.uint8)
         self._encoder = Encoder(encoder)
