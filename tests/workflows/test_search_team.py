@@ -48,7 +48,8 @@ def test_the_verifier_sends_the_question_to_the_searcher_until_it_has_enough(ind
     session, llm = play(index, [NO, NO, YES], ["<search>founder of Brel</search>", "<search>Aiko born</search>"])
     assert agents(session) == ["verifier", "searcher", "verifier", "searcher", "verifier", "answerer"]
     assert session.team_reward == 1.0
-    assert session.info == {"em": 1.0, "f1": 1.0, "searches": 2, "repeated_queries": 0}
+    repeated = {"repeated_queries": 0, "repeated_query_share": 0.0}
+    assert session.info == {"em": 1.0, "f1": 1.0, "searches": 2, **repeated}
     seen = "".join(message["content"] for message in llm.requests[-1].messages)
     assert "Brel was founded by Aiko." in seen and "Aiko was born in Tazor." in seen
     assert seen.index("founder of Brel</search>") < seen.index("Aiko born</search>")
@@ -61,7 +62,7 @@ def test_enough_at_once_goes_straight_to_the_answer(index):
 def test_the_last_turn_always_answers(index):
     session, _ = play(index, NO, "<search>Brel</search>", max_turns=3)
     assert agents(session) == ["verifier", "searcher"] * 2 + ["answerer"]
-    assert session.info["repeated_queries"] == 1
+    assert session.info["repeated_queries"] == 1 and session.info["repeated_query_share"] == 0.5
 
 
 @pytest.mark.parametrize("verdict", ["", "yes", "<verify>maybe</verify>", "<verify>yes</verify><verify>no</verify>"])
@@ -79,6 +80,7 @@ def test_a_query_that_cannot_be_read_searches_nothing(index):
 
 def test_an_answer_that_cannot_be_read_earns_nothing(index):
     session, _ = play(index, YES, "", answerer="Tazor")
+    assert session.info["repeated_query_share"] == 0.0
     assert session.team_reward == 0.0 and session.replies[-1].malformed and session.answer == ""
 
 

@@ -80,6 +80,7 @@ class SearchTeam(Workflow):
             evidence += asked_and_told(query, await _retrieved(passages, query))
         reply = await team.answerer.act(with_evidence(task, evidence, REPLY))
         answer = reply.parse(ANSWER)
+        repeated = len(queries) - len({normalise(query) for query in queries})
         given = "" if isinstance(answer, Malformed) else answer
         return Outcome(
             answer=given,
@@ -88,7 +89,8 @@ class SearchTeam(Workflow):
                 "em": exact_match(given, golden) if given else 0.0,
                 "f1": f1(given, golden) if given else 0.0,
                 "searches": len(queries),
-                "repeated_queries": len(queries) - len({normalise(query) for query in queries}),
+                "repeated_queries": repeated,
+                "repeated_query_share": repeated / len(queries) if queries else 0.0,
             },
         )
 
