@@ -22,13 +22,12 @@ from pathlib import Path
 import httpx
 import tantivy
 
-from verl_mas.environments.retrieval import Found, RetrieverClient
+from verl_mas.environments.retrieval import RetrieverClient
 from verl_mas.environments.retrieval.corpus import Passage
 from verl_mas.environments.retrieval.index import build, open_index
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.standalone import arun
-from verl_mas.workflows import search_team
 from verl_mas.workflows.search_team import SearchTeam
 
 WORDS_A_PASSAGE, WORDS_A_QUERY, VOCABULARY = 60, 8, 50_000
@@ -112,15 +111,44 @@ def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:
     return [(json.loads(bytes(searcher.doc(address)["source"][0]))["id"], score) for score, address in hits]
 
 
-async def rollouts(sessions: int, delay: float) -> tuple[float, float]:
-    """Seconds for `sessions` search sessions of 3 queries, together and one after another."""
+@contextlib.contextmanager
+def slow(delay: float) -> Iterator[str]:
+    """A `/retrieve` server, in a process of its own, that takes `delay` seconds a request."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = multiprocessing.get_context("spawn").Process(target=_serve_slowly, args=(port, delay), daemon=True)
+    process.start()
+    url = f"http://127.0.0.1:{port}/retrieve"
+    for _ in range(600):
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(url, json={"queries": []})
+            break
+        time.sleep(0.1)
+    yield url
+    process.terminate()
 
-    class Slow:
-        async def search(self, query: str) -> Found:
-            await asyncio.sleep(delay)
-            return Found(query, (Passage("0", "a fact"),))
 
-    search_team.source = lambda *_: Slow()  # type: ignore[assignment]
+def _serve_slowly(port: int, delay: float) -> None:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def retrieve(request: Request) -> JSONResponse:
+        queries = (await request.json())["queries"]
+        await asyncio.sleep(delay)
+        return JSONResponse(
+            {"result": [[{"document": {"id": "0", "contents": "a fact"}, "score": 1.0}] for _ in queries]}
+        )
+
+    app = Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])])
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+async def rollouts(url: str, sessions: int) -> tuple[float, float]:
+    """Seconds for `sessions` search sessions of 3 queries, together and one after another, each over HTTP."""
     replies = {
         "verifier": "<verify>no</verify>",
         "searcher": "<search>what</search>",
@@ -129,7 +157,8 @@ async def rollouts(sessions: int, delay: float) -> tuple[float, float]:
     task = Task([{"role": "user", "content": "?"}], ground_truth="x")
 
     async def one() -> None:
-        await arun(SearchTeam(), task, ScriptedLLM(replies))
+        session = await arun(SearchTeam(retriever=url), task, ScriptedLLM(replies))
+        assert session.info["searches"] == 3, session.info
 
     started = time.perf_counter()
     await asyncio.gather(*[one() for _ in range(sessions)])
@@ -164,7 +193,7 @@ def main() -> None:
             [(hit.id, hit.score) for hit in hits] == by_the_library(path, query)
             for query, hits in zip(asked[:500], ours, strict=True)
         )
-        print(f"top-k: {same} of 500 exactly the library's own, scores included")
+        print(f"top-k: {same} of {len(ours)} exactly the library's own, scores included")
         with served(path) as url:
             asyncio.run(load(url, asked[:500], options.clients))
             seconds, each = asyncio.run(load(url, asked, options.clients))
@@ -180,9 +209,10 @@ def main() -> None:
                 f"client: the same by RetrieverClient: {len(asked) / seconds:.0f} queries/s in {requests} requests, "
                 f"{len(asked) / seconds / rate:.1f}x"
             )
-    together, apart = asyncio.run(rollouts(16, options.delay))
+    with slow(options.delay) as url:
+        together, apart = asyncio.run(rollouts(url, 16))
     print(
-        f"rollouts: 16 sessions of 3 searches at {options.delay * 1e3:.0f} ms: {together:.2f} s together, "
+        f"rollouts: 16 sessions of 3 searches over HTTP at {options.delay * 1e3:.0f} ms: {together:.2f} s together, "
         f"{apart:.2f} s one after another, {apart / together:.1f}x"
     )
 
