@@ -160,3 +160,5 @@ def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
     hits = again.search(["Velora"], 9)[0]
     assert hits == index.search(["Velora"], 9)[0]
     assert {hit.id for hit in hits} == {"p1", "p2", "p3", "p4"} and hits[0].score <= 1.0001
+    many = again.search(["Velora"] * 130, 1)
+    assert len(many) == 130 and many[-1][0].id == hits[0].id and again.search([], 1) == []

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ import faiss
 
 VECTORS, PASSAGES, OFFSETS = "vectors.faiss", "passages.jsonl", "offsets.npy"
 BATCH = 64
+T = TypeVar("T")
 
 
 class Encoder:
@@ -79,8 +81,11 @@ class DenseIndex:
         return self._index.ntotal
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if not queries:
+            return []
+        # A request may hold thousands of queries.
         with self._one_at_a_time:
-            vectors = self._encoder.encode(queries, "query: ")
+            vectors = np.concatenate([self._encoder.encode(batch, "query: ") for batch in _batches(queries)])
         scores, rows = self._index.search(vectors, min(k, len(self)))
         return [
             [Passage.from_json(self._line(row), float(score)) for row, score in zip(*hits, strict=True)]
@@ -91,7 +96,7 @@ class DenseIndex:
         return self._passages[self._offsets[number] : self._offsets[number + 1]].tobytes()
 
 
-def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    iterator = iter(passages)
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(items)
     while batch := list(islice(iterator, BATCH)):
         yield batch
