@@ -6,11 +6,14 @@ import pytest
 
 pytest.importorskip("tantivy")
 
+import httpx
 from starlette.testclient import TestClient
 
+from verl_mas.environments.retrieval.client import check_reachable
 from verl_mas.environments.retrieval.corpus import Passage
 from verl_mas.environments.retrieval.index import build
 from verl_mas.environments.retrieval.server import create_app
+from verl_mas.errors import ConfigError
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def test_a_query_of_megabytes_is_served(client):
     assert client.post("/retrieve", json={"queries": ["fact 3 " * 300_000]}).status_code == 200
 
 
-def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index):
+def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index, monkeypatch):
     loaded = threading.Event()
 
     def load():
@@ -75,7 +78,10 @@ def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index):
     client = TestClient(create_app(load))
     assert client.get("/health").json() == {"status": "alive"}
     assert client.get("/ready").status_code == 503
-    assert client.post("/retrieve", json={"queries": ["x"]}).status_code == 503
+    with monkeypatch.context() as asking:
+        asking.setattr(httpx, "post", lambda url, json, **_: client.post("/retrieve", json=json))
+        with pytest.raises(ConfigError, match=r"HTTP 503.*still being loaded(.|\n)*wait until its /ready answers 200"):
+            check_reachable("http://here/retrieve", topk=3)
     loaded.set()
     assert ready(client).get("/ready").json()["passages"] == 20
 

@@ -213,5 +213,6 @@ def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
         raise ConfigError(
             f"the retriever at {url} does not serve: {problem}",
             rule="a search team needs its retriever before training starts",
-            way_out="verl-mas retriever serve --corpus passages.jsonl, and give its URL, ending in /retrieve",
+            way_out="start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its "
+            "URL, ending in /retrieve",
         )
