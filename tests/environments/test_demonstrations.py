@@ -4,11 +4,12 @@ import random
 from itertools import islice
 
 import pytest
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from verl_mas.environments.boards import board
 from verl_mas.environments.demonstrations import lessons, noisy_plan
 from verl_mas.environments.puzzle import TRAIN
-from verl_mas.environments.warm_up import WarmUp, _tokens, warm_up
+from verl_mas.environments.warm_up import WarmUp, _loss, _tokens, warm_up
 from verl_mas.workflow import Malformed
 from verl_mas.workflows.planner_executor import PlannerExecutor
 from verl_mas.workflows.single_player import SinglePlayer
@@ -56,6 +57,21 @@ def test_a_tiny_model_learns_its_lessons_and_is_saved_with_a_template_that_adds_
     tokenizer = AutoTokenizer.from_pretrained(folder)
     said = [{"role": "user", "content": "..#"}]
     assert tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False) == "..#"
+
+
+def test_the_loss_is_of_the_replies_and_by_its_weight_of_the_prompts():
+    import torch
+
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=11, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                         num_attention_heads=2, num_key_value_heads=2))  # fmt: skip
+    # Three tokens of a prompt and two of a reply; two and one.
+    rows = [([1, 2, 3, 4, 5], 2), ([6, 7, 8], 1)]
+    logs = [model(torch.tensor([ids])).logits[0].log_softmax(-1) for ids, _ in rows]
+    said = -torch.stack([logs[0][2, 4], logs[0][3, 5], logs[1][1, 8]]).mean()
+    read = -torch.stack([logs[0][0, 2], logs[0][1, 3], logs[1][0, 7]]).mean()
+    assert _loss(model, rows).item() == pytest.approx(said.item(), rel=1e-5)
+    assert _loss(model, rows, 0.5).item() == pytest.approx((said + 0.5 * read).item(), rel=1e-5)
 
 
 def test_a_word_is_a_token_and_lessons_are_tokens_as_in_training(tmp_path):
