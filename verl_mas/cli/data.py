@@ -22,7 +22,7 @@ Loader = Callable[[PublicSet], tuple[Rows, str]]
 # How long the tiny models of the laptop variants are taught.
 ARITHMETIC = WarmUp(steps=1_300, batch=64, learning_rate=4e-3, lessons=40_000)
 # A team that searches copies names out of what it reads.
-INVENTED = WarmUp(steps=1_000, batch=64, learning_rate=4e-3, lessons=30_000, vocabulary=2_048, prompts=1.0)
+INVENTED = WarmUp(steps=1_600, batch=64, learning_rate=4e-3, lessons=30_000, vocabulary=2_048, prompts=0.3)
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:
