@@ -53,6 +53,13 @@ def test_a_resumed_run_keeps_what_was_logged_before_and_a_new_one_does_not(train
     assert [step.number for step in training(writes(second)).watch("success", SILENT)] == [2]
 
 
+def test_a_validation_on_resuming_does_not_hide_what_the_step_had_logged(training):
+    training(writes(STEP)).watch("success", SILENT)
+    validated = json.dumps({"step": 1, "data": {"held out": 0.75}})
+    (step,) = training(writes(validated), resume=True).watch("success", SILENT)
+    assert step.values == {"success": 0.5, "held out": 0.75}
+
+
 @pytest.mark.parametrize("program", ["import time; print('on', flush=True); time.sleep(60)", IGNORES])
 def test_ctrl_c_ends_the_run_even_one_that_does_not_listen(training, monkeypatch, program):
     monkeypatch.setattr(live, "GRACE_S", 0.3)

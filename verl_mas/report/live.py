@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,10 +51,13 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     def steps(self) -> list[Step]:
-        """What was logged, by step; after a resume the later attempt counts."""
-        attempts = [*sorted(self.folder.glob("metrics-*.jsonl")), self.metrics]
-        by_number = {step.number: step for file in attempts for step in read_steps(file)}
-        return [by_number[number] for number in sorted(by_number)]
+        """What was logged, by step; after a resume the later value counts."""
+        values: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        for file in (*sorted(self.folder.glob("metrics-*.jsonl")), self.metrics):
+            for step in read_steps(file):
+                # A resumed run begins with a validation of the step where the earlier attempt had ended.
+                values[step.number].update(step.values)
+        return [Step(number, values[number]) for number in sorted(values)]
 
     def _put_aside(self) -> None:
         """verl writes its metrics file afresh; an earlier attempt's is kept if the run resumes."""
