@@ -50,7 +50,7 @@ def test_before_and_after_are_shown_with_intervals_sessions_and_a_picture(demo, 
     shown = demo()
     assert "before: 0.500 of the held-out grids solved (95 % interval 0.400 to 0.600)\nboard of step 0" in shown
     assert f"board of step {demo.trained[0].steps_in_all}" in shown
-    assert (tmp_path / "success.png").exists() and str(tmp_path / "success.png") in shown.replace("\n", "")
+    assert (tmp_path / "curves.png").exists() and str(tmp_path / "curves.png") in shown.replace("\n", "")
 
 
 def test_the_bar_goes_as_far_as_the_run(demo):

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from verl_mas.environments.plan_path import neighbours
-from verl_mas.environments.sokoban import Room, Sokoban, solve_backwards
+from verl_mas.environments.sokoban import Room, Sokoban, solve_backwards, words_of
 
 
 def room(*rows: str) -> Sokoban:
@@ -15,9 +15,10 @@ def room(*rows: str) -> Sokoban:
     targets = frozenset(i for i, sign in enumerate(text) if sign in "Tab")
     moves = neighbours(size, walls)
     plain = text.replace("A", ".").replace("B", ".").replace("a", "T").replace("b", "T")
+    to_go = solve_backwards(targets, moves)
     boxes = tuple(i for i, sign in enumerate(text) if sign in "Bb")
     player = next(i for i, sign in enumerate(text) if sign in "Aa")
-    return Sokoban(Room(size, targets, moves, solve_backwards(targets, moves), plain), player, boxes, 1)
+    return Sokoban(Room(size, targets, moves, to_go, plain, words_of(size, plain)), player, boxes, 1)
 
 
 def test_a_box_in_a_corner_is_a_deadlock():
@@ -32,6 +33,13 @@ def test_a_push_moves_the_box_and_a_box_before_a_wall_or_a_box_does_not_move():
     assert not blocked.step("R")
     row = room("######", "#ABB.#", "#....#", "#....#", "#TT..#", "######")
     assert not row.step("R")
+
+
+def test_the_compact_text_has_walls_places_offsets_and_neighbours_a_word_each():
+    puzzle = room("######", "#A.B.#", "#.#..#", "#BT.T#", "#....#", "######")
+    assert puzzle.compact() == ".... .#.. .... .... Abb Bbd Bdb Tdc Tde mo ol om mn #.#."
+    assert puzzle.step("R")
+    assert puzzle.compact().split()[4:6] == ["Abc", "Bbd"] and puzzle.compact()[-4:] == "##.B"
 
 
 def forward_distance(start: Sokoban) -> int | None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from verl_mas.environments.sudoku import Sudoku, dig, full_grid, solutions
+from verl_mas.environments.sudoku import Sheet, Sudoku, allowed_digits, dig, full_grid, solutions
 
 
 @pytest.mark.parametrize("size", [4, 9])
@@ -55,3 +55,14 @@ def test_a_wrong_digit_can_be_written_over_and_a_printed_one_cannot():
         assert not puzzle.step(f"{'abcd'[printed // 4]}{printed % 4 + 1}{digit}")
     assert not puzzle.step("i99")
     assert puzzle.render() == before
+
+
+def test_the_compact_text_names_every_open_cell_what_is_in_it_and_what_its_peers_leave():
+    cells = [2, 0, 0, 1, 4, 1, 0, 2, 0, 4, 2, 3, 3, 2, 1, 4]
+    solution = (2, 3, 4, 1, 4, 1, 3, 2, 1, 4, 2, 3, 3, 2, 1, 4)
+    puzzle = Sudoku(Sheet(4, solution, allowed_digits(cells, 4)), cells, 4, 4)
+    assert puzzle.compact() == "a2 .3 a3 .34 b3 .3 c1 .1"
+    assert puzzle.step("a34")
+    assert puzzle.compact() == "a2 .3 a3 434 b3 .3 c1 .1"
+    assert puzzle.step("a33")
+    assert puzzle.compact() == "a2 . a3 334 b3 . c1 .1"

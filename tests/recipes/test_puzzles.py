@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from transformers import AutoTokenizer
 
 from verl_mas import preflight
+from verl_mas.cli.puzzle import tiny_workflow
 from verl_mas.config.rules import validate
 from verl_mas.diagnosis import compose
+from verl_mas.environments.demonstrations import lessons
+from verl_mas.testing.models import TURN_END, tiny_model
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PER_ROLE = (
@@ -62,6 +67,29 @@ def test_the_gpu_recipes_are_the_papers(puzzle, roles):
 def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
     config = composed("+platform=cpu", overrides[0], "+plan_path=laptop", *overrides[1:])
     assert validate(config).workflow.args["text"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "size"), [("plan_path", {"size": 4}), ("sokoban", {"size": 5}), ("sudoku", {"size": 4, "blanks": 6})]
+)
+def test_what_a_tiny_model_is_taught_fits_the_laptop_recipe(puzzle, size, tmp_path):
+    config = composed("+platform=cpu", "+mas=planner_executor", f"+{puzzle}=laptop")
+    workflow = tiny_workflow("planner_executor", validate(config).workflow.args)
+    shown = list(islice(lessons(workflow, puzzle, size, noise=0.5), 2000))
+    texts = (text for lesson in shown for text in (lesson.prompt, lesson.reply))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model(tmp_path, hidden=16, layers=1, text=texts))
+    prompts = tokenizer([lesson.prompt for lesson in shown])["input_ids"]
+    replies = tokenizer([lesson.reply + TURN_END for lesson in shown])["input_ids"]
+    assert max(map(len, prompts)) <= config.data.max_prompt_length
+    assert max(map(len, replies)) == config.data.max_response_length
+
+
+@pytest.mark.parametrize("puzzle", ["plan_path", "sokoban", "sudoku"])
+def test_a_laptop_recipe_keeps_its_files_apart(puzzle):
+    config = composed("+platform=cpu", "+mas=planner_executor", f"+{puzzle}=laptop")
+    assert config.trainer.project_name == puzzle
+    paths = (config.data.train_files, config.data.val_files, config.actor_rollout_ref.model.path)
+    assert all(path.startswith(f"runs/{puzzle}") for path in (*paths, config.trainer.default_local_dir))
 
 
 def test_the_gpu_recipe_takes_the_paper_s_form_and_the_single_agent():

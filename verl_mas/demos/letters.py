@@ -31,7 +31,7 @@ def run(argv: list[str], console: Console) -> None:
 
 def _report(run: Run, steps, console: Console) -> None:
     picture = FOLDER / "reward.png"
-    curves.plot(steps, {"training": REWARD, "held out": HELD_OUT}, picture, "Go on with the letter shown", "reward")
+    curves.plot(steps, {"reward": {"training": REWARD, "held out": HELD_OUT}}, picture, "Go on with the letter shown")
     _, rewards = series(steps, REWARD)
     _, held_out = series(steps, HELD_OUT)
     console.print(f"\nreward {curves.sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")

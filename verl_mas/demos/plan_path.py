@@ -37,15 +37,16 @@ FIRST_TEST = 10_000
 STEPS = "trainer.total_training_steps"
 SUCCESS = "val-core/plan_path/acc/mean@1"
 LOW, HIGH = "val-core/plan_path/pass@1/low", "val-core/plan_path/pass@1/high"
-SHOWN = {
-    "success on held-out grids": SUCCESS,
-    "reward of the planner": "mas/planner/reward/score",
-    "reward of the executor": "mas/executor/reward/score",
-    "gradient norm": "actor/grad_norm",
-    # With a policy a role.
-    "gradient norm of the planner": "mas/planner/actor/grad_norm",
-    "gradient norm of the executor": "mas/executor/actor/grad_norm",
-    "tokens per second": "perf/throughput",
+# What is measured, of whom, and the metric's key. A role has a gradient of its own when it has a policy of its own.
+MEASURED = {
+    "success on held-out grids": {"team": SUCCESS},
+    "reward": {"planner": "mas/planner/reward/score", "executor": "mas/executor/reward/score"},
+    "gradient norm": {
+        "team": "actor/grad_norm",
+        "planner": "mas/planner/actor/grad_norm",
+        "executor": "mas/executor/actor/grad_norm",
+    },
+    "tokens per second": {"team": "perf/throughput"},
 }
 
 
@@ -115,23 +116,24 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
 def table(steps: list[Step]) -> Table:
     """The last value of everything shown, and how it went."""
     grid = Table(box=None, show_header=False)
-    for label, key in SHOWN.items():
-        _, values = series(steps, key)
-        if values:
-            grid.add_row(label, f"{values[-1]:.2f}", curves.sparkline(values))
+    for measured, of in MEASURED.items():
+        for who, key in of.items():
+            _, values = series(steps, key)
+            if values:
+                grid.add_row(measured, who, f"{values[-1]:.2f}", curves.sparkline(values))
     return grid
 
 
 def _report(run: Run, steps: list[Step], settings: dict[str, Any], console: Console) -> None:
-    picture = FOLDER / "success.png"
-    curves.plot(steps, {"held out": SUCCESS}, picture, "Plan-Path: held-out grids solved", "share")
+    picture = FOLDER / "curves.png"
+    curves.plot(steps, MEASURED, picture, "Plan-Path")
     validated = [step for step in steps if SUCCESS in step.values]
     for when, step in (("before", validated[0]), ("after", validated[-1])):
         values = step.values
         interval = f" (95 % interval {values[LOW]:.3f} to {values[HIGH]:.3f})" if LOW in values else ""
         console.print(f"\n{when}: {values[SUCCESS]:.3f} of the held-out grids solved{interval}")
         console.print(_session(step.number, settings), markup=False, highlight=False)
-    for what, file in (("curve", picture), ("metrics", run.metrics), ("log", run.log)):
+    for what, file in (("curves", picture), ("metrics", run.metrics), ("log", run.log)):
         console.print(f"{what:8} {file}")
 
 

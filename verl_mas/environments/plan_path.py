@@ -11,9 +11,9 @@ from verl_mas.errors import ConfigError
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL, AGENT, GOAL = ".", "#", "A", "G"
-# A row or a column of the grid in `compact`.
+# A row or a column of the grid.
 NAMES = string.ascii_letters
-# The letter of offset 0 there; offsets beyond 12 are shown as 12.
+# The letter of an offset of 0; beyond 12 they are shown as 12.
 _ZERO, _FARTHEST = ord("m"), 12
 _LARGEST = len(NAMES)
 _ATTEMPTS = 10_000
@@ -48,6 +48,23 @@ def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
                     ahead.append(to)
         wave = ahead
     return far
+
+
+def place(cell: int, size: int) -> str:
+    """The row and the column of a cell, for tiny models."""
+    row, column = divmod(cell, size)
+    return NAMES[row] + NAMES[column]
+
+
+def offset(start: int, end: int, size: int) -> str:
+    """How far down and how far right `end` is, for tiny models."""
+    row, column = divmod(start, size)
+    to_row, to_column = divmod(end, size)
+    return _letter(to_row - row) + _letter(to_column - column)
+
+
+def _letter(cells: int) -> str:
+    return chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells)))
 
 
 def check_share(name: str, share: float) -> None:
@@ -146,17 +163,10 @@ class PlanPath(Puzzle):
 
     def compact(self) -> str:
         """The rows of walls, the row and column of agent and goal, the way between, what is up, down, left, right."""
-        board = self.board
-        row, column = divmod(self.at, board.size)
-        to_row, to_column = divmod(board.goal, board.size)
-        ways = board.moves[self.at]
-        sides = "".join(FREE if move in ways else WALL for move in MOVES)
-        places = f"{AGENT}{NAMES[row]}{NAMES[column]} {GOAL}{NAMES[to_row]}{NAMES[to_column]}"
-        return f"{board.words} {places} {_offset(to_row - row)}{_offset(to_column - column)} {sides}"
+        board, at, size = self.board, self.at, self.board.size
+        sides = "".join(FREE if move in board.moves[at] else WALL for move in MOVES)
+        places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"
+        return f"{board.words} {places} {offset(at, board.goal, size)} {sides}"
 
     def key(self) -> tuple:
         return (self.at,)
-
-
-def _offset(cells: int) -> str:
-    return chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells)))

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from verl_mas.environments.plan_path import FREE, MOVES, WALL, check_share, neighbours
+from verl_mas.environments.plan_path import FREE, MOVES, WALL, check_share, neighbours, offset, place
 from verl_mas.environments.puzzle import TRAIN, Puzzle, belongs, puzzles, stream
 from verl_mas.errors import ConfigError
 
@@ -28,6 +28,8 @@ class Room:
     moves: tuple[dict[str, int], ...]
     to_go: dict[State, int]
     layout: str
+    # The rows of walls, without those around, as the words of `compact`.
+    words: str
 
 
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
@@ -104,7 +106,8 @@ class Sokoban(Puzzle):
             starts = [state for state, length in to_go.items() if length >= min_distance]
             if starts:
                 player, at = rng.choice(starts)
-                return cls(Room(size, targets, moves, to_go, layout), player, at, to_go[player, at])
+                room = Room(size, targets, moves, to_go, layout, words_of(size, layout))
+                return cls(room, player, at, to_go[player, at])
         raise ConfigError(
             f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}",
             rule="some room of this kind must exist",
@@ -158,11 +161,18 @@ class Sokoban(Puzzle):
         return "\n".join(text[start : start + size] for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """The four neighbours, then the room without its outer wall."""
+        """The rows of walls; where player, boxes and targets are; for every box the offset to it from the player and
+        from it to the nearest target; what is up, down, left, right."""
         cells, size, at = self._cells(), self.room.size, self.player
+        boxes, targets = ((BOX, box) for box in self.boxes), ((TARGET, to) for to in sorted(self.room.targets))
+        places = (sign + place(cell, size) for sign, cell in ((PLAYER, at), *boxes, *targets))
+        ways = (offset(at, box, size) + " " + offset(box, self._nearest(box), size) for box in self.boxes)
         near = cells[at - size] + cells[at + size] + cells[at - 1] + cells[at + 1]
-        inner = ("".join(cells[row * size + 1 : (row + 1) * size - 1]) for row in range(1, size - 1))
-        return near + "".join(inner)
+        return " ".join([self.room.words, *places, *ways, near])
+
+    def _nearest(self, box: int) -> int:
+        size = self.room.size
+        return min(self.room.targets, key=lambda to: (abs(box // size - to // size) + abs(box % size - to % size), to))
 
     def key(self) -> tuple:
         return (self.player, self.boxes)
@@ -171,6 +181,11 @@ class Sokoban(Puzzle):
 def _layout(size: int, blocked, targets) -> str:
     signs = (WALL if cell in blocked else TARGET if cell in targets else FREE for cell in range(size * size))
     return "".join(signs)
+
+
+def words_of(size: int, layout: str) -> str:
+    walls = layout.replace(TARGET, FREE)
+    return " ".join(walls[row * size + 1 : (row + 1) * size - 1] for row in range(1, size - 1))
 
 
 def _check_states(size: int, boxes: int, free: int) -> None:

@@ -23,6 +23,10 @@ def _peers(size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
 
 
+def _name(cell: int, size: int) -> str:
+    return f"{_ROWS[cell // size]}{cell % size + 1}"
+
+
 _PEERS = {size: _peers(size) for size in _BLANKS}
 
 
@@ -149,9 +153,7 @@ class Sudoku(Puzzle):
     def legal_actions(self) -> list[str]:
         size = self.sheet.size
         return [
-            f"{_ROWS[cell // size]}{cell % size + 1}{digit}"
-            for cell, digits in enumerate(self.sheet.allowed)
-            for digit in sorted(digits)
+            f"{_name(cell, size)}{digit}" for cell, digits in enumerate(self.sheet.allowed) for digit in sorted(digits)
         ]
 
     def step(self, action: str) -> bool:
@@ -174,11 +176,19 @@ class Sudoku(Puzzle):
 
     def render(self) -> str:
         size = self.sheet.size
-        text = self.compact()
+        text = bytes(self.cells).translate(_SIGNS).decode()
         return "\n".join(" ".join(text[start : start + size]) for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        return bytes(self.cells).translate(_SIGNS).decode()
+        """For every cell to fill its name, then what is written there and the digits that no peer holds."""
+        cells, size = self.cells, self.sheet.size
+        words: list[str] = []
+        for cell, digits in enumerate(self.sheet.allowed):
+            if digits:
+                held = {cells[peer] for peer in _PEERS[size][cell]}
+                left = "".join(map(str, sorted(digits - held)))
+                words += _name(cell, size), f"{cells[cell] or EMPTY}{left}"
+        return " ".join(words)
 
     def key(self) -> tuple:
         return tuple(self.cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from verl_mas.report.metrics import Step, series
@@ -9,20 +10,26 @@ from verl_mas.report.metrics import Step, series
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def plot(steps: list[Step], curves: dict[str, str], file: Path, title: str, ylabel: str) -> None:
-    """`curves` maps a legend to the key of a metric."""
+def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path, title: str) -> None:
+    """One above the other: `panels` maps what is measured to its curves, a legend and the key of a metric each."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for legend, key in curves.items():
-        numbers, values = series(steps, key)
-        axes.plot(numbers, values, label=legend, marker="o" if len(values) < 12 else None)
-    axes.set(title=title, xlabel="step", ylabel=ylabel)
-    axes.grid(alpha=0.3)
-    axes.legend()
+    height = 1.5 + 2 * len(panels)
+    figure, rows = pyplot.subplots(len(panels), sharex=True, squeeze=False, figsize=(7, height), layout="constrained")
+    figure.suptitle(title)
+    for axes, (measured, curves) in zip(rows[:, 0], panels.items(), strict=True):
+        for legend, key in curves.items():
+            numbers, values = series(steps, key)
+            if values:
+                axes.plot(numbers, values, label=legend, marker="o" if len(values) < 12 else None)
+        axes.set_ylabel(measured)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    rows[-1, 0].set_xlabel("step")
     figure.savefig(file, dpi=150)
     pyplot.close(figure)
 
