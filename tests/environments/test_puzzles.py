@@ -126,7 +126,7 @@ def some_act(puzzle, rng, limit):
         return Malformed("noise")
     actions = [rng.choice(puzzle.legal_actions()) for _ in range(rng.randint(1, limit))]
     if rng.random() < 0.2:
-        actions[0] = {"sudoku": "a11"}.get(puzzle.name, "U")
+        actions[0] = {"sudoku": "aA1"}.get(puzzle.name, "U")
     return actions
 
 

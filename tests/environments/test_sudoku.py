@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from verl_mas.environments.sudoku import Sheet, Sudoku, allowed_digits, dig, full_grid, solutions
+from verl_mas.environments.sudoku import Sheet, Sudoku, allowed_digits, dig, full_grid, place, solutions
 
 
 @pytest.mark.parametrize("size", [4, 9])
@@ -44,16 +44,16 @@ def test_digging_stops_where_a_second_solution_would_begin():
 def test_a_wrong_digit_can_be_written_over_and_a_printed_one_cannot():
     puzzle = Sudoku.generate(0)
     cell = puzzle.cells.index(0)
-    place = f"{'abcd'[cell // 4]}{cell % 4 + 1}"
+    name = place(cell, 4)
     right = puzzle.sheet.solution[cell]
-    wrong = next(int(a[2]) for a in puzzle.legal_actions() if a[:2] == place and int(a[2]) != right)
-    assert puzzle.step(f"{place}{wrong}") and puzzle.distance() == puzzle.initial_distance
-    assert puzzle.step(f"{place}{right}") and puzzle.distance() == puzzle.initial_distance - 1
+    wrong = next(int(a[2]) for a in puzzle.legal_actions() if a[:2] == name and int(a[2]) != right)
+    assert puzzle.step(f"{name}{wrong}") and puzzle.distance() == puzzle.initial_distance
+    assert puzzle.step(f"{name}{right}") and puzzle.distance() == puzzle.initial_distance - 1
     printed = next(i for i, digits in enumerate(puzzle.sheet.allowed) if not digits)
     before = puzzle.render()
     for digit in range(1, 5):
-        assert not puzzle.step(f"{'abcd'[printed // 4]}{printed % 4 + 1}{digit}")
-    assert not puzzle.step("i99")
+        assert not puzzle.step(f"{place(printed, 4)}{digit}")
+    assert not puzzle.step("iI9")
     assert puzzle.render() == before
 
 
@@ -61,8 +61,8 @@ def test_the_compact_text_names_every_open_cell_what_is_in_it_and_what_its_peers
     cells = [2, 0, 0, 1, 4, 1, 0, 2, 0, 4, 2, 3, 3, 2, 1, 4]
     solution = (2, 3, 4, 1, 4, 1, 3, 2, 1, 4, 2, 3, 3, 2, 1, 4)
     puzzle = Sudoku(Sheet(4, solution, allowed_digits(cells, 4)), cells, 4, 4)
-    assert puzzle.compact() == "a2 .3 a3 .34 b3 .3 c1 .1"
-    assert puzzle.step("a34")
-    assert puzzle.compact() == "a2 .3 a3 434 b3 .3 c1 .1"
-    assert puzzle.step("a33")
-    assert puzzle.compact() == "a2 . a3 334 b3 . c1 .1"
+    assert puzzle.compact() == "aBOc aCOcd bCOc cAOa"
+    assert puzzle.step("aC4")
+    assert puzzle.compact() == "aBOc aCDcd bCOc cAOa"
+    assert puzzle.step("aC3")
+    assert puzzle.compact() == "aBO aCCcd bCO cAOa"

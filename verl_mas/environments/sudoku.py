@@ -11,7 +11,9 @@ from verl_mas.environments.puzzle import TRAIN, Puzzle, belongs, puzzles, stream
 from verl_mas.errors import ConfigError
 
 EMPTY = "."
-_ROWS = "abcdefghi"
+_ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"
+# Of the digits in `compact`; 0 is an empty cell.
+_LETTERS = "o" + _ROWS
 _SIGNS = (EMPTY + "123456789").encode().ljust(256)
 _BLANKS = {4: 9, 9: 45}
 
@@ -21,10 +23,6 @@ def _peers(size: int) -> tuple[tuple[int, ...], ...]:
     box = math.isqrt(size)
     zones = [(i // size, size + i % size, 2 * size + i // size // box * box + i % size // box) for i in range(size**2)]
     return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
-
-
-def _name(cell: int, size: int) -> str:
-    return f"{_ROWS[cell // size]}{cell % size + 1}"
 
 
 _PEERS = {size: _peers(size) for size in _BLANKS}
@@ -108,6 +106,11 @@ class Sheet:
     allowed: tuple[frozenset[int], ...]
 
 
+def place(cell: int, size: int) -> str:
+    """The row and the column of a cell."""
+    return _ROWS[cell // size] + _COLUMNS[cell % size]
+
+
 def allowed_digits(cells: list[int], size: int) -> tuple[frozenset[int], ...]:
     digits = frozenset(range(1, size + 1))
     return tuple(
@@ -123,10 +126,10 @@ class Sudoku(Puzzle):
     name = "sudoku"
     rules = (
         f"Fill the empty cells ({EMPTY}) so that every row, column and box holds every digit once. "
-        "Rows are a, b, c, ... from the top, columns 1, 2, 3, ... from the left. Printed digits stay."
+        "Rows are a, b, c, ... from the top, columns A, B, C, ... from the left. Printed digits stay."
     )
-    action_help = "row, column and digit: b34 writes a 4 into row b, column 3"
-    action_pattern = re.compile("[a-i][1-9][1-9]")
+    action_help = "row, column and digit: bC4 writes a 4 into row b, column C"
+    action_pattern = re.compile("[a-i][A-I][1-9]")
 
     def __init__(self, sheet: Sheet, cells: list[int], wrong: int, initial_distance: int):
         self.sheet, self.cells, self.wrong, self.initial_distance = sheet, cells, wrong, initial_distance
@@ -153,12 +156,12 @@ class Sudoku(Puzzle):
     def legal_actions(self) -> list[str]:
         size = self.sheet.size
         return [
-            f"{_name(cell, size)}{digit}" for cell, digits in enumerate(self.sheet.allowed) for digit in sorted(digits)
+            f"{place(cell, size)}{digit}" for cell, digits in enumerate(self.sheet.allowed) for digit in sorted(digits)
         ]
 
     def step(self, action: str) -> bool:
         size = self.sheet.size
-        row, column, digit = _ROWS.index(action[0]), int(action[1]) - 1, int(action[2])
+        row, column, digit = _ROWS.index(action[0]), _COLUMNS.index(action[1]), int(action[2])
         cell = row * size + column
         if max(row, column) >= size or digit not in self.sheet.allowed[cell]:
             return False
@@ -180,14 +183,15 @@ class Sudoku(Puzzle):
         return "\n".join(" ".join(text[start : start + size]) for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """For every cell to fill its name, then what is written there and the digits that no peer holds."""
+        """For every cell to fill a word of letters, which a tokenizer keeps whole: its row and column, what is written
+        there, and the digits that no peer holds."""
         cells, size = self.cells, self.sheet.size
-        words: list[str] = []
+        words = []
         for cell, digits in enumerate(self.sheet.allowed):
             if digits:
                 held = {cells[peer] for peer in _PEERS[size][cell]}
-                left = "".join(map(str, sorted(digits - held)))
-                words += _name(cell, size), f"{cells[cell] or EMPTY}{left}"
+                left = "".join(_LETTERS[digit] for digit in sorted(digits - held))
+                words.append(place(cell, size) + _LETTERS[cells[cell]].upper() + left)
         return " ".join(words)
 
     def key(self) -> tuple:
