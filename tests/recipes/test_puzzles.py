@@ -70,7 +70,7 @@ def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
 
 
 @pytest.mark.parametrize(
-    ("puzzle", "size"), [("plan_path", {"size": 4}), ("sokoban", {"size": 5}), ("sudoku", {"size": 4, "blanks": 6})]
+    ("puzzle", "size"), [("plan_path", {"size": 4}), ("sokoban", {"size": 6}), ("sudoku", {"size": 4, "blanks": 6})]
 )
 def test_what_a_tiny_model_is_taught_fits_the_laptop_recipe(puzzle, size, tmp_path):
     config = composed("+platform=cpu", "+mas=planner_executor", f"+{puzzle}=laptop")
