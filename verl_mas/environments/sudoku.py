@@ -11,6 +11,7 @@ from verl_mas.environments.puzzle import TRAIN, Puzzle, belongs, puzzles, stream
 from verl_mas.errors import ConfigError
 
 EMPTY = "."
+# Tokenizers take digits one by one; a cell of two letters can be a token.
 _ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"
 # Of the digits in `compact`; 0 is an empty cell.
 _LETTERS = "o" + _ROWS
