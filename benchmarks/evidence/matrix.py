@@ -1,4 +1,4 @@
-"""What is run: the arms of the three experiments, and in which order.
+"""What is run: the arms of the experiments, and in which order.
 
 Every arm samples the same number of replies a prompt and prompts a turn: 8 candidates of one act, or 8 sessions; the
 single agent acts once a turn instead of twice, so it gets twice the boards.
@@ -18,10 +18,11 @@ STEPS = 20
 BOARDS = 8
 K = 8
 # Held-out boards of higher numbers than any that settings were chosen on.
-FIRST_TEST, TEST_BOARDS = 100_000, 200
-WARM_UP = (
-    *("--practice", "min_distance=5", "--noise", "0.65"),
-    *("--args", "moves=1", "--warm-up", "steps=900"),
+START = (
+    *("--test", "200", "--first-test", "100000"),
+    *("--practice", "min_distance=5", "--noise", "0.65", "--args", "moves=1"),
+    *("--warm-up", "steps=900", "batch=128", "learning_rate=2e-3", "lessons=300000"),
+    *("hidden=64", "layers=2", "vocabulary=1024"),
 )
 # Cells a side.
 SIZE, LARGER = 4, (5, 6)

@@ -21,7 +21,6 @@ from benchmarks.evidence.matrix import (
     SIZE_ARMS,
     SPARSE_ARMS,
     TOGETHER,
-    Arm,
     Training,
     pieces,
     uneven,
@@ -83,7 +82,7 @@ def write(page: Path, results: Results) -> None:
     text = page.read_text()
     sections = {
         "dense": learning(results, DENSE_ARMS, figures / "dense.png"),
-        "sparse": learning(results, SPARSE_ARMS, figures / "sparse.png"),
+        "sparse": learning(results, SPARSE_ARMS, figures / "sparse.png", ("dense", DENSE_ARMS)),
         "sizes": learning(results, (DENSE_ARMS[0], *SIZE_ARMS), figures / "sizes.png"),
         "uneven": unevenness(results, figures / "uneven.png"),
         "roles": roles(results),
@@ -102,29 +101,44 @@ def between(text: str, name: str, content: str) -> str:
     return f"{before}{start}{content}\n{end}{after}"
 
 
-def learning(results: Results, arms: Sequence[Training], figure: Path) -> str:
-    """E1: before and after, what was sampled, and the difference from the first arm on the same seeds."""
+def learning(
+    results: Results,
+    arms: Sequence[Training],
+    figure: Path,
+    other: tuple[str, Sequence[Training]] = ("", ()),
+) -> str:
+    """E1: before and after, what was sampled, and the difference on the same seeds: from the first arm, and from the
+    same arm in some `other` way."""
     base = arms[0].name
-    header = f"| arm | seeds | untrained | trained | less `{base}`, paired | replies a run |"
+    way, others = other
+    columns = ["arm", "seeds", "untrained", "trained", f"less `{base}`, paired", "replies a run"]
     lines = []
-    for arm in arms:
+    for place, arm in enumerate(arms):
         trained = results.over_seeds(arm.name, last)
         if trained is None:
             continue
-        difference = results.paired(arm.name, base) if arm.name != base else []
         cells = [
             f"`{arm.name}`",
             trained.seeds,
             results.over_seeds(arm.name, first),
             trained,
-            mean(difference) if difference else "",
+            _difference(results, arm.name, base),
+            *([_difference(results, arm.name, others[place].name)] if others else []),
             f"{fmean(map(replies, results.of(arm.name))):,.0f}",
         ]
         lines.append(_line(cells))
+    if others:
+        columns.insert(-1, f"less the same, {way}, paired")
     if not lines:
         return "Not yet run."
     _draw_learning(results, arms, figure)
-    return "\n".join([header, "|---" * 6 + "|", *lines, "", f"![success by step]({FIGURES}/{figure.name})"])
+    head = [_line(columns), "|---" * len(columns) + "|"]
+    return "\n".join([*head, *lines, "", f"![success by step]({FIGURES}/{figure.name})"])
+
+
+def _difference(results: Results, arm: str, other: str) -> Mean | str:
+    found = results.paired(arm, other) if arm != other else []
+    return mean(found) if found else ""
 
 
 def replies(run: dict[str, Any]) -> float:
@@ -183,8 +197,8 @@ def roles(results: Results) -> str:
     for label, arm in ROLES.items():
         trained = results.over_seeds(arm, last)
         if trained is not None:
-            difference = results.paired(arm, KEPT) if arm not in (KEPT, TOGETHER) else []
-            cells = [label, trained.seeds, trained, mean(difference) if difference else "", _by_seed(results.of(arm))]
+            difference = _difference(results, arm, KEPT) if arm != TOGETHER else ""
+            cells = [label, trained.seeds, trained, difference, _by_seed(results.of(arm))]
             lines.append(_line(cells))
     if not lines:
         return "Not yet run."
@@ -212,7 +226,7 @@ def _line(cells: Sequence[Any]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _draw_learning(results: Results, arms: Sequence[Arm], figure: Path) -> None:
+def _draw_learning(results: Results, arms: Sequence[Training], figure: Path) -> None:
     pyplot = _pyplot()
     canvas, axes = pyplot.subplots(figsize=(7.5, 4.5), layout="constrained")
     for arm in arms:
@@ -221,7 +235,7 @@ def _draw_learning(results: Results, arms: Sequence[Arm], figure: Path) -> None:
             continue
         steps = list(runs[0]["success"])
         means = [mean([run["success"][step] for run in runs]) for step in steps]
-        dashed = "--" if isinstance(arm, Training) and arm.workflow == ALONE else "-"
+        dashed = "--" if arm.workflow == ALONE else "-"
         axes.errorbar(
             [int(step) for step in steps],
             [found.value for found in means],

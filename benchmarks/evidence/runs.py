@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence.matrix import (
-    FIRST_TEST,
+    ARMS,
     PER_ROLE,
     ROOT,
     SETTINGS,
     SIZE,
+    START,
     STEPS,
     TEAM,
-    TEST_BOARDS,
-    WARM_UP,
     Arm,
     Evaluation,
     Piece,
@@ -59,8 +58,9 @@ def finished(piece: Piece) -> bool:
 def settings_of(arm: Arm) -> list[str]:
     """What decides an arm's numbers, besides the seed; without the place of this folder."""
     if isinstance(arm, Evaluation):
-        return [*SETTINGS, *(f"{role}={source}/{policy}" for role, (source, policy) in arm.roles.items())]
-    settings = (arm.workflow, f"size={arm.size}", *WARM_UP, *SETTINGS, *arm.overrides)
+        played = (f"{role}={source}/{policy}" for role, (source, policy) in arm.roles.items())
+        return [*SETTINGS, *played, *(setting for name in arm.needs for setting in (name, *settings_of(ARMS[name])))]
+    settings = (arm.workflow, f"size={arm.size}", *START, *SETTINGS, *arm.overrides)
     return [setting.replace(f"{ROOT}/", "") for setting in settings]
 
 
@@ -77,20 +77,16 @@ class Runner:
     _starts: defaultdict[Path, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def run(self, piece: Piece) -> None:
-        began = time.time()
         arm = piece.arm
         found = self._evaluate(piece, arm) if isinstance(arm, Evaluation) else self._train(piece, arm)
-        seconds = round(time.time() - began)
-        result = {"arm": arm.name, "seed": piece.seed, "settings": settings_of(arm), "seconds": seconds, **found}
+        result = {"arm": arm.name, "seed": piece.seed, "settings": settings_of(arm), **found}
         RESULTS.mkdir(exist_ok=True)
         result_of(piece).write_text(json.dumps(result) + "\n")
 
     def _train(self, piece: Piece, arm: Training) -> dict[str, Any]:
-        # Weights exported from an earlier run would be evaluated in place of these.
-        shutil.rmtree(RUNS / piece.key, ignore_errors=True)
+        _forget(piece)
         start = self._start(arm.workflow, piece.seed, arm.size)
-        began = time.time()
-        steps = self._main_ppo(
+        steps, seconds = self._main_ppo(
             piece,
             (
                 f"+mas={arm.workflow}",
@@ -102,7 +98,7 @@ class Runner:
                 *arm.overrides,
             ),
         )
-        return {"seconds": round(time.time() - began), **numbers(steps)}
+        return {"seconds": seconds, **numbers(steps)}
 
     def _evaluate(self, piece: Piece, arm: Evaluation) -> dict[str, Any]:
         models = {
@@ -110,10 +106,11 @@ class Runner:
             for role, (name, policy) in arm.roles.items()
         }
         start = self._start(TEAM, piece.seed)
-        steps = self._main_ppo(piece, (f"+mas={TEAM}", *SETTINGS, *files(start), *weights(models, start)))
-        return {"success": success(steps)}
+        steps, seconds = self._main_ppo(piece, (f"+mas={TEAM}", *SETTINGS, *files(start), *weights(models, start)))
+        return {"seconds": seconds, "success": success(steps)}
 
-    def _main_ppo(self, piece: Piece, overrides: Sequence[str]) -> list[Step]:
+    def _main_ppo(self, piece: Piece, overrides: Sequence[str]) -> tuple[list[Step], int]:
+        """What the run logged, and how many seconds it took."""
         folder = RUNS / piece.key
         folder.mkdir(parents=True, exist_ok=True)
         metrics = folder / "metrics.jsonl"
@@ -124,23 +121,23 @@ class Runner:
             f"trainer.default_local_dir={folder}/checkpoints",
             "trainer.resume_mode=disable",
         ]
+        began = time.time()
         self._call(command, folder / "log.txt", VERL_FILE_LOGGER_PATH=str(metrics))
-        return read_steps(metrics)
+        return read_steps(metrics), round(time.time() - began)
 
     def _start(self, workflow: str, seed: int, size: int = SIZE) -> Path:
-        """Boards and the warmed-up model that all arms of a seed, workflow and size start from; timed apart."""
+        """Boards and the warmed-up model that all arms of a seed, workflow and size start from."""
         folder = RUNS / f"start-{workflow}-{size}-{seed}"
         done = folder / "done"
         with self._starts[folder]:
-            if not done.exists():
-                began = time.time()
-                options = ("--workflow", workflow, "--seed", str(seed), "--size", f"size={size}", *WARM_UP)
-                boards = ("--test", str(TEST_BOARDS), "--first-test", str(FIRST_TEST))
-                folder.mkdir(parents=True, exist_ok=True)
+            options = ("--workflow", workflow, "--seed", str(seed), "--size", f"size={size}", *START)
+            if not done.exists() or done.read_text() != " ".join(options):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
                 main = "import sys; from verl_mas.cli import main; sys.exit(main())"
-                command = [sys.executable, "-c", main, "puzzle", "plan_path", "--out", str(folder), *boards, *options]
+                command = [sys.executable, "-c", main, "puzzle", "plan_path", "--out", str(folder), *options]
                 self._call(command, folder / "log.txt")
-                done.write_text(f"{time.time() - began:.0f}\n")
+                done.write_text(" ".join(options))
         return folder
 
     def _exported(self, trained: Piece, policy: str) -> Path:
@@ -163,6 +160,14 @@ class Runner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+
+
+def _forget(piece: Piece) -> None:
+    """What was made of an earlier run of this piece: its weights, and the evaluations of them."""
+    shutil.rmtree(RUNS / piece.key, ignore_errors=True)
+    for arm in ARMS.values():
+        if piece.arm.name in arm.needs:
+            result_of(Piece(arm, piece.seed)).unlink(missing_ok=True)
 
 
 def files(start: Path) -> tuple[str, str]:

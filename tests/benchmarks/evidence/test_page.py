@@ -38,6 +38,13 @@ def test_the_table_of_arms_has_intervals_over_seeds_and_paired_differences(page,
     assert (tmp_path / "dense.png").exists() and "team_grpo" not in table
 
 
+def test_the_table_of_sparse_arms_has_the_difference_from_their_dense_ones(page, results, tmp_path):
+    results.runs["agent_grpo_sparse"] = {0: run(0.5, 0.6), 1: run(0.5, 0.5)}
+    table = page.learning(results, page.SPARSE_ARMS, tmp_path / "sparse.png", ("dense", page.DENSE_ARMS))
+    assert "less the same, dense, paired | replies a run |" in table
+    assert "| `agent_grpo_sparse` | 2 | 0.500 ± 0.000 | 0.550 ± 0.635 |  | -0.100 ± 0.000 | 3,000 |" in table
+
+
 def test_the_table_of_gradients_has_the_lemmas_factor_and_the_measured_one(page, results, tmp_path):
     table = page.unevenness(results, tmp_path / "uneven.png")
     row = "| x 10 | `team_grpo` | 1 | planner | 9.00 | 9.00 | 0.000 | 0.600 |"

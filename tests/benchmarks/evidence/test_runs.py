@@ -92,14 +92,31 @@ def test_a_result_of_other_settings_stops_the_runner(evidence, runs, commands):
         runs.finished(piece)
 
 
-def test_a_training_that_is_repeated_leaves_no_weights_of_the_first(evidence, runs, commands):
+def test_a_training_that_is_repeated_leaves_neither_weights_of_the_first_nor_evaluations_of_them(
+    evidence, runs, commands
+):
     matrix = evidence("matrix")
-    piece = matrix.Piece(matrix.ARMS["at_grpo_per_role"], 0)
+    piece, other = (matrix.Piece(matrix.ARMS["at_grpo_per_role"], seed) for seed in (0, 1))
     old = runs.RUNS / piece.key / "planner-hf" / "config.json"
-    old.parent.mkdir(parents=True)
-    old.touch()
+    kept, swapped, elsewhere = (
+        runs.result_of(matrix.Piece(matrix.ARMS[name], seed))
+        for name, seed in (("roles_kept", 0), ("roles_swapped", 0), ("roles_kept", other.seed))
+    )
+    for file in (old, kept, swapped, elsewhere):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     runs.Runner().run(piece)
-    assert not old.exists()
+    assert not old.exists() and not kept.exists() and not swapped.exists() and elsewhere.exists()
+
+
+def test_a_model_of_an_earlier_warm_up_is_made_again(evidence, runs, commands, monkeypatch):
+    matrix = evidence("matrix")
+    piece = matrix.Piece(matrix.ARMS["at_grpo_shared"], 0)
+    runs.Runner().run(piece)
+    monkeypatch.setattr(runs, "START", (*runs.START, "batch=64"))
+    runs.result_of(piece).unlink()
+    runs.Runner().run(piece)
+    assert sum("puzzle" in command for command in commands.seen) == 2
 
 
 def test_numbers_are_a_value_a_step_without_the_validation_before_training(runs, monkeypatch):
