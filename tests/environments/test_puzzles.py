@@ -181,6 +181,7 @@ def test_actions_survive_rendering_and_nothing_else_is_read_as_actions(name, siz
     plan = puzzle.legal_actions()[:2]
     assert codec.parse(codec.render(plan)) == plan
     close = f"<{tag}>{{}}</{tag}>" if tag else "{}"
+    assert codec.parse(close.format(plan)) == plan
     many = "".join([plan[0]] * 4)
     for body in ("", "please", plan[0] + "?", "x" + plan[0], many):
         assert isinstance(codec.parse(close.format(body)), Malformed)
@@ -208,6 +209,9 @@ def test_a_row_of_a_dataset_gives_its_board_back():
         ("sokoban", TRAIN, {"size": 5, "min_distance": 99}, "smaller min_distance"),
         ("sudoku", TRAIN, {"size": 6}, "size 4 or 9"),
         ("sudoku", TRAIN, {"blanks": 0}, "1 or more"),
+        ("sudoku", TRAIN, {"blanks": 3.5}, "of type int"),
+        ("sokoban", TRAIN, {"min_distance": 0}, "1 or more"),
+        ("sokoban", TRAIN, {"walls": True}, "of type float"),
         ("plan_pth", TRAIN, {}, "did you mean 'plan_path'"),
     ],
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_mas.arguments import check_count, check_noise, pairs, say_loss
 from verl_mas.data import arithmetic, sources
 from verl_mas.data.prepare import Prepared
 from verl_mas.data.rows import Item, first_of_each, math_item, search_item
@@ -27,6 +28,10 @@ INVENTED = WarmUp(steps=1_600, batch=64, learning_rate=4e-3, lessons=30_000, voc
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:
     options = _parser().parse_args(argv)
+    for option, count in vars(options).items():
+        if option.endswith("_rows"):
+            check_count(f"--{option.replace('_', '-')}", count)
+    check_noise(getattr(options, "noise", None))
     prepared = options.prepare(options, load)
     manifest = prepared.write(options.out)
     sys.stdout.write(json.dumps(manifest, indent=2) + "\n")
@@ -98,7 +103,7 @@ class _Reading:
 
     def __init__(self, make: Callable[[Mapping[str, Any], int, str], Item], load: Loader, options: argparse.Namespace):
         self._make, self._load, self._options = make, load, options
-        self._revisions = _pairs(options.revision, "--revision SET=HASH")
+        self._revisions = pairs(options.revision, "--revision SET=HASH")
         self._sources: dict[str, Mapping[str, Any]] = {}
 
     def all(self, train: tuple[PublicSet, ...], test: tuple[PublicSet, ...]) -> tuple[list[Item], list[Item]]:
@@ -110,7 +115,7 @@ class _Reading:
                 way_out=f"known: {', '.join(one.name for one in (*train, *test))}",
             )
         files = {"train": self._options.train} if self._options.train else {}
-        tests = {name: Path(path) for name, path in _pairs(self._options.test, "--test NAME=FILE").items()}
+        tests = {name: Path(path) for name, path in pairs(self._options.test, "--test NAME=FILE").items()}
         return (
             self._files(files) if files else self._public(train),
             self._files(tests) if tests else self._public(test),
@@ -141,16 +146,6 @@ class _Reading:
             }
             items += [self._make(row, number, one.name) for number, row in enumerate(rows)]
         return items
-
-
-def _pairs(given: list[str], form: str) -> dict[str, str]:
-    pairs = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise ConfigError(f"{text!r}", rule=f"the form is {form}", way_out="write the name, '=' and the value")
-        pairs[name] = value
-    return pairs
 
 
 def _invented(options: argparse.Namespace, load: Loader) -> Prepared:
@@ -203,12 +198,5 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
 
 def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson], setting: WarmUp) -> None:
     """The tiny model of a laptop variant, in `model` beside the data."""
-    if not 0 <= options.noise < 1:
-        raise ConfigError(f"--noise {options.noise}", rule="it is a share, from 0 to less than 1", way_out="0.25")
-    given = {"seed": str(options.seed)} | _pairs(options.warm_up, "--warm-up NAME=VALUE")
-    warm_up(options.out / "model", lessons, setting.changed(given), _report)
-
-
-def _report(step: int, loss: float) -> None:
-    if step % 100 == 0:
-        sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
+    given = {"seed": str(options.seed)} | pairs(options.warm_up, "--warm-up NAME=VALUE")
+    warm_up(options.out / "model", lessons, setting.changed(given), say_loss)

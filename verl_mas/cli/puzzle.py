@@ -6,31 +6,34 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import yaml
-
+from verl_mas.arguments import check_count, check_noise, say_loss, values
+from verl_mas.config.schema import WorkflowSpec
 from verl_mas.environments.boards import board, row
 from verl_mas.environments.demonstrations import lessons
 from verl_mas.environments.play import COMPACT, Play
 from verl_mas.environments.puzzle import TEST, TRAIN, puzzles
 from verl_mas.environments.warm_up import WarmUp, warm_up
 from verl_mas.errors import ConfigError
-from verl_mas.workflow.base import find
+from verl_mas.workflow.base import find, resolve
 
 
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
-    size = pairs(options.size)
-    practice = size | pairs(options.practice)
-    setting = WarmUp(seed=options.seed).changed(pairs(options.warm_up))
+    check_count("--train", options.train)
+    check_count("--test", options.test)
+    check_noise(options.noise)
+    size = values(options.size)
+    practice = size | values(options.practice)
+    setting = WarmUp(seed=options.seed).changed(values(options.warm_up))
+    workflow = tiny_workflow(options.workflow, values(options.args))
     folder = Path(options.out)
     write_boards(folder / "train.parquet", options.puzzle, practice, TRAIN, options.train, options.seed * options.train)
     write_boards(folder / "test.parquet", options.puzzle, size, TEST, options.test, options.first_test)
     if options.noise is not None:
-        workflow = tiny_workflow(options.workflow, pairs(options.args))
         source = lessons(workflow, options.puzzle, practice, noise=options.noise, seed=options.seed)
-        warm_up(folder / "model", source, setting, _report)
+        warm_up(folder / "model", source, setting, say_loss)
     sys.stdout.write(f"{folder}\n")
     return 0
 
@@ -49,22 +52,9 @@ def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
     kind = find(name)
     if not issubclass(kind, Play):
         raise ConfigError(f"workflow {name}", rule="demonstrations are for puzzles", way_out="planner_executor")
-    workflow = kind(**{"text": COMPACT, **args})
+    workflow = resolve(WorkflowSpec(name, args={"text": COMPACT, **args}))
     workflow.check()
-    return workflow
-
-
-def pairs(texts: list[str]) -> dict[str, Any]:
-    """`size=4 walls=0.2` as a mapping."""
-    for text in texts:
-        if "=" not in text:
-            raise ConfigError(f"{text!r}", rule="a setting is written name=value", way_out="size=4")
-    return {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in texts)}
-
-
-def _report(step: int, loss: float) -> None:
-    if step % 100 == 0:
-        sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
+    return cast(Play, workflow)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from verl_mas.cli.puzzle import pairs
+from verl_mas.arguments import check_count, values
 from verl_mas.environments.puzzle import TEST, TRAIN
 from verl_mas.environments.reasoning_gym import rows
 
@@ -15,7 +15,9 @@ def main(argv: list[str]) -> int:
     import pandas
 
     options = _parser().parse_args(argv)
-    folder, config = Path(options.out), pairs(options.config)
+    check_count("--train", options.train)
+    check_count("--test", options.test)
+    folder, config = Path(options.out), values(options.config)
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in ((TRAIN, options.train), (TEST, options.test)):
         made = rows(options.task, count, split, options.seed, config)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from verl_mas.environments.puzzle import Puzzle
 from verl_mas.workflow.codecs import Malformed, Tag
+from verl_mas.workflow.codecs.actions import WRAPPING
 from verl_mas.workflow.codecs.base import checked
 
 
 @dataclass(frozen=True)
 class Actions:
-    """1 to `at_most` actions of a puzzle. Blanks and commas between them are fine, anything else is not."""
+    """1 to `at_most` actions of a puzzle. Blanks, commas, brackets and quotes between them are fine: a printed list is
+    a list. Anything else is not."""
 
     puzzle: type[Puzzle]
     at_most: int
@@ -32,7 +34,7 @@ class Actions:
         body = Tag(self.tag).parse(text) if self.tag else text
         if isinstance(body, Malformed):
             return body
-        pattern = self.puzzle.action_pattern
+        pattern, body = self.puzzle.action_pattern, WRAPPING.sub(" ", body)
         if not re.fullmatch(rf"\s*(?:{pattern.pattern}[\s,]*)+", body):
             return Malformed(f"{body[:40]!r} is not a list of actions")
         actions = pattern.findall(body)

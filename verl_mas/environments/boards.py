@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 # Importing a puzzle registers it.
 from verl_mas.environments import plan_path, sokoban, sudoku  # noqa: F401
@@ -27,7 +28,23 @@ def board(name: str, seed: int, split: str, size: Mapping[str, Any]) -> Puzzle:
                 rule=f"the size of {name} is set by the arguments of its `generate`",
                 way_out=nearest(key, known),
             )
+        _check_type(kind, key, size[key])
     return kind.generate(seed, split, **size)
+
+
+def _check_type(kind: type[Puzzle], key: str, value: Any) -> None:
+    wanted = _types(kind)[key]
+    # A whole number is a share, too; yes and no are no numbers.
+    number = numbers.Real if wanted is float else numbers.Integral
+    if isinstance(value, bool) or not isinstance(value, number):
+        raise ConfigError(f"{kind.name} {key}={value!r}", rule=f"it is of type {wanted.__name__}", way_out="a number")
+
+
+@functools.cache
+def _types(kind: type[Puzzle]) -> dict[str, type]:
+    """int or float of every argument, with or without None."""
+    hints = get_type_hints(kind.generate)
+    return {name: (get_args(hints[name]) or (hints[name],))[0] for name in _defaults(kind)}
 
 
 @functools.cache

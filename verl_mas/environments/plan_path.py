@@ -88,6 +88,11 @@ class Board:
     words: str
 
 
+def check_distance(min_distance: int) -> None:
+    if min_distance < 1:
+        raise ConfigError(f"min_distance={min_distance}", rule="a board is unsolved at first", way_out="1 or more")
+
+
 @puzzles.register("plan_path")
 class PlanPath(Puzzle):
     __slots__ = ("at", "board", "initial_distance")
@@ -109,6 +114,7 @@ class PlanPath(Puzzle):
     ) -> PlanPath:
         """A board whose start is at least `min_distance` moves from the goal."""
         check_share("walls", walls)
+        check_distance(min_distance)
         if not 2 <= size <= _LARGEST:
             raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", way_out="a size in that range")
         rng = stream(cls.name, seed, split)

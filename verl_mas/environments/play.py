@@ -54,8 +54,10 @@ class Play(Workflow):
                     f"mas.workflow.args.{name}={value}", rule="it names one of a few ways", way_out=", ".join(known)
                 )
         for name, number in (("max_turns", self.max_turns), ("moves", self.moves)):
-            if number < 1:
-                raise ConfigError(f"mas.workflow.args.{name}={number}", rule="it is at least 1", way_out="leave it out")
+            if not isinstance(number, int) or number < 1:
+                raise ConfigError(
+                    f"mas.workflow.args.{name}={number}", rule="a whole number, at least 1", way_out="leave it out"
+                )
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         """The puzzle after every agent has acted once, each by `await choose(agent, puzzle, prompt)`."""

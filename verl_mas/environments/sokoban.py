@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from verl_mas.environments.plan_path import FREE, MOVES, WALL, check_share, neighbours, offset, place
+from verl_mas.environments.plan_path import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
 from verl_mas.environments.puzzle import TRAIN, Puzzle, belongs, puzzles, stream
 from verl_mas.errors import ConfigError
 
@@ -91,6 +91,7 @@ class Sokoban(Puzzle):
     ) -> Sokoban:
         """A room of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
         check_share("walls", walls)
+        check_distance(min_distance)
         inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
         _check_states(size, boxes, len(inside) - round(walls * len(inside)))
         rng = stream(cls.name, seed, split)

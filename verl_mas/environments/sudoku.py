@@ -162,6 +162,8 @@ class Sudoku(Puzzle):
 
     def step(self, action: str) -> bool:
         size = self.sheet.size
+        if not self.action_pattern.fullmatch(action):
+            return False
         row, column, digit = _ROWS.index(action[0]), _COLUMNS.index(action[1]), int(action[2])
         cell = row * size + column
         if max(row, column) >= size or digit not in self.sheet.allowed[cell]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -39,6 +40,17 @@ class WarmUp:
     seed: int = 0
     # A folder with a model to be taught on, instead of a new one.
     start: str = ""
+
+    def __post_init__(self):
+        for name in ("hidden", "layers", "steps", "batch", "lessons", "texts", "vocabulary"):
+            self._refuse(name, getattr(self, name) >= 1, "it is at least 1")
+        self._refuse("learning_rate", 0 < self.learning_rate < math.inf, "it is above 0")
+        self._refuse("prompts", 0 <= self.prompts < math.inf, "it is 0 or more")
+        self._refuse("start", not self.start or (Path(self.start) / "config.json").is_file(), "a folder with a model")
+
+    def _refuse(self, name: str, well: bool, rule: str) -> None:
+        if not well:
+            raise ConfigError(f"warm-up {name}={getattr(self, name)}", rule=rule, way_out="leave it out")
 
     def changed(self, given: Mapping[str, Any]) -> WarmUp:
         """With values from the command line."""

@@ -38,7 +38,7 @@ def sparkline(values: list[float], width: int = 40) -> str:
     """The values as bars between their least and their greatest."""
     if not values:
         return ""
-    step = max(1, len(values) // width)
+    step = -(-len(values) // width)
     shown = [sum(part) / len(part) for part in (values[i : i + step] for i in range(0, len(values), step))]
     low, span = min(shown), max(shown) - min(shown) or 1.0
     return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in shown)

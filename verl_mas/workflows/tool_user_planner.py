@@ -14,7 +14,7 @@ from verl_mas.workflow import CodeBlock, Malformed, Reply, workflow
 @workflow("tool_user_planner")
 class ToolUserPlanner(Play):
     """`executor` names the async function that runs code. A program that fails, or prints no action list, costs what
-    a malformed reply costs.
+    a malformed reply costs, less what the right form of the reply is worth.
     """
 
     agents = ("tool_user", "planner")
