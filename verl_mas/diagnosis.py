@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import sys
@@ -128,12 +129,18 @@ def look_at_config(overrides: list[str]) -> Iterator[Finding]:
             yield Finding(what, f"{error.value} ({error.rule})", False, error.way_out)
 
 
-def compose(overrides: Iterable[str]) -> DictConfig:
-    """verl's own config with these overrides, as `python -m verl.trainer.main_ppo` would see it."""
+def compose(arguments: Iterable[str]) -> DictConfig:
+    """verl's own config as `python -m verl.trainer.main_ppo` would see it with these arguments."""
     import verl.trainer
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_argument("--config-name", "-cn", default="ppo_trainer")
+    options, overrides = parser.parse_known_args(list(arguments))
+    if options.config_dir:
+        overrides.append(f"hydra.searchpath=[file://{options.config_dir.resolve()}]")
     folder = str(Path(verl.trainer.__file__).parent / "config")
     with initialize_config_dir(folder, version_base=None):
-        return hydra_compose("ppo_trainer", overrides=list(overrides))
+        return hydra_compose(options.config_name, overrides=overrides)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from verl_mas.cli.check import main
@@ -7,7 +9,7 @@ from verl_mas.errors import ConfigError
 
 TEAM = [
     *("+mas=solver_verifier", "+platform=cpu", "algorithm.adv_estimator=agent_grpo", "data.train_batch_size=8"),
-    *("actor_rollout_ref.model.path=/models/tiny", "actor_rollout_ref.rollout.n=4"),
+    *("actor_rollout_ref.model.path=owner/tiny", "actor_rollout_ref.rollout.n=4"),
     *("actor_rollout_ref.actor.ppo_mini_batch_size=8", "mas.policies={a:{},b:{trainable:false}}"),
     *("mas.agents.solver.policy=a", "mas.agents.verifier.policy=b"),
 ]
@@ -19,7 +21,7 @@ def test_the_team_is_shown_as_a_tree(capsys):
     for part in (
         "solver -> a",
         "verifier -> b, left out of the loss",
-        "a: trained, /models/tiny, served by transformers",
+        "a: trained, owner/tiny, served by transformers",
         "b: frozen",
         "shared: 1 x 1 GPUs, together: a, b",
         "8 tasks x 4 sessions = 32 a step",
@@ -30,6 +32,28 @@ def test_the_team_is_shown_as_a_tree(capsys):
 def test_what_cannot_run_is_refused():
     with pytest.raises(ConfigError, match="acts on policy c"):
         main([*TEAM, "mas.agents.solver.policy=c"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (["actor_rollout_ref.model.path=/nowhere"], "/nowhere"),
+        (["actor_rollout_ref.rollout.name=nonsense"], "rollout.name=nonsense"),
+        (["mas.policies=null", "mas.agents=null", "mas.workflow.name=reasoner_tool_user"], "executor"),
+        (["algorithm.norm_adv_by_std_in_grpo=false"], "mas.advantage.scale=none"),
+    ],
+)
+def test_what_a_run_would_refuse_before_ray_is_refused(changed, said):
+    with pytest.raises(ConfigError, match=said):
+        main([*TEAM, *changed])
+
+
+@pytest.mark.parametrize("option", [["--config-dir", "recipes"], ["--config-dir=recipes"], ["-cd", "recipes"]])
+def test_recipes_are_found_as_main_ppo_finds_them(capsys, monkeypatch, option):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    one = ["+platform=cpu", "+math=shared", "actor_rollout_ref.actor.strategy=fsdp2"]
+    assert main([*option, *one, "++ray_kwargs.ray_init.num_gpus=4", "++ray_kwargs.ray_init.num_cpus=64"]) == 0
+    assert "Qwen/Qwen3-4B" in capsys.readouterr().out
 
 
 def test_an_override_that_does_not_compose_is_refused_with_the_way_out():

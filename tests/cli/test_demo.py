@@ -15,25 +15,32 @@ def asked(monkeypatch, tmp_path) -> list:
     monkeypatch.chdir(tmp_path)
     for demo_ in (letters, plan_path):
         name = demo_.__name__.rpartition(".")[2]
-        monkeypatch.setattr(demo_, "run", lambda overrides, console, name=name: calls.append((name, overrides)))
+        monkeypatch.setattr(demo_, "run", lambda overrides, _, fresh, name=name: calls.append((name, overrides, fresh)))
     return calls
 
 
 @pytest.mark.parametrize("argv, name", [([], "plan_path"), (["plan_path"], "plan_path"), (["letters"], "letters")])
 def test_the_team_is_the_default(asked, argv, name):
     assert demo.main(argv) == 0
-    assert asked == [(name, [])]
+    assert asked == [(name, [], False)]
 
 
 def test_overrides_are_passed_on(asked):
-    for argv in (["--fresh", "+x=1"], ["trainer.total_training_steps=2", "+x=1"]):
-        demo.main(argv)
-        assert asked.pop() == ("plan_path", argv)
+    demo.main(["trainer.total_training_steps=2", "+x=1"])
+    assert asked.pop() == ("plan_path", ["trainer.total_training_steps=2", "+x=1"], False)
+
+
+@pytest.mark.parametrize("argv", [["--fresh", "+x=1"], ["+x=1", "--fresh"], ["plan_path", "--fresh", "+x=1"]])
+def test_fresh_may_stand_anywhere(asked, argv):
+    demo.main(argv)
+    assert asked.pop() == ("plan_path", ["+x=1"], True)
 
 
 def test_an_unknown_demo_names_the_known_ones(asked):
     with pytest.raises(ConfigError, match="did you mean 'letters'"):
         demo.main(["leters"])
+    with pytest.raises(ConfigError, match="one of the demos"):
+        demo.main([""])
 
 
 def test_outside_a_clone_it_says_so(monkeypatch, tmp_path):
@@ -43,7 +50,7 @@ def test_outside_a_clone_it_says_so(monkeypatch, tmp_path):
 
 
 def test_ctrl_c_is_no_crash(asked, monkeypatch, capsys):
-    def interrupt(overrides, console):
+    def interrupt(overrides, console, *, fresh):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demos.letters, "run", interrupt)

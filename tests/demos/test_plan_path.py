@@ -27,9 +27,9 @@ def demo(monkeypatch, tmp_path):
         pointer.write_text(str(run.steps_in_all))
         return run.steps()
 
-    def call(*argv: str) -> str:
+    def call(*argv: str, fresh: bool = False) -> str:
         shown = io.StringIO()
-        plan_path.run(list(argv), Console(file=shown, width=200))
+        plan_path.run(list(argv), Console(file=shown, width=200), fresh=fresh)
         return shown.getvalue()
 
     root = Path(__file__).parents[2]
@@ -56,8 +56,15 @@ def test_before_and_after_are_shown_with_intervals_sessions_and_a_picture(demo, 
 def test_the_bar_goes_as_far_as_the_run(demo):
     demo("trainer.total_training_steps=7")
     assert demo.trained[0].steps_in_all == 7 and demo.trained[0].overrides[-1] == "trainer.total_training_steps=7"
-    demo("--fresh")
+    demo(fresh=True)
     assert demo.trained[1].steps_in_all > 7
+
+
+@pytest.mark.parametrize("steps", ["ten", "0", "-1", ""])
+def test_a_number_of_steps_that_is_none_is_refused_before_the_warm_up(demo, monkeypatch, steps):
+    monkeypatch.setattr(plan_path, "_warm_up", lambda *_: pytest.fail("warmed up"))
+    with pytest.raises(ConfigError, match="at least 1"):
+        demo(f"trainer.total_training_steps={steps}")
 
 
 def test_it_goes_on_from_a_checkpoint_and_trains_no_more_when_it_is_done(demo):

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from verl_mas.config.load import load
+from verl_mas.diagnosis import compose
 from verl_mas.errors import ConfigError
-from verl_mas.trainer.checkpoint import Checkpoints
+from verl_mas.trainer.checkpoint import Checkpoints, what_is_trained
 
 
 class Policy:
@@ -27,7 +29,7 @@ class Policy:
 def saved(tmp_path):
     log = []
     policies = {name: Policy(name, log) for name in ("a", "b")}
-    checkpoints = Checkpoints(policies)
+    checkpoints = Checkpoints(policies, {"estimator": "agent_grpo", "args": {"rounds": 2}}, found_by_itself=True)
     checkpoints.save_checkpoint(str(tmp_path / "global_step_3" / "actor"), None, 3, max_ckpt_to_keep=2)
     return checkpoints, tmp_path / "global_step_3", log
 
@@ -35,7 +37,7 @@ def saved(tmp_path):
 def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kept(saved):
     _, folder, log = saved
     assert log == [("save", "a", 3, 3), ("save", "b", 3, 3)]
-    assert {path.name for path in folder.iterdir()} == {"a", "b", "driver_rng.pt"}
+    assert {path.name for path in folder.iterdir()} == {"a", "b", "driver_rng.pt", "run.json"}
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
@@ -51,3 +53,26 @@ def test_a_checkpoint_of_another_team_is_refused(saved):
     checkpoints.policies = {"a": Policy("a", log), "c": Policy("c", log)}
     with pytest.raises(ConfigError, match="has no policy c; it has a, b"):
         checkpoints.load_checkpoint(str(folder / "actor"))
+
+
+def test_a_run_does_not_go_on_by_itself_from_another_runs_checkpoint(saved):
+    checkpoints, folder, log = saved
+    checkpoints.run = checkpoints.run | {"args": {"rounds": 3}}
+    with pytest.raises(ConfigError, match="trained with args={'rounds': 2}, and this run has {'rounds': 3}") as refused:
+        checkpoints.load_checkpoint(str(folder / "actor"))
+    assert f"trainer.resume_from_path={folder}" in str(refused.value) and len(log) == 2
+    # Asked for by its path.
+    checkpoints.found_by_itself = False
+    checkpoints.load_checkpoint(str(folder / "actor"))
+    assert len(log) == 4
+
+
+def test_what_is_trained_names_what_makes_it_another_run():
+    config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
+    assert what_is_trained(config, load(config.mas)) == {
+        "algorithm.adv_estimator": "agent_grpo",
+        "mas.workflow.name": "solver_verifier",
+        "mas.workflow.args": {},
+        "mas.branch.k": 1,
+        "model.path": {"main": "m"},
+    }

@@ -9,13 +9,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.tree import Tree
 
+from verl_mas.config.callback import checked
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, members, policy_value, pool_shape, settle, updates_per_step
-from verl_mas.config.rules import agents_of, sessions_per_step, validate
+from verl_mas.config.rules import agents_of, sessions_per_step
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.errors import ConfigError
 
-USAGE = "usage: verl-mas check <the overrides you would give python -m verl.trainer.main_ppo>\n"
+USAGE = "usage: verl-mas check <what you would give python -m verl.trainer.main_ppo>\n"
 
 
 def main(argv: list[str]) -> int:
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> int:
         return 0
     config = compose(argv)
     settle(config, load(config.get("mas")))
-    team = validate(config)
+    team = checked(config)
     Console().print(tree(config, team))
     return 0
 
@@ -40,7 +41,7 @@ def compose(overrides: list[str]) -> DictConfig:
         raise ConfigError(
             str(error).splitlines()[0],
             rule="Hydra composes the overrides over verl's configuration",
-            way_out="+ before a key that verl's YAML lacks; see docs/configuration.md",
+            way_out="++ before a key sets it whether or not it is there; see docs/configuration.md",
         ) from error
 
 

@@ -34,11 +34,12 @@ def main(argv: list[str]) -> int:
             "no folder recipes here", rule="a demo trains a recipe of the repository", way_out="use a clone"
         )
     known = [module.name for module in pkgutil.iter_modules(demos.__path__)]
-    name, rest = (argv[0], argv[1:]) if argv and "=" not in argv[0] and argv[0][0] not in "-+~" else (DEFAULT, argv)
+    fresh, argv = "--fresh" in argv, [text for text in argv if text != "--fresh"]
+    name, overrides = (argv[0], argv[1:]) if argv and "=" not in argv[0] else (DEFAULT, argv)
     if name not in known:
         raise ConfigError(f"demo {name!r}", rule="it is one of the demos", way_out=nearest(name, known))
     try:
-        importlib.import_module(f"{demos.__name__}.{name}").run(rest, Console())
+        importlib.import_module(f"{demos.__name__}.{name}").run(overrides, Console(), fresh=fresh)
     except KeyboardInterrupt:
         sys.stderr.write("\nended; the training run, too\n")
         return 130

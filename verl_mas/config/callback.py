@@ -11,6 +11,7 @@ from verl_mas import preflight
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, settle, spell_out_followers
 from verl_mas.config.rules import TRAINER_MODE, validate
+from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 
 
@@ -28,14 +29,20 @@ class TeamCheck(Callback):
             if _is_team(config):
                 preflight.check_plugin()
                 _nothing_left_to_follow(config)
-                # The workflow package reads this package's schema.
-                from verl_mas.workflow.base import resolve
+                checked(config)
 
-                team = validate(config)
-                for name, spec in team.policies.items():
-                    if spec.remote is None:
-                        preflight.check_served(policy_view(config, name, spec))
-                resolve(team.workflow).check()
+
+def checked(config: DictConfig) -> MasConfig:
+    """The team, when everything that can be known before Ray starts is well."""
+    # The workflow package reads this package's schema.
+    from verl_mas.workflow.base import resolve
+
+    team = validate(config)
+    for name, spec in team.policies.items():
+        if spec.remote is None:
+            preflight.check_served(policy_view(config, name, spec))
+    resolve(team.workflow).check()
+    return team
 
 
 def _is_team(config: DictConfig) -> bool:

@@ -97,7 +97,7 @@ def _assignment(team: MasConfig) -> None:
             raise ConfigError(
                 f"agent {name} acts on policy {policy}",
                 rule="an agent acts on one of mas.policies",
-                way_out=f"set mas.agents.{member.role}.policy; {nearest(policy, list(team.policies))}",
+                way_out=f"set ++mas.agents.{member.role}.policy; {nearest(policy, list(team.policies))}",
             )
     used = {member.spec.policy for member in members.values()}
     for name in team.policies:
@@ -105,7 +105,7 @@ def _assignment(team: MasConfig) -> None:
             raise ConfigError(
                 f"mas.policies.{name} is used by no agent",
                 rule="every policy costs memory, so every policy has an agent",
-                way_out=f"set mas.agents.<agent>.policy={name}, or remove the policy",
+                way_out=f"set ++mas.agents.<agent>.policy={name}, or remove the policy",
             )
 
 
@@ -154,7 +154,7 @@ def _pools(config: DictConfig, team: MasConfig) -> None:
             raise ConfigError(
                 f"mas.pools.{pool} has no policy",
                 rule="a pool reserves its GPUs for the whole run",
-                way_out=f"set mas.policies.<policy>.pool={pool}, or remove the pool",
+                way_out=f"set ++mas.policies.<policy>.pool={pool}, or remove the pool",
             )
     for name, spec in team.policies.items():
         if not spec.remote:
@@ -192,7 +192,7 @@ def _cluster(config: DictConfig, team: MasConfig) -> None:
             f"the pools ask for {gpus} GPUs, Ray will have {have.gpus:g}",
             rule="every pool has GPUs of its own",
             way_out="lower mas.pools.<pool>.n_gpus_per_node, put the policies on one pool, or on a CPU set "
-            f"ray_kwargs.ray_init.num_gpus={gpus}",
+            f"++ray_kwargs.ray_init.num_gpus={gpus}",
         )
     if have.cpus < cpus:
         raise ConfigError(
@@ -261,6 +261,12 @@ def _trainer(config: DictConfig, team: MasConfig) -> None:
             "algorithm.use_kl_in_reward=True",
             "a reward is shared by agents on different policies, each with its own reference",
             f"set {SECTION}.actor.use_kl_loss=True (or per policy, in mas.policies.<policy>.overrides.actor)",
+        ),
+        (
+            not config.algorithm.norm_adv_by_std_in_grpo,
+            "algorithm.norm_adv_by_std_in_grpo=False",
+            "a team's estimators read mas.advantage",
+            "+mas.advantage.scale=none instead",
         ),
         (
             bool(OmegaConf.select(config, "distillation.enabled")),

@@ -17,12 +17,12 @@ FOLDER = Path("runs/first_run")
 REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"
 
 
-def run(argv: list[str], console: Console) -> None:
-    """Train from nothing."""
+def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
+    """Train from nothing, whether or not it is asked for."""
     console.print("Shown a letter, go on with it: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     subprocess.run([sys.executable, str(RECIPE / "letters.py"), str(FOLDER)], check=True, capture_output=True)
     training = Run(
-        overrides=["--config-dir", "recipes", "+platform=cpu", "+first_run=laptop", *argv],
+        overrides=["--config-dir", "recipes", "+platform=cpu", "+first_run=laptop", *overrides],
         folder=FOLDER,
         steps_in_all=50,
     )

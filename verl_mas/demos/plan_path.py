@@ -26,7 +26,8 @@ from verl_mas.report.metrics import Step, series
 from verl_mas.report.puzzle_session import draw
 
 RECIPE = Path("recipes/plan_path")
-FOLDER = Path("runs/plan_path")
+# Not the recipe's own: neither goes on from the other's checkpoints.
+FOLDER = Path("runs/demo")
 NAME, SIZE = "plan_path", {"size": 4}
 # Goals that are far teach more than those that are near.
 PRACTICE = SIZE | {"min_distance": 5}
@@ -50,18 +51,22 @@ MEASURED = {
 }
 
 
-def run(argv: list[str], console: Console) -> None:
-    """Train to the end, or go on from the last checkpoint. --fresh begins again."""
-    if argv[:1] == ["--fresh"]:
+def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
+    """Train to the end, or go on from the last checkpoint. `fresh` begins again."""
+    if fresh:
         shutil.rmtree(FOLDER, ignore_errors=True)
-        argv = argv[1:]
     console.print("Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both.")
     settings: dict[str, Any] = yaml.safe_load((RECIPE / "laptop.yaml").read_text())
+    steps_in_all = _steps_in_all(overrides, settings)
     _warm_up(settings, console)
-    steps_in_all = _steps_in_all(argv, settings)
     done = _steps_done()
     training = Run(
-        overrides=["--config-dir", "recipes", "+platform=cpu", "+mas=planner_executor", "+plan_path=laptop", *argv],
+        overrides=[
+            *("--config-dir", "recipes", "+platform=cpu", "+mas=planner_executor", "+plan_path=laptop"),
+            *(f"data.train_files={FOLDER}/train.parquet", f"data.val_files={FOLDER}/test.parquet"),
+            *(f"actor_rollout_ref.model.path={FOLDER}/model", f"trainer.default_local_dir={FOLDER}/checkpoints"),
+            *overrides,
+        ],
         folder=FOLDER,
         steps_in_all=steps_in_all,
         resume=done > 0,
@@ -76,10 +81,13 @@ def run(argv: list[str], console: Console) -> None:
     _report(training, training.steps(), settings, console)
 
 
-def _steps_in_all(argv: list[str], settings: dict[str, Any]) -> int:
+def _steps_in_all(overrides: list[str], settings: dict[str, Any]) -> int:
     """The recipe's, unless an override says otherwise."""
-    given = [text.partition("=")[2] for text in argv if text.lstrip("+").startswith(f"{STEPS}=")]
-    return int(given[-1]) if given else settings["trainer"]["total_training_steps"]
+    given = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}=")]
+    steps = given[-1] if given else settings["trainer"]["total_training_steps"]
+    if not str(steps).isdecimal() or int(steps) < 1:
+        raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", way_out="leave it out")
+    return int(steps)
 
 
 def _steps_done() -> int:

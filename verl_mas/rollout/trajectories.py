@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_mas.config.schema import TrajectorySpec
+from verl_mas.errors import DataError
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rows import Row
 from verl_mas.workflow.session import Finished, Session
@@ -85,6 +86,12 @@ def write_advantages(directory: str | Path, step: int, advantages: Mapping[str, 
 def read(directory: str | Path, validate: bool = False, step: int | None = None) -> Iterator[dict[str, Any]]:
     """Sessions in the order of their steps, their acts with advantages where the trainer has written them."""
     folder = Path(directory) / ("val" if validate else "train")
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is no folder",
+            rule="a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir",
+            way_out="that folder",
+        )
     steps = sorted({path.name.split("-")[0] for path in folder.glob("*.jsonl")})
     for name in steps if step is None else [f"{step:06d}"]:
         known: dict[str, float] = {}

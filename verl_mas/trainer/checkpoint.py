@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Mapping
@@ -10,20 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 
+from verl_mas.config.merge import policy_value
+from verl_mas.config.rules import trained
+from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_mas.trainer.policy import PolicyTrainer
 
 RNG_FILE = "driver_rng.pt"
+RUN_FILE = "run.json"
 
 
 class Checkpoints:
     """Answers verl's trainer where it saves and loads "the actor"."""
 
-    def __init__(self, policies: Mapping[str, PolicyTrainer]):
-        self.policies = policies
+    def __init__(self, policies: Mapping[str, PolicyTrainer], run: Mapping[str, Any], found_by_itself: bool):
+        """`run` says what is trained. A checkpoint of another run is refused when verl finds it by itself in the run's
+        folder; asked for by its path, it is loaded."""
+        self.policies, self.found_by_itself = policies, found_by_itself
+        # As it is read back.
+        self.run = json.loads(json.dumps(run))
 
     def save_checkpoint(
         self, actor_path: str, remote_path: str | None, step: int, max_ckpt_to_keep: int | None = None
@@ -37,6 +47,7 @@ class Checkpoints:
             policy.save(folder, remote, step, keep)
         os.makedirs(folder, exist_ok=True)
         torch.save(_rng_state(), os.path.join(folder, RNG_FILE))
+        Path(folder, RUN_FILE).write_text(json.dumps(self.run, indent=1))
 
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
@@ -49,10 +60,36 @@ class Checkpoints:
                 rule="a run resumes with the trainable policies that it was saved with",
                 way_out="name the policies as in that run, or set trainer.resume_mode=disable",
             )
+        if self.found_by_itself:
+            self._same_run(folder)
         for policy in self.policies.values():
             policy.load(str(folder), del_local_after_load)
         if (folder / RNG_FILE).exists():
             _restore_rng(torch.load(folder / RNG_FILE, weights_only=False))
+
+    def _same_run(self, folder: Path) -> None:
+        file = folder / RUN_FILE
+        before = json.loads(file.read_text()) if file.exists() else self.run
+        for key, value in self.run.items():
+            if before.get(key) != value:
+                raise ConfigError(
+                    f"{folder} was trained with {key}={before.get(key)}, and this run has {value}",
+                    rule="a run goes on from the last checkpoint of its folder",
+                    way_out="another trainer.default_local_dir for another run; to go on from this one all the same, "
+                    f"trainer.resume_mode=resume_path trainer.resume_from_path={folder}",
+                )
+
+
+def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
+    """What makes it another run when it changes; lengths, rates and sizes may."""
+    models = {name: policy_value(config, team.policies[name], "model.path") for name in trained(team)}
+    return {
+        "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
+        "mas.workflow.name": team.workflow.name,
+        "mas.workflow.args": team.workflow.args,
+        "mas.branch.k": team.branch.k,
+        "model.path": models,
+    }
 
 
 def _rng_state() -> dict[str, Any]:
