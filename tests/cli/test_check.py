@@ -38,9 +38,9 @@ def test_what_cannot_run_is_refused():
     ("changed", "said"),
     [
         (["actor_rollout_ref.model.path=/nowhere"], "/nowhere"),
-        (["actor_rollout_ref.rollout.name=nonsense"], "rollout.name=nonsense"),
+        (["actor_rollout_ref.rollout.name=nonsense"], r"rollout\.name=nonsense"),
         (["mas.policies=null", "mas.agents=null", "mas.workflow.name=reasoner_tool_user"], "executor"),
-        (["algorithm.norm_adv_by_std_in_grpo=false"], "mas.advantage.scale=none"),
+        (["algorithm.norm_adv_by_std_in_grpo=false"], r"mas\.advantage\.scale=none"),
     ],
 )
 def test_what_a_run_would_refuse_before_ray_is_refused(changed, said):

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectorySpec
-from verl_mas.errors import ConfigError, EngineLost
+from verl_mas.errors import ConfigError, DataError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.trajectories import TrajectoryWriter, read, write_advantages
 from verl_mas.workflow import Outcome, Tag, Workflow, roster
@@ -303,3 +303,8 @@ def test_trajectories_are_sampled_the_same_way_every_time_and_clipped(tmp_path, 
     first, second = write(tmp_path / "a"), write(tmp_path / "b")
     assert [s["session"] for s in first] == [s["session"] for s in second] and 30 < len(first) < 90
     assert first[0]["acts"][0]["messages"][0]["content"] == "long ... (13 characters)"
+
+
+def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
+    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
+        list(read(tmp_path / "elsewhere"))
