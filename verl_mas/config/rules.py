@@ -124,7 +124,7 @@ def _remotes(team: MasConfig) -> None:
                 raise ConfigError(
                     f"{path} has no {key}",
                     rule="a remote policy is an OpenAI-compatible endpoint and a model name there",
-                    way_out=f"set {path}.{key}",
+                    way_out=f"set ++{path}.{key}",
                 )
         variable = spec.remote.get("api_key_env")
         if variable and variable not in os.environ:
@@ -332,7 +332,7 @@ def _own_rewards(team: MasConfig) -> None:
             raise ConfigError(
                 f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={team.reward.local}",
                 rule="an act's own reward counts with the weight mas.reward.local (preset dr_mas: 0)",
-                way_out=f"set mas.reward.preset=sum, or mas.workflow.args.{name}=0",
+                way_out=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0",
             )
 
 
@@ -359,8 +359,8 @@ def _memory(config: DictConfig, team: MasConfig) -> None:
             raise ConfigError(
                 f"pool {pool}: gpu_memory_utilization {shown} = {sum(fractions.values()):g}",
                 rule="engines that are awake together share the GPU's memory, so the fractions add up to at most 1",
-                way_out="lower mas.policies.<policy>.overrides.rollout.gpu_memory_utilization, or set "
-                f"mas.pools.{pool}.serving=phases",
+                way_out="lower ++mas.policies.<policy>.overrides.rollout.gpu_memory_utilization, or set "
+                f"++mas.pools.{pool}.serving=phases",
             )
 
 
