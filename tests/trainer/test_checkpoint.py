@@ -76,5 +76,6 @@ def test_what_is_trained_names_what_makes_it_another_run():
         "mas.workflow.name": "solver_verifier",
         "mas.workflow.args": {},
         "mas.branch.k": 1,
+        "policy of agents": {"solver": "main", "verifier": "main"},
         "model.path": {"main": "m"},
     }

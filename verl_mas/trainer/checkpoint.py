@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 
 from verl_mas.config.merge import policy_value
-from verl_mas.config.rules import trained
+from verl_mas.config.rules import agents_of, trained
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 
@@ -88,6 +88,7 @@ def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
         "mas.workflow.name": team.workflow.name,
         "mas.workflow.args": team.workflow.args,
         "mas.branch.k": team.branch.k,
+        "policy of agents": {name: member.spec.policy for name, member in agents_of(team).items()},
         "model.path": models,
     }
 
