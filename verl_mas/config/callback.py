@@ -34,7 +34,8 @@ class TeamCheck(Callback):
 
 def checked(config: DictConfig) -> MasConfig:
     """The team, when everything that can be known before Ray starts is well."""
-    # The workflow package reads this package's schema.
+    # These packages read this package's schema.
+    from verl_mas.trainer.checkpoint import check_checkpoint
     from verl_mas.workflow.base import resolve
 
     team = validate(config)
@@ -42,6 +43,7 @@ def checked(config: DictConfig) -> MasConfig:
         if spec.remote is None:
             preflight.check_served(policy_view(config, name, spec))
     resolve(team.workflow).check()
+    check_checkpoint(config, team)
     return team
 
 

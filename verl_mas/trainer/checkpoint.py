@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from omegaconf import DictConfig
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from verl_mas.config.merge import policy_value
 from verl_mas.config.rules import agents_of, trained
@@ -31,9 +34,7 @@ class Checkpoints:
     def __init__(self, policies: Mapping[str, PolicyTrainer], run: Mapping[str, Any], found_by_itself: bool):
         """`run` says what is trained. A checkpoint of another run is refused when verl finds it by itself in the run's
         folder; asked for by its path, it is loaded."""
-        self.policies, self.found_by_itself = policies, found_by_itself
-        # As it is read back.
-        self.run = json.loads(json.dumps(run))
+        self.policies, self.run, self.found_by_itself = policies, run, found_by_itself
 
     def save_checkpoint(
         self, actor_path: str, remote_path: str | None, step: int, max_ckpt_to_keep: int | None = None
@@ -61,29 +62,44 @@ class Checkpoints:
                 way_out="name the policies as in that run, or set trainer.resume_mode=disable",
             )
         if self.found_by_itself:
-            self._same_run(folder)
+            _refuse_another_run(folder, self.run)
         for policy in self.policies.values():
             policy.load(str(folder), del_local_after_load)
         if (folder / RNG_FILE).exists():
             _restore_rng(torch.load(folder / RNG_FILE, weights_only=False))
 
-    def _same_run(self, folder: Path) -> None:
-        file = folder / RUN_FILE
-        before = json.loads(file.read_text()) if file.exists() else self.run
-        for key, value in self.run.items():
-            if before.get(key) != value:
-                raise ConfigError(
-                    f"{folder} was trained with {key}={before.get(key)}, and this run has {value}",
-                    rule="a run goes on from the last checkpoint of its folder",
-                    way_out="another trainer.default_local_dir for another run; to go on from this one all the same, "
-                    f"trainer.resume_mode=resume_path trainer.resume_from_path={folder}",
-                )
+
+def goes_on(config: DictConfig) -> bool:
+    """Whether training starts from a checkpoint that verl finds by itself."""
+    return config.trainer.resume_mode == "auto" and not config.trainer.val_only
+
+
+def check_checkpoint(config: DictConfig, team: MasConfig) -> None:
+    """Before Ray, where the folder can be seen from here."""
+    if goes_on(config):
+        with contextlib.redirect_stdout(io.StringIO()):
+            latest = find_latest_ckpt_path(os.path.abspath(config.trainer.default_local_dir))
+        if latest:
+            _refuse_another_run(Path(latest), what_is_trained(config, team))
+
+
+def _refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
+    file = folder / RUN_FILE
+    before = json.loads(file.read_text()) if file.exists() else run
+    for key, value in run.items():
+        if before.get(key) != value:
+            raise ConfigError(
+                f"{folder} was trained with {key}={before.get(key)}, and this run has {value}",
+                rule="a run goes on from the last checkpoint of its folder",
+                way_out="another trainer.default_local_dir for another run; to go on from this one all the same, "
+                f"trainer.resume_mode=resume_path trainer.resume_from_path={folder}",
+            )
 
 
 def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
     """What makes it another run when it changes; lengths, rates and sizes may."""
     models = {name: policy_value(config, team.policies[name], "model.path") for name in trained(team)}
-    return {
+    run = {
         "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
         "mas.workflow.name": team.workflow.name,
         "mas.workflow.args": team.workflow.args,
@@ -91,6 +107,8 @@ def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
         "policy of agents": {name: member.spec.policy for name, member in agents_of(team).items()},
         "model.path": models,
     }
+    # As it is read back.
+    return json.loads(json.dumps(run))
 
 
 def _rng_state() -> dict[str, Any]:

@@ -32,7 +32,7 @@ from verl_mas.config.rules import agents_of, validate
 from verl_mas.trainer import metrics as m
 from verl_mas.trainer import rows as r
 from verl_mas.trainer import step as s
-from verl_mas.trainer.checkpoint import Checkpoints, what_is_trained
+from verl_mas.trainer.checkpoint import Checkpoints, goes_on, what_is_trained
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.phases import PhasedClient, TurnstileActor
 from verl_mas.trainer.policy import PolicyTrainer
@@ -79,8 +79,7 @@ class MasTrainer(PPOTrainerSync):
                 self.members[name] = self._member(name)
         self.turnstiles = {pool: self._turnstile(pool) for pool in inhabited(self.team) if in_phases(self.team, pool)}
         # What verl's own save and load talk to.
-        goes_on = self.config.trainer.resume_mode == "auto" and not self.config.trainer.val_only
-        self.actor_rollout_wg = Checkpoints(self.trained, what_is_trained(self.config, self.team), goes_on)
+        self.actor_rollout_wg = Checkpoints(self.trained, what_is_trained(self.config, self.team), goes_on(self.config))
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
