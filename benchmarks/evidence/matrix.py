@@ -19,10 +19,10 @@ BOARDS = 8
 K = 8
 # Held-out boards of higher numbers than any that settings were chosen on.
 START = (
-    *("--test", "200", "--first-test", "100000"),
+    *("--train", "4096", "--test", "200", "--first-test", "100000"),
     *("--practice", "min_distance=5", "--noise", "0.65", "--args", "moves=1"),
     *("--warm-up", "steps=900", "batch=128", "learning_rate=2e-3", "lessons=300000"),
-    *("hidden=64", "layers=2", "vocabulary=1024"),
+    *("texts=10000", "prompts=0", "hidden=64", "layers=2", "vocabulary=1024"),
 )
 # Cells a side.
 SIZE, LARGER = 4, (5, 6)

@@ -48,6 +48,27 @@ def test_what_a_run_would_refuse_before_ray_is_refused(changed, said):
         main([*TEAM, *changed])
 
 
+def test_recipes_and_teams_of_ones_own_are_found_together(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    team = tmp_path / "my (teams)" / "mas" / "mine.yaml"
+    team.parent.mkdir(parents=True)
+    team.write_text("# @package _global_\ndefaults: [solver_verifier, _self_]\nmas: {updates_per_step: 3}\n")
+    recipes = Path(__file__).parents[2] / "recipes"
+    both = ["--config-dir", "my (teams)", f"hydra.searchpath=[file://{recipes}]", "+platform=cpu", "+plan_path=laptop"]
+    changed = [
+        "mas.workflow.args=null",
+        "algorithm.adv_estimator=agent_grpo",
+        "actor_rollout_ref.model.path=owner/tiny",
+    ]
+    main([*both, "+mas=mine", *changed])
+    assert "3 optimiser steps a step" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_config_dir_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="nowhere"):
+        main(["--config-dir", "nowhere", *TEAM])
+
+
 @pytest.mark.parametrize("option", [["--config-dir", "recipes"], ["--config-dir=recipes"], ["-cd", "recipes"]])
 def test_recipes_are_found_as_main_ppo_finds_them(capsys, monkeypatch, option):
     monkeypatch.chdir(Path(__file__).parents[2])

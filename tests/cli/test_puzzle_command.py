@@ -43,6 +43,8 @@ def test_mistakes_are_refused_with_the_way_out(tmp_path):
         (["--size", "size=four"], "of type int"),
         (["--size", "walls=2e-1"], "of type float"),
         (["--size", "min_distance=0"], "1 or more"),
+        (["--size", "min_distance=0", "--practice", "min_distance=5"], "1 or more"),
+        (["--practice", "min_distance=0"], "1 or more"),
         (["--train", "0"], "at least one row"),
         (["--test", "-3"], "at least one row"),
         (["--noise", "72"], "a share"),

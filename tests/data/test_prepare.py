@@ -239,8 +239,12 @@ def test_every_public_set_has_a_name_of_its_own():
         (["--noise", "0.2", "--warm-up", "stesp=5"], "did you mean 'steps'"),
         (["--noise", "0.2", "--warm-up", "steps=many"], "of type int"),
         (["--noise", "0.2", "--warm-up", "steps"], "NAME=VALUE"),
+        (["--noise", "0.2", "--warm-up", "steps=0"], "at least 1"),
+        (["--train-rows", "0"], "at least one row"),
     ],
 )
-def test_a_warm_up_that_cannot_be_is_refused(tmp_path, arguments, match):
+@pytest.mark.parametrize("data", ["arithmetic", "invented"])
+def test_a_warm_up_that_cannot_be_is_refused_before_anything_is_written(tmp_path, data, arguments, match):
     with pytest.raises(ConfigError, match=match):
-        main(["arithmetic", "--out", str(tmp_path), *arguments])
+        main([data, "--out", str(tmp_path), *arguments])
+    assert not list(tmp_path.iterdir())

@@ -61,10 +61,12 @@ def test_the_bar_goes_as_far_as_the_run(demo):
 
 
 @pytest.mark.parametrize("steps", ["ten", "0", "-1", ""])
-def test_a_number_of_steps_that_is_none_is_refused_before_the_warm_up(demo, monkeypatch, steps):
-    monkeypatch.setattr(plan_path, "_warm_up", lambda *_: pytest.fail("warmed up"))
+def test_a_number_of_steps_that_is_none_is_refused_before_anything_is_lost(demo, tmp_path, steps):
+    trained = tmp_path / "model"
+    trained.mkdir()
     with pytest.raises(ConfigError, match="at least 1"):
-        demo(f"trainer.total_training_steps={steps}")
+        demo(f"trainer.total_training_steps={steps}", fresh=True)
+    assert trained.exists()
 
 
 def test_it_goes_on_from_a_checkpoint_and_trains_no_more_when_it_is_done(demo):

@@ -29,7 +29,7 @@ class Policy:
 def saved(tmp_path):
     log = []
     policies = {name: Policy(name, log) for name in ("a", "b")}
-    checkpoints = Checkpoints(policies, {"estimator": "agent_grpo", "args": {"rounds": 2}}, found_by_itself=True)
+    checkpoints = Checkpoints(policies, {"estimator": "agent_grpo", "models": {"main": "a"}}, found_by_itself=True)
     checkpoints.save_checkpoint(str(tmp_path / "global_step_3" / "actor"), None, 3, max_ckpt_to_keep=2)
     return checkpoints, tmp_path / "global_step_3", log
 
@@ -57,11 +57,11 @@ def test_a_checkpoint_of_another_team_is_refused(saved):
 
 def test_a_run_does_not_go_on_by_itself_from_another_runs_checkpoint(saved):
     checkpoints, folder, log = saved
-    checkpoints.run = checkpoints.run | {"args": {"rounds": 3}}
+    checkpoints.run = checkpoints.run | {"models": {"main": "b"}, "of a later version": 1}
     with pytest.raises(ConfigError) as refused:
         checkpoints.load_checkpoint(str(folder / "actor"))
     said = str(refused.value)
-    assert "was trained with args={'rounds': 2}, and this run has {'rounds': 3}" in said
+    assert "was trained with models={'main': 'a'}, and this run has {'main': 'b'}" in said
     assert f"trainer.resume_from_path={folder}" in said and len(log) == 2
     # Asked for by its path.
     checkpoints.found_by_itself = False
@@ -81,7 +81,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     folder = tmp_path / "global_step_3"
     Checkpoints(policies, what_is_trained(*composed()), True).save_checkpoint(str(folder / "actor"), None, 3)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
-    check_checkpoint(*composed("data.train_batch_size=8"))
+    check_checkpoint(*composed("data.train_batch_size=8", "++mas.workflow.args.max_rounds=3"))
     for same in ("trainer.val_only=true", "trainer.resume_mode=disable", "trainer.resume_mode=resume_path"):
         check_checkpoint(*composed("algorithm.adv_estimator=team_grpo", same))
     with pytest.raises(ConfigError, match="adv_estimator=agent_grpo, and this run has team_grpo"):
@@ -93,8 +93,6 @@ def test_what_is_trained_names_what_makes_it_another_run():
     assert what_is_trained(config, load(config.mas)) == {
         "algorithm.adv_estimator": "agent_grpo",
         "mas.workflow.name": "solver_verifier",
-        "mas.workflow.args": {},
-        "mas.branch.k": 1,
         "policy of agents": {"solver": "main", "verifier": "main"},
         "model.path": {"main": "m"},
     }

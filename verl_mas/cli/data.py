@@ -31,7 +31,10 @@ def main(argv: list[str], load: Loader = sources.from_hub) -> int:
     for option, count in vars(options).items():
         if option.endswith("_rows"):
             check_count(f"--{option.replace('_', '-')}", count)
-    check_noise(getattr(options, "noise", None))
+    if "taught" in options:
+        check_noise(options.noise)
+        given = {"seed": str(options.seed)} | pairs(options.warm_up, "--warm-up NAME=VALUE")
+        options.taught = options.taught.changed(given)
     prepared = options.prepare(options, load)
     manifest = prepared.write(options.out)
     sys.stdout.write(json.dumps(manifest, indent=2) + "\n")
@@ -66,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     chains.add_argument("--terms", type=int, default=3)
     chains.add_argument("--largest", type=int, default=9)
     chains.set_defaults(prepare=_arithmetic)
-    for generated, train, test in ((invented, 4_000, 200), (chains, 640, 160)):
+    for generated, train, test, taught in ((invented, 4_000, 200, INVENTED), (chains, 640, 160, ARITHMETIC)):
+        generated.set_defaults(taught=taught)
         generated.add_argument("--train-rows", type=int, default=train)
         generated.add_argument("--test-rows", type=int, default=test)
         generated.add_argument("--seed", type=int, default=0)
@@ -162,7 +166,7 @@ def _invented(options: argparse.Namespace, load: Loader) -> Prepared:
     if options.noise is not None:
         from verl_mas.environments.search_expert import lessons
 
-        _warm_up(options, lessons(world, options.hops, noise=options.noise, seed=options.seed), INVENTED)
+        _warm_up(options, lessons(world, options.hops, noise=options.noise, seed=options.seed))
     made = {"invented": {"entities": options.entities, "seed": options.seed, "hops": options.hops}}
     return Prepared(train, test, test, made)
 
@@ -191,12 +195,11 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
     if options.noise is not None:
         from verl_mas.environments.arithmetic_expert import lessons
 
-        _warm_up(options, lessons(options.terms, options.largest, noise=options.noise, seed=options.seed), ARITHMETIC)
+        _warm_up(options, lessons(options.terms, options.largest, noise=options.noise, seed=options.seed))
     made = {"arithmetic": {"terms": options.terms, "largest": options.largest, "seed": options.seed}}
     return Prepared(train, test, test, made)
 
 
-def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson], setting: WarmUp) -> None:
+def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson]) -> None:
     """The tiny model of a laptop variant, in `model` beside the data."""
-    given = {"seed": str(options.seed)} | pairs(options.warm_up, "--warm-up NAME=VALUE")
-    warm_up(options.out / "model", lessons, setting.changed(given), say_loss)
+    warm_up(options.out / "model", lessons, options.taught, say_loss)

@@ -1,6 +1,6 @@
 """Say whether verl-mas works here, and what stands in the way.
 
-usage: verl-mas doctor [the overrides of your verl command ...]
+usage: verl-mas doctor [what you would give python -m verl.trainer.main_ppo ...]
 """
 
 from __future__ import annotations

@@ -27,11 +27,14 @@ def main(argv: list[str]) -> int:
     size = values(options.size)
     practice = size | values(options.practice)
     setting = WarmUp(seed=options.seed).changed(values(options.warm_up))
-    workflow = tiny_workflow(options.workflow, values(options.args))
+    workflow = tiny_workflow(options.workflow, values(options.args)) if options.noise is not None else None
+    # Both kinds of boards can be made: nothing is written otherwise.
+    board(options.puzzle, 0, TRAIN, practice)
+    board(options.puzzle, 0, TEST, size)
     folder = Path(options.out)
     write_boards(folder / "train.parquet", options.puzzle, practice, TRAIN, options.train, options.seed * options.train)
     write_boards(folder / "test.parquet", options.puzzle, size, TEST, options.test, options.first_test)
-    if options.noise is not None:
+    if workflow:
         source = lessons(workflow, options.puzzle, practice, noise=options.noise, seed=options.seed)
         warm_up(folder / "model", source, setting, say_loss)
     sys.stdout.write(f"{folder}\n")
@@ -42,7 +45,6 @@ def write_boards(file: Path, name: str, size: Mapping[str, Any], split: str, cou
     """Boards number `first` and on of a split, as rows that verl reads."""
     import pandas
 
-    board(name, first, split, size)
     file.parent.mkdir(parents=True, exist_ok=True)
     pandas.DataFrame([row(name, first + i, split, size) for i in range(count)]).to_parquet(file)
 

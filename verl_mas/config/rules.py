@@ -266,7 +266,7 @@ def _trainer(config: DictConfig, team: MasConfig) -> None:
             not config.algorithm.norm_adv_by_std_in_grpo,
             "algorithm.norm_adv_by_std_in_grpo=False",
             "a team's estimators read mas.advantage",
-            "+mas.advantage.scale=none instead",
+            "++mas.advantage.scale=none instead",
         ),
         (
             bool(OmegaConf.select(config, "distillation.enabled")),

@@ -53,11 +53,11 @@ MEASURED = {
 
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     """Train to the end, or go on from the last checkpoint. `fresh` begins again."""
+    settings: dict[str, Any] = yaml.safe_load((RECIPE / "laptop.yaml").read_text())
+    steps_in_all = _steps_in_all(overrides, settings)
     if fresh:
         shutil.rmtree(FOLDER, ignore_errors=True)
     console.print("Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both.")
-    settings: dict[str, Any] = yaml.safe_load((RECIPE / "laptop.yaml").read_text())
-    steps_in_all = _steps_in_all(overrides, settings)
     _warm_up(settings, console)
     done = _steps_done()
     training = Run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import numbers
 from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
@@ -28,23 +29,25 @@ def board(name: str, seed: int, split: str, size: Mapping[str, Any]) -> Puzzle:
                 rule=f"the size of {name} is set by the arguments of its `generate`",
                 way_out=nearest(key, known),
             )
-        _check_type(kind, key, size[key])
-    return kind.generate(seed, split, **size)
+    return kind.generate(seed, split, **{key: _number(kind, key, value) for key, value in size.items()})
 
 
-def _check_type(kind: type[Puzzle], key: str, value: Any) -> None:
-    wanted = _types(kind)[key]
-    # A whole number is a share, too; yes and no are no numbers.
-    number = numbers.Real if wanted is float else numbers.Integral
-    if isinstance(value, bool) or not isinstance(value, number):
-        raise ConfigError(f"{kind.name} {key}={value!r}", rule=f"it is of type {wanted.__name__}", way_out="a number")
+def _number(kind: type[Puzzle], key: str, value: Any) -> int | float | None:
+    wanted, *none = _types(kind)[key]
+    # pandas makes floats of whole numbers where other rows have none; yes and no are no numbers.
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if number and wanted(value) == value:
+        return wanted(value)
+    if value is None and none:
+        return None
+    raise ConfigError(f"{kind.name} {key}={value!r}", rule=f"it is of type {wanted.__name__}", way_out="a number")
 
 
 @functools.cache
-def _types(kind: type[Puzzle]) -> dict[str, type]:
+def _types(kind: type[Puzzle]) -> dict[str, tuple[type, ...]]:
     """int or float of every argument, with or without None."""
     hints = get_type_hints(kind.generate)
-    return {name: (get_args(hints[name]) or (hints[name],))[0] for name in _defaults(kind)}
+    return {name: get_args(hints[name]) or (hints[name],) for name in _defaults(kind)}
 
 
 @functools.cache

@@ -87,9 +87,9 @@ def _refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
     file = folder / RUN_FILE
     before = json.loads(file.read_text()) if file.exists() else run
     for key, value in run.items():
-        if before.get(key) != value:
+        if before.get(key, value) != value:
             raise ConfigError(
-                f"{folder} was trained with {key}={before.get(key)}, and this run has {value}",
+                f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run goes on from the last checkpoint of its folder",
                 way_out="another trainer.default_local_dir for another run; to go on from this one all the same, "
                 f"trainer.resume_mode=resume_path trainer.resume_from_path={folder}",
@@ -97,18 +97,14 @@ def _refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
 
 
 def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
-    """What makes it another run when it changes; lengths, rates and sizes may."""
-    models = {name: policy_value(config, team.policies[name], "model.path") for name in trained(team)}
-    run = {
+    """What makes it another run when it changes. Lengths, rates, sizes, addresses may: runs are tuned as they go on."""
+    paths = {name: str(policy_value(config, team.policies[name], "model.path")) for name in trained(team)}
+    return {
         "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
         "mas.workflow.name": team.workflow.name,
-        "mas.workflow.args": team.workflow.args,
-        "mas.branch.k": team.branch.k,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(team).items()},
-        "model.path": models,
+        "model.path": {name: os.path.realpath(path) if os.path.isdir(path) else path for name, path in paths.items()},
     }
-    # As it is read back.
-    return json.loads(json.dumps(run))
 
 
 def _rng_state() -> dict[str, Any]:
