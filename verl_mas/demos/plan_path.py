@@ -24,6 +24,7 @@ from verl_mas.report import curves
 from verl_mas.report.live import Run
 from verl_mas.report.metrics import Step, series
 from verl_mas.report.puzzle_session import draw
+from verl_mas.trainer.checkpoint import latest_step
 
 RECIPE = Path("recipes/plan_path")
 # Not the recipe's own: neither goes on from the other's checkpoints.
@@ -59,7 +60,7 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
         shutil.rmtree(FOLDER, ignore_errors=True)
     console.print("Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both.")
     _warm_up(settings, console)
-    done = _steps_done()
+    done = latest_step(FOLDER / "checkpoints")
     training = Run(
         overrides=[
             *("--config-dir", "recipes", "+platform=cpu", "+mas=planner_executor", "+plan_path=laptop"),
@@ -88,12 +89,6 @@ def _steps_in_all(overrides: list[str], settings: dict[str, Any]) -> int:
     if not str(steps).isdecimal() or int(steps) < 1:
         raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", way_out="leave it out")
     return int(steps)
-
-
-def _steps_done() -> int:
-    """Up to the last checkpoint; 0 without one."""
-    latest = FOLDER / "checkpoints" / "latest_checkpointed_iteration.txt"
-    return int(latest.read_text()) if latest.exists() else 0
 
 
 def _warm_up(settings: dict[str, Any], console: Console) -> None:

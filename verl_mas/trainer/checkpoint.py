@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import random
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from verl_mas.config.merge import policy_value
 from verl_mas.config.rules import agents_of, trained
@@ -69,6 +66,12 @@ class Checkpoints:
             _restore_rng(torch.load(folder / RNG_FILE, weights_only=False))
 
 
+def latest_step(folder: Path) -> int:
+    """Where verl's pointer points; 0 without one. verl's own reader imports all its training engines."""
+    pointer = folder / "latest_checkpointed_iteration.txt"
+    return int(pointer.read_text()) if pointer.exists() else 0
+
+
 def goes_on(config: DictConfig) -> bool:
     """Whether training starts from a checkpoint that verl finds by itself."""
     return config.trainer.resume_mode == "auto" and not config.trainer.val_only
@@ -76,11 +79,9 @@ def goes_on(config: DictConfig) -> bool:
 
 def check_checkpoint(config: DictConfig, team: MasConfig) -> None:
     """Before Ray, where the folder can be seen from here."""
-    if goes_on(config):
-        with contextlib.redirect_stdout(io.StringIO()):
-            latest = find_latest_ckpt_path(os.path.abspath(config.trainer.default_local_dir))
-        if latest:
-            _refuse_another_run(Path(latest), what_is_trained(config, team))
+    folder = Path(config.trainer.default_local_dir)
+    if goes_on(config) and (step := latest_step(folder)):
+        _refuse_another_run(folder / f"global_step_{step}", what_is_trained(config, team))
 
 
 def _refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
