@@ -12,5 +12,5 @@ def test_a_team_that_cannot_run_stops_the_entry_point_before_ray_starts(main_ppo
     )
     assert done.exit_code == 1
     assert "agent solver acts on policy main" in done.output
-    assert "way out: set mas.agents.solver.policy; known: c" in done.output
+    assert "way out: set ++mas.agents.solver.policy; known: c" in done.output
     assert "ray init kwargs" not in done.output
