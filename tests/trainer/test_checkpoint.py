@@ -81,7 +81,11 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     folder = tmp_path / "global_step_3"
     Checkpoints(policies, what_is_trained(*composed()), True).save_checkpoint(str(folder / "actor"), None, 3)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
-    check_checkpoint(*composed("data.train_batch_size=8", "++mas.workflow.args.max_rounds=3"))
+    check_checkpoint(
+        *composed(
+            "data.train_batch_size=8", "++mas.workflow.args.max_rounds=3", "actor_rollout_ref.model.path=/moved/m"
+        )
+    )
     for same in ("trainer.val_only=true", "trainer.resume_mode=disable", "trainer.resume_mode=resume_path"):
         check_checkpoint(*composed("algorithm.adv_estimator=team_grpo", same))
     with pytest.raises(ConfigError, match="adv_estimator=agent_grpo, and this run has team_grpo"):
@@ -94,5 +98,5 @@ def test_what_is_trained_names_what_makes_it_another_run():
         "algorithm.adv_estimator": "agent_grpo",
         "mas.workflow.name": "solver_verifier",
         "policy of agents": {"solver": "main", "verifier": "main"},
-        "model.path": {"main": "m"},
+        "models": {"main": "m"},
     }

@@ -104,7 +104,8 @@ def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
         "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
         "mas.workflow.name": team.workflow.name,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(team).items()},
-        "model.path": {name: os.path.realpath(path) if os.path.isdir(path) else path for name, path in paths.items()},
+        # A folder may move, or stand for the hub's model of that name.
+        "models": {name: Path(path).name for name, path in paths.items()},
     }
 
 
