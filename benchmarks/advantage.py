@@ -19,8 +19,8 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute
-from verl_mas.advantage.door import stock
 from verl_mas.advantage.kernel import Partition, normalise
+from verl_mas.advantage.verl_hook import stock
 
 OPTIONS = AdvantageOptions().resolved("benchmark", {})
 SESSIONS = 8

@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 
-from verl_mas.environments.math_answers import AnswerChecker, Grade, clean, plain_number
+from verl_mas.grading.math import AnswerChecker, Grade, clean, plain_number
 
 # Shape and weight: what the answers of competition sets look like, roughly.
 SHAPES = {

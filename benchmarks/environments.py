@@ -5,8 +5,8 @@ from __future__ import annotations
 import timeit
 from itertools import count, cycle
 
-from verl_mas.environments.boards import board
-from verl_mas.environments.puzzle import TRAIN, Puzzle
+from verl_mas.puzzles.base import TRAIN, Puzzle
+from verl_mas.puzzles.boards import board
 
 BOARDS = [
     ("plan_path", {"size": 10}),

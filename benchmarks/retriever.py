@@ -22,12 +22,12 @@ from pathlib import Path
 import httpx
 import tantivy
 
-from verl_mas.environments.retrieval import RetrieverClient
-from verl_mas.environments.retrieval.corpus import Passage
-from verl_mas.environments.retrieval.index import build, open_index
+from verl_mas.retrieval import RetrieverClient
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import build, open_index
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.standalone import arun
+from verl_mas.workflow.run import arun
 from verl_mas.workflows.search_team import SearchTeam
 
 WORDS_A_PASSAGE, WORDS_A_QUERY, VOCABULARY = 60, 8, 50_000

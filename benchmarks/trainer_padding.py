@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verl_mas.trainer.rows import plan, verl_padding
+from verl_mas.trainer.batching import plan, verl_padding
 
 RANKS, TASKS, SESSIONS, STEPS = 8, 64, 8, 1000
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_mas import fields
+from verl_mas import row as fields
 from verl_mas.advantage import AdvantageOptions
 from verl_mas.trainer import metrics as m
 from verl_mas.trainer import rows as r

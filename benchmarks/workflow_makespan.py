@@ -17,8 +17,8 @@ import time
 
 from verl_mas.config.schema import PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Request, Task, roster
-from verl_mas.workflow.session import Setting, run_session
+from verl_mas.workflow import Request, Task, members_of
+from verl_mas.workflow.session import SessionConfig, run_session
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
 ROUNDS = 3
@@ -44,7 +44,7 @@ class TimedLLM(ScriptedLLM):
 
 async def free_running(sessions: int, seed: int, median: float) -> float:
     llm = TimedLLM(seed, median)
-    setting = Setting(roster(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
+    setting = SessionConfig(members_of(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
     tasks = [Task([{"role": "user", "content": "2 + 2?"}], session=number) for number in range(sessions)]
     started = time.perf_counter()
     done = await asyncio.gather(*[run_session(lambda: SolverVerifier(max_rounds=ROUNDS), t, setting) for t in tasks])

@@ -17,8 +17,8 @@ import tracemalloc
 
 from verl_mas.config.schema import PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Generation, Request, Task, roster
-from verl_mas.workflow.session import Setting, run_session
+from verl_mas.workflow import Generation, Request, Task, members_of
+from verl_mas.workflow.session import SessionConfig, run_session
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
 ROUNDS, ACTS = 3, 5
@@ -38,8 +38,8 @@ class PlainLLM:
         return [Generation(text, "stop", self.tokens, self.tokens, self.mask, self.log_probs, 512) for _ in range(n)]
 
 
-def setting_of(llm) -> Setting:
-    return Setting(roster(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
+def setting_of(llm) -> SessionConfig:
+    return SessionConfig(members_of(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
 
 
 async def team_seconds(sessions: int, wait: float) -> float:

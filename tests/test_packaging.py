@@ -64,5 +64,7 @@ def test_verl_finds_the_installed_plugin(stranger, tmp_path):
 
 
 def test_hydra_finds_the_installed_config_groups(stranger, tmp_path):
-    program = "from verl_mas.diagnosis import compose\nprint(compose(['+platform=cpu']).actor_rollout_ref.rollout.name)"
+    program = (
+        "from verl_mas.config.compose import compose\nprint(compose(['+platform=cpu']).actor_rollout_ref.rollout.name)"
+    )
     assert ask(stranger, program, tmp_path).split() == ["transformers"]

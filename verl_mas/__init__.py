@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verl_mas.workflow.openai import OpenAIClient
-    from verl_mas.workflow.standalone import arun, run
+    from verl_mas.workflow.run import arun, run
 
 __version__ = "0.1.0"
 __all__ = ["OpenAIClient", "arun", "run"]
 
-_HOMES = {"run": "standalone", "arun": "standalone", "OpenAIClient": "openai"}
+_HOMES = {"run": "run", "arun": "run", "OpenAIClient": "openai"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,27 +12,27 @@ class MasError(Exception):
     """Everything verl-mas raises on purpose."""
 
 
-class Rejected(MasError, ValueError):
+class InvalidInput(MasError, ValueError):
     """A value that cannot work, refused before it can do harm."""
 
-    def __init__(self, value: str, *, rule: str, way_out: str):
-        super().__init__(f"{value}\n  rule:    {rule}\n  way out: {way_out}")
-        self.value, self.rule, self.way_out = value, rule, way_out
+    def __init__(self, value: str, *, rule: str, fix: str):
+        super().__init__(f"{value}\n  rule: {rule}\n  fix:  {fix}")
+        self.value, self.rule, self.fix = value, rule, fix
 
     def __reduce__(self):
         # Exceptions cross process borders in Ray; the default pickling forgets keyword arguments.
-        return _rebuild, (type(self), self.value, self.rule, self.way_out)
+        return _rebuild, (type(self), self.value, self.rule, self.fix)
 
 
-def _rebuild(kind: type[Rejected], value: str, rule: str, way_out: str) -> Rejected:
-    return kind(value, rule=rule, way_out=way_out)
+def _rebuild(kind: type[InvalidInput], value: str, rule: str, fix: str) -> InvalidInput:
+    return kind(value, rule=rule, fix=fix)
 
 
-class ConfigError(Rejected):
+class ConfigError(InvalidInput):
     """A configuration that verl-mas or verl cannot run."""
 
 
-class DataError(Rejected):
+class DataError(InvalidInput):
     """A dataset row or a batch that breaks its contract."""
 
 
@@ -40,11 +40,11 @@ class EngineLost(MasError):
     """An inference engine died or failed; the run ends, and the message names the engine."""
 
 
-class RequestError(Rejected):
+class RequestError(InvalidInput):
     """A generate call that the engine cannot serve; the others go on."""
 
 
-class WorkflowError(Rejected):
+class WorkflowError(InvalidInput):
     """A workflow that uses its team in a way that cannot work."""
 
 
@@ -62,7 +62,7 @@ class FaultKind(str, Enum):
         return self not in (FaultKind.LIMIT, FaultKind.CANCELLED)
 
 
-class Failed(MasError):
+class SessionFault(MasError):
     """A failure that is data on its session: its kind, and where it happened."""
 
     def __init__(self, kind: FaultKind, cause: str, *, agent: str | None = None, turn: int | None = None):
@@ -71,16 +71,16 @@ class Failed(MasError):
         self.kind, self.cause, self.agent, self.turn = kind, cause, agent, turn
 
     def __reduce__(self):
-        return _rebuild_failed, (self.kind, self.cause, self.agent, self.turn)
+        return _rebuild_fault, (self.kind, self.cause, self.agent, self.turn)
 
 
-def _rebuild_failed(kind: FaultKind, cause: str, agent: str | None, turn: int | None) -> Failed:
-    return Failed(kind, cause, agent=agent, turn=turn)
+def _rebuild_fault(kind: FaultKind, cause: str, agent: str | None, turn: int | None) -> SessionFault:
+    return SessionFault(kind, cause, agent=agent, turn=turn)
 
 
 @contextmanager
 def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[None]:
-    """The one boundary: whatever goes wrong inside comes out as Failed, with its place.
+    """The one boundary: whatever goes wrong inside comes out as SessionFault, with its place.
 
     Cancelling passes through, and so does the loss of an engine, which is no session's own affair.
     """
@@ -88,16 +88,16 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
         yield
     except EngineLost:
         raise
-    except Failed as error:
+    except SessionFault as error:
         if error.agent is not None or agent is None:
             raise
-        raise Failed(error.kind, error.cause, agent=agent, turn=turn) from error
+        raise SessionFault(error.kind, error.cause, agent=agent, turn=turn) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
-        raise Failed(FaultKind.TIMEOUT, _said(error), agent=agent, turn=turn) from error
+        raise SessionFault(FaultKind.TIMEOUT, _said(error), agent=agent, turn=turn) from error
     except Exception as error:
         # What a client raises means a refused act; what is raised between acts is the workflow's own doing.
         kind = FaultKind.WORKFLOW if agent is None else FaultKind.REFUSED
-        raise Failed(kind, _said(error), agent=agent, turn=turn) from error
+        raise SessionFault(kind, _said(error), agent=agent, turn=turn) from error
 
 
 def _said(error: BaseException) -> str:

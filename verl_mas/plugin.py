@@ -12,12 +12,12 @@ import sys
 from wrapt import register_post_import_hook
 
 # verl's module -> our function that registers with it.
-DOORS = {
+HOOKS = {
     "verl.plugin.platform.platform_manager": "verl_mas.platform:register_platform",
-    "verl.utils.distributed": "verl_mas.platform:mend_process_group",
+    "verl.utils.distributed": "verl_mas.platform:patch_process_group",
     "verl.workers.engine.fsdp.transformer_impl": "verl_mas.platform:register_training_engine",
-    "verl.trainer.ppo.core_algos": "verl_mas.advantage.door:register_estimators",
-    "verl.trainer.ppo.v1": "verl_mas.trainer:register",
+    "verl.trainer.ppo.core_algos": "verl_mas.advantage.verl_hook:register_estimators",
+    "verl.trainer.ppo.v1": "verl_mas.checks:register_trainer",
     "verl.workers.rollout.base": "verl_mas.engines:register_adapters",
     "verl.workers.rollout.replica": "verl_mas.engines:register_replicas",
 }
@@ -28,6 +28,6 @@ def active() -> bool:
     return getattr(sys.modules.get(__name__), "_active", False)
 
 
-for _module, _registrar in DOORS.items():
+for _module, _registrar in HOOKS.items():
     register_post_import_hook(_registrar, _module)
 _active = True

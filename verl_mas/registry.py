@@ -29,7 +29,7 @@ class Registry(Generic[T]):
                 raise ConfigError(
                     f"{self.noun} {name!r} is registered twice",
                     rule=f"every {self.noun} has one name",
-                    way_out="rename one of the two",
+                    fix="rename one of the two",
                 )
             self._entries[name] = entry
             return entry
@@ -41,7 +41,7 @@ class Registry(Generic[T]):
             raise ConfigError(
                 f"{self.noun} {name!r} is not known",
                 rule=f"a {self.noun} must be registered before it is used",
-                way_out=nearest(name, list(self._entries)),
+                fix=nearest(name, list(self._entries)),
             )
         return self._entries[name]
 

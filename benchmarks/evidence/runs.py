@@ -29,7 +29,7 @@ from benchmarks.evidence.matrix import (
     Piece,
     Training,
 )
-from verl_mas.report.metrics import Step, read_steps, series
+from verl_mas.demos.metrics import Step, read_steps, series
 
 RESULTS = Path(__file__).with_name("results")
 RUNS = ROOT / "runs" / "evidence"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.environments.play import Attempt
-from verl_mas.environments.puzzle import Puzzle
+from verl_mas.puzzles.base import Puzzle
+from verl_mas.puzzles.game import Attempt
 from verl_mas.workflow import Malformed, Reply
 from verl_mas.workflows.planner_executor import PlannerExecutor
 

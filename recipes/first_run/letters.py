@@ -33,7 +33,7 @@ def row(index: int) -> dict:
 def prepare(folder: Path) -> None:
     import pandas as pd
 
-    from verl_mas.testing.models import tiny_model
+    from verl_mas.warmup.tiny_model import tiny_model
 
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame([row(i) for i in range(256)]).to_parquet(folder / "train.parquet")

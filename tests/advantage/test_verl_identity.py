@@ -18,7 +18,7 @@ from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from verl_mas.advantage import door
+from verl_mas.advantage import verl_hook
 from verl_mas.advantage.estimator import ESTIMATORS
 from verl_mas.errors import DataError
 
@@ -28,7 +28,7 @@ GROUPS = st.lists(st.lists(st.integers(-20, 20), min_size=2, max_size=9, unique=
 
 @pytest.fixture(autouse=True)
 def registered():
-    door.register_estimators()
+    verl_hook.register_estimators()
 
 
 def verl_batch(groups, length=6):
@@ -143,7 +143,7 @@ def test_a_batch_without_uids_is_refused():
 
 
 def test_a_process_is_told_once_that_agents_are_not_told_apart(caplog):
-    door._tell_once.cache_clear()
+    verl_hook._tell_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for name in ("agent_grpo", "team_grpo", "agent_grpo"):
             estimate(name, verl_batch([[1, 2]]))
@@ -152,7 +152,7 @@ def test_a_process_is_told_once_that_agents_are_not_told_apart(caplog):
 
 def test_registering_twice_keeps_the_first_functions():
     before = dict(core_algos.ADV_ESTIMATOR_REGISTRY)
-    door.register_estimators()
+    verl_hook.register_estimators()
     assert before == core_algos.ADV_ESTIMATOR_REGISTRY
     assert set(ESTIMATORS) <= set(before)
 

@@ -17,11 +17,11 @@ def test_an_unknown_command_names_the_nearest(capsys):
 
 def test_a_users_mistake_is_one_message_and_exit_code_1(monkeypatch, capsys):
     def refuse(argv):
-        raise ConfigError("x=1", rule="x is 2", way_out="set x=2")
+        raise ConfigError("x=1", rule="x is 2", fix="set x=2")
 
     monkeypatch.setattr(doctor, "main", refuse)
     assert cli.main(["doctor"]) == 1
-    assert "way out: set x=2" in capsys.readouterr().err
+    assert "fix:  set x=2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", cli.commands())

@@ -4,8 +4,8 @@ import pandas
 import pytest
 
 from verl_mas.cli.puzzle import main, tiny_workflow
-from verl_mas.environments.boards import board_of
 from verl_mas.errors import ConfigError
+from verl_mas.puzzles.boards import board_of
 
 
 def test_boards_are_written_and_read_back_without_an_overlap(tmp_path):

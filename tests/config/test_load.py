@@ -56,4 +56,4 @@ def test_what_does_not_fit_is_refused_with_its_path_and_the_way_out(node, says):
     with pytest.raises(ConfigError) as refused:
         load(node)
     assert says in str(refused.value)
-    assert refused.value.way_out
+    assert refused.value.fix

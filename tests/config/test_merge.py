@@ -3,7 +3,7 @@ from __future__ import annotations
 from omegaconf import OmegaConf
 
 from verl_mas.config import load
-from verl_mas.config.merge import policy_view, spell_out_followers, updates_per_step
+from verl_mas.config.merge import materialize_interpolations, policy_view, updates_per_step
 
 
 def test_a_view_is_the_section_with_the_policys_overrides(make):
@@ -19,7 +19,7 @@ def test_a_view_is_the_section_with_the_policys_overrides(make):
 
 def test_settings_that_follow_an_override_still_do_after_verl_resolved_the_configuration(make):
     config = make(mas__policies={"a": {"overrides": {"actor": {"strategy": "fsdp", "use_dynamic_bsz": False}}}})
-    added = spell_out_followers(config, load(config.mas))
+    added = materialize_interpolations(config, load(config.mas))
     assert any("ref.strategy=fsdp" in item for item in added)
     OmegaConf.resolve(config)
     view = policy_view(config, "a", load(config.mas).policies["a"])
@@ -29,8 +29,8 @@ def test_settings_that_follow_an_override_still_do_after_verl_resolved_the_confi
 
 def test_spelling_out_twice_adds_nothing(make):
     config = make(mas__policies={"a": {"overrides": {"actor": {"strategy": "fsdp"}}}})
-    assert spell_out_followers(config, load(config.mas))
-    assert spell_out_followers(config, load(config.mas)) == []
+    assert materialize_interpolations(config, load(config.mas))
+    assert materialize_interpolations(config, load(config.mas)) == []
 
 
 def test_optimiser_steps_are_verls_unless_the_team_or_the_policy_says_otherwise(two):

@@ -12,7 +12,7 @@ import pytest
 from verl_mas.cli.data import main
 from verl_mas.data import sources
 from verl_mas.data.arithmetic import chains, signed
-from verl_mas.data.rows import Item, math_item, search_item
+from verl_mas.data.items import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from verl_mas.demos import plan_path
+from verl_mas.demos.live import Run
 from verl_mas.demos.plan_path import HIGH, LOW, SUCCESS
-from verl_mas.environments.warm_up import WarmUp
 from verl_mas.errors import ConfigError
-from verl_mas.report.live import Run
+from verl_mas.warmup.train import WarmUp
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ import pytest
 import zmq
 from omegaconf import OmegaConf
 
-from verl_mas import preflight
+from verl_mas.checks import served
 from verl_mas.engines import vllm_cpu
 from verl_mas.engines.vllm_cpu import alias, readiness
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
@@ -32,7 +32,7 @@ from verl_mas.errors import ConfigError, EngineLost
 
 HERE = Path(__file__).parent
 MISSING = readiness.readiness()
-needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.WAY_OUT}")
+needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def test_readiness_names_what_is_missing(monkeypatch, installed, problem):
 def test_a_run_that_asks_for_it_in_vain_is_told_before_it_starts(monkeypatch):
     monkeypatch.setattr(readiness, "readiness", lambda: ["vllm-cpu is not installed"])
     with pytest.raises(ConfigError, match=r"(?s)not installed.*make vllm-cpu") as error:
-        preflight.check_engine("vllm", device="cpu")
-    preflight.check_engine("vllm", device="cuda")
-    preflight.check_engine("transformers", device="cpu")
+        served.check_engine("vllm", device="cpu")
+    served.check_engine("vllm", device="cuda")
+    served.check_engine("transformers", device="cpu")
     assert "rollout.name=vllm" in error.value.value
 
 
@@ -202,7 +202,7 @@ def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
 @pytest.fixture(scope="module", params=["tied", "untied"])
 def model(request, tmp_path_factory) -> Path:
     """A tiny model of about two buckets of 1 MB, its output layer tied to the embedding or not."""
-    from verl_mas.testing.models import tiny_model
+    from verl_mas.warmup.tiny_model import tiny_model
 
     folder = tiny_model(tmp_path_factory.mktemp("model") / request.param, parameters=400_000)
     if request.param == "untied":

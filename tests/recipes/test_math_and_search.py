@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from verl_mas import preflight
+from verl_mas.checks import pools
+from verl_mas.checks.team import agents_of, validate
+from verl_mas.config.compose import compose
 from verl_mas.config.merge import policy_value
-from verl_mas.config.rules import agents_of, validate
-from verl_mas.diagnosis import compose
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 VARIANTS = [f"{recipe}={variant}" for recipe in ("math", "search") for variant in ("shared", "separate", "mixed")]
@@ -20,7 +20,7 @@ VARIANTS = [f"{recipe}={variant}" for recipe in ("math", "search") for variant i
 @pytest.fixture(autouse=True)
 def a_cluster(monkeypatch):
     """With GPUs enough: these are configurations for machines that tests do not have."""
-    monkeypatch.setattr(preflight, "available", lambda config: None)
+    monkeypatch.setattr(pools, "available", lambda config: None)
     yield
     GlobalHydra.instance().clear()
 

@@ -9,12 +9,12 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoTokenizer
 
-from verl_mas import preflight
+from verl_mas.checks import pools
+from verl_mas.checks.team import validate
 from verl_mas.cli.puzzle import tiny_workflow
-from verl_mas.config.rules import validate
-from verl_mas.diagnosis import compose
-from verl_mas.environments.demonstrations import lessons
-from verl_mas.testing.models import TURN_END, tiny_model
+from verl_mas.config.compose import compose
+from verl_mas.warmup.puzzles import lessons
+from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PER_ROLE = (
@@ -27,7 +27,7 @@ PER_ROLE = (
 @pytest.fixture(autouse=True)
 def a_cluster(monkeypatch):
     """With GPUs enough: these are configurations for machines that tests do not have."""
-    monkeypatch.setattr(preflight, "available", lambda config: None)
+    monkeypatch.setattr(pools, "available", lambda config: None)
     yield
     GlobalHydra.instance().clear()
 

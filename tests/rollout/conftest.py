@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config.schema import PolicySpec
-from verl_mas.testing.models import byte_tokenizer
+from verl_mas.warmup.tiny_model import byte_tokenizer
 
 Answer = Callable[[str, int], str]  # the prompt's text and the number of the call
 
@@ -81,7 +81,7 @@ def policy(tokenizer):
     from verl.utils.dataset.rl_dataset import RLHFDataset
     from verl.workers.rollout.llm_server import LLMServerClient
 
-    from verl_mas.rollout.policy import Model, VerlPolicy
+    from verl_mas.rollout.verl_client import Model, VerlPolicy
 
     class Client(LLMServerClient):
         def __init__(self, config: Any, server: Server):
@@ -117,12 +117,12 @@ def loop():
 @pytest.fixture
 def play(loop):
     """Run a workflow class on one policy."""
-    from verl_mas.workflow import Task, roster
-    from verl_mas.workflow.session import Setting, run_session
+    from verl_mas.workflow import Task, members_of
+    from verl_mas.workflow.session import SessionConfig, run_session
 
     def play(workflow: Any, client: Any, *, agents: Mapping[str, Any] | None = None, task: Any = None, **settings: Any):
-        members = roster(workflow().agents, agents or {}, {"main": PolicySpec()})
-        setting = Setting(members, {"main": client}, **settings)
+        members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
+        setting = SessionConfig(members, {"main": client}, **settings)
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), setting))
 
     return play

@@ -146,5 +146,5 @@ def test_a_step_survives_sessions_and_groups_that_fail(folder):
 
 def test_the_worker_can_be_the_first_module_a_process_imports():
     """Ray does so; the import reaches verl's trainers, and from there the plugin reaches ours."""
-    code = "import verl_mas.rollout.worker, sys; assert 'verl_mas.trainer.team' in sys.modules"
+    code = "import verl_mas.rollout.worker, sys; assert 'verl_mas.trainer.trainer' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

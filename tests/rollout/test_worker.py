@@ -13,8 +13,8 @@ from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectoryS
 from verl_mas.errors import ConfigError, DataError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.trajectories import TrajectoryWriter, read, write_advantages
-from verl_mas.workflow import Outcome, Tag, Workflow, roster
-from verl_mas.workflow.session import Setting
+from verl_mas.workflow import Outcome, Tag, Workflow, members_of
+from verl_mas.workflow.session import SessionConfig
 
 OURS = {"temperature"}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
@@ -75,10 +75,12 @@ def make(policy, loop, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "resolve", lambda spec: workflow())
         worker = object.__new__(module.MasAgentLoopWorker)
         faults = faults or FaultSpec(retries=0)
-        worker.team = MasConfig(faults=faults)
+        worker.mas = MasConfig(faults=faults)
         worker.config, worker.models = client.config, {"main": client.model}
         worker.tokenizer, worker.processor = client.model.tokenizer, None
-        worker.setting = Setting(roster(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults)
+        worker.setting = SessionConfig(
+            members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
+        )
         worker.counts = {False: defaultdict(float), True: defaultdict(float)}
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "w")
         worker.broken, worker.distillation_enabled = None, False

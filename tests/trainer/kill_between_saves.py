@@ -18,4 +18,4 @@ def _break(module):
     module.PolicyTrainer.save = save_or_die
 
 
-register_post_import_hook(_break, "verl_mas.trainer.policy")
+register_post_import_hook(_break, "verl_mas.trainer.policy_trainer")

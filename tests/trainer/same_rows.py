@@ -65,5 +65,5 @@ def _sort_and_record(module):
 
 register_post_import_hook(_name_tasks, "verl.trainer.ppo.v1.trainer_base")
 register_post_import_hook(_seed_verls_agent, "verl.experimental.agent_loop.single_turn_agent_loop")
-register_post_import_hook(_seed_our_agents, "verl_mas.rollout.policy")
+register_post_import_hook(_seed_our_agents, "verl_mas.rollout.verl_client")
 register_post_import_hook(_sort_and_record, "verl.trainer.ppo.v1.replay_buffer")

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.config.compose import compose
 from verl_mas.config.load import load
-from verl_mas.diagnosis import compose
 from verl_mas.errors import ConfigError
-from verl_mas.trainer.checkpoint import Checkpoints, check_checkpoint, what_is_trained
+from verl_mas.trainer.checkpoint import Checkpoints, run_identity
 
 
 class Policy:
@@ -79,7 +80,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     check_checkpoint(*composed())
     policies = {"main": Policy("main", [])}
     folder = tmp_path / "global_step_3"
-    Checkpoints(policies, what_is_trained(*composed()), True).save_checkpoint(str(folder / "actor"), None, 3)
+    Checkpoints(policies, run_identity(*composed()), True).save_checkpoint(str(folder / "actor"), None, 3)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
     check_checkpoint(
         *composed(
@@ -94,7 +95,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
 
 def test_what_is_trained_names_what_makes_it_another_run():
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
-    assert what_is_trained(config, load(config.mas)) == {
+    assert run_identity(config, load(config.mas)) == {
         "algorithm.adv_estimator": "agent_grpo",
         "mas.workflow.name": "solver_verifier",
         "policy of agents": {"solver": "main", "verifier": "main"},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from verl_mas.testing.models import tiny_model
+from verl_mas.warmup.tiny_model import tiny_model
 
 pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.trainer.servers import OnlyServerClient, Servers
-from verl_mas.trainer.team import MasTrainer
+from verl_mas.trainer.trainer import MasTrainer
 
 
 class Manager:

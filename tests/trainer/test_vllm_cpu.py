@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.engines.vllm_cpu import readiness
-from verl_mas.testing.models import tiny_model
+from verl_mas.warmup.tiny_model import tiny_model
 
 MISSING = readiness.readiness()
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.WAY_OUT}"),
+    pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}"),
 ]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task, Workflow, roster
-from verl_mas.workflow.session import Finished, Scorer, Setting, run_session
+from verl_mas.workflow import Task, Workflow, members_of
+from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult, run_session
 
 
 def _run(
@@ -23,11 +23,11 @@ def _run(
     policies: Mapping[str, PolicySpec] | None = None,
     score: Scorer | None = None,
     **settings: Any,
-) -> Finished:
+) -> SessionResult:
     settings.setdefault("faults", FaultSpec(backoff_s=0.0))
     policies = policies or {"main": PolicySpec()}
-    setting = Setting(
-        members=roster(workflow().agents, agents or {}, policies),
+    setting = SessionConfig(
+        members=members_of(workflow().agents, agents or {}, policies),
         clients=dict.fromkeys(policies, llm),
         **settings,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import resolve, roster
+from verl_mas.workflow import members_of, resolve
 from verl_mas.workflow.base import shipped
 
 FILE = """
@@ -58,11 +58,11 @@ def test_what_cannot_be_found_is_refused_with_a_way_out(spec, words):
 
 def test_a_mistyped_agent_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'solver'"):
-        roster(("solver", "verifier"), {"slover": AgentSpec()}, {})
+        members_of(("solver", "verifier"), {"slover": AgentSpec()}, {})
 
 
 def test_agents_of_frozen_and_remote_policies_do_not_train():
     policies = {"main": PolicySpec(), "cold": PolicySpec(trainable=False), "far": PolicySpec(remote={})}
     specs = {"a": AgentSpec("main"), "b": AgentSpec("cold"), "c": AgentSpec("far"), "d": AgentSpec(trainable=False)}
-    members = roster(tuple("abcd"), specs, policies)
+    members = members_of(tuple("abcd"), specs, policies)
     assert [members[name].trainable for name in "abcd"] == [True, False, False, False]

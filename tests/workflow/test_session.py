@@ -345,11 +345,11 @@ def test_an_abandoned_act_leaves_no_request_behind(run):
 
 def test_a_cancelled_session_leaves_no_request_behind():
     from verl_mas.config.schema import PolicySpec
-    from verl_mas.workflow import roster
-    from verl_mas.workflow.session import Setting, run_session
+    from verl_mas.workflow import members_of
+    from verl_mas.workflow.session import SessionConfig, run_session
 
     llm = ScriptedLLM("x", latency=5.0)
-    setting = Setting(roster(Abandoning.agents, {}, {"main": PolicySpec()}), {"main": llm})
+    setting = SessionConfig(members_of(Abandoning.agents, {}, {"main": PolicySpec()}), {"main": llm})
 
     async def cancel():
         session = asyncio.ensure_future(run_session(Abandoning, Task.of("q"), setting))

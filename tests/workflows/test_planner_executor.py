@@ -6,14 +6,14 @@ import pytest
 
 import verl_mas.workflows.tool_user_planner as tool_module
 from verl_mas.config.schema import BranchSpec
-from verl_mas.environments.boards import board, row
-from verl_mas.environments.code_answers import Ran
-from verl_mas.environments.puzzle import TRAIN
 from verl_mas.errors import ConfigError
+from verl_mas.grading.code import Ran
+from verl_mas.puzzles.base import TRAIN
+from verl_mas.puzzles.boards import board, row
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.standalone import run
+from verl_mas.workflow.run import run
 from verl_mas.workflows.planner_executor import PlannerExecutor
 from verl_mas.workflows.single_player import SinglePlayer
 from verl_mas.workflows.tool_user_planner import ToolUserPlanner

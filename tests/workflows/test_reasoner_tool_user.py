@@ -6,12 +6,12 @@ pytest.importorskip("math_verify")
 
 import verl_mas.workflows.reasoner_tool_user as workflow
 from verl_mas.config.schema import BranchSpec, FaultSpec
-from verl_mas.environments.code_answers import Ran
-from verl_mas.errors import Failed
+from verl_mas.errors import SessionFault
+from verl_mas.grading.code import Ran
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.standalone import run
+from verl_mas.workflow.run import run
 from verl_mas.workflows.reasoner_tool_user import ReasonerToolUser
 
 TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="\\frac{1}{2}")
@@ -86,7 +86,7 @@ def test_the_ground_truth_may_be_a_number(truth, answer):
 
 def test_without_a_ground_truth_nobody_acts():
     llm = ScriptedLLM({"reasoner": RIGHT, "tool_user": code("0.5")})
-    with pytest.raises(Failed, match="ground truth None"):
+    with pytest.raises(SessionFault, match="ground truth None"):
         run(ReasonerToolUser(executor="any:thing"), "What is a half?", llm, faults=FaultSpec(retries=0))
     assert not llm.requests
 

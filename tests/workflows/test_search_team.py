@@ -9,15 +9,15 @@ pytest.importorskip("tantivy")
 
 import verl_mas.workflows.search_team as search_team
 from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
-from verl_mas.environments.retrieval.client import Breaker, RetrieverClient
-from verl_mas.environments.retrieval.corpus import Passage
-from verl_mas.environments.retrieval.index import build
-from verl_mas.errors import ConfigError, Failed
+from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.retrieval.client import Breaker, RetrieverClient
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import build
+from verl_mas.rollout.truncation import fit
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task, resolve
-from verl_mas.workflow.standalone import run
-from verl_mas.workflow.truncation import fit
+from verl_mas.workflow.run import run
 from verl_mas.workflows.search_team import SearchTeam
 
 PASSAGES = [
@@ -125,14 +125,14 @@ def test_a_retriever_that_fails_is_a_failure_of_the_session_and_no_evidence(monk
 
     monkeypatch.setattr(search_team, "source", unreachable)
     llm = ScriptedLLM({"verifier": NO, "searcher": "<search>Brel</search>", "answerer": "x"})
-    with pytest.raises(Failed, match=r"retriever: http://r/retrieve: HTTP 503"):
+    with pytest.raises(SessionFault, match=r"retriever: http://r/retrieve: HTTP 503"):
         run(SearchTeam(retriever="http://r/retrieve"), TASK, llm, faults=FaultSpec(retries=0))
     assert all(request.agent != "answerer" for request in llm.requests)
 
 
 def test_a_task_without_ground_truth_fails_before_any_act(index):
     llm = ScriptedLLM(YES)
-    with pytest.raises(Failed, match="accepted answer"):
+    with pytest.raises(SessionFault, match="accepted answer"):
         run(SearchTeam(retriever=index), Task(TASK.messages), llm, faults=FaultSpec(retries=0))
     assert llm.requests == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow.standalone import run
+from verl_mas.workflow.run import run
 from verl_mas.workflows.ensemble import Ensemble
 from verl_mas.workflows.solver_verifier import SolverVerifier
 

@@ -5,11 +5,11 @@ import pytest
 pytest.importorskip("math_verify")
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
-from verl_mas.errors import ConfigError, Failed
+from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task, resolve
-from verl_mas.workflow.standalone import run
+from verl_mas.workflow.run import run
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
 TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="\\frac{1}{2}")
@@ -125,7 +125,7 @@ def test_the_ground_truth_may_be_the_number_zero():
 
 def test_without_a_ground_truth_nobody_acts():
     llm = ScriptedLLM(RIGHT)
-    with pytest.raises(Failed, match="ground truth None"):
+    with pytest.raises(SessionFault, match="ground truth None"):
         run(SolverVerifier(score="math"), "What is a half?", llm, faults=FaultSpec(retries=0))
     assert not llm.requests
 

@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.scores import ActReward, row_scores
 
 if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens, trained_tokens
@@ -15,13 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ESTIMATORS",
-    "ActReward",
     "AdvantageInput",
     "AdvantageOptions",
     "AdvantageOutput",
     "compute",
     "options_for",
-    "row_scores",
     "to_tokens",
     "trained_tokens",
 ]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from verl_mas.advantage import diagnostics, estimators, integrity
+from verl_mas.advantage import diagnostics, estimators, validation
 from verl_mas.advantage.kernel import GroupStats, Partition, compact, normalise
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
@@ -36,7 +36,7 @@ def estimator(**defaults: Any) -> Callable[[Estimator], Estimator]:
         def checked(batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
             chosen = (options or AdvantageOptions()).resolved(name, defaults)
             real, rows = _without_padding(batch)
-            integrity.check_rows(real)
+            validation.check_rows(real)
             output = function(real, chosen)
             return replace(output, advantages=_spread(output.advantages, rows, len(batch)))
 
@@ -94,7 +94,7 @@ def _weight(batch: AdvantageInput, options: AdvantageOptions, units: Partition |
         raise DataError(
             "the rows have no tokens",
             rule="weighting=per_token counts the trained tokens of a row",
-            way_out="fill AdvantageInput.tokens, or set mas.advantage.weighting=per_act",
+            fix="fill AdvantageInput.tokens, or set mas.advantage.weighting=per_act",
         )
     return batch.tokens.to(batch.scores.device).double()
 

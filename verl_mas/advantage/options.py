@@ -59,7 +59,7 @@ class AdvantageOptions:
         known = [f.name for f in fields(cls)]
         for key in config or {}:
             if key not in known:
-                raise ConfigError(f"mas.advantage.{key}", rule="no such option", way_out=nearest(str(key), known))
+                raise ConfigError(f"mas.advantage.{key}", rule="no such option", fix=nearest(str(key), known))
         return cls(**{str(key): value for key, value in (config or {}).items()})
 
     def resolved(self, estimator: str, defaults: Mapping[str, Any]) -> AdvantageOptions:
@@ -69,7 +69,7 @@ class AdvantageOptions:
                 raise ConfigError(
                     f"mas.advantage.{name}={getattr(self, name)}",
                     rule=f"{estimator} does not read {name}",
-                    way_out="remove it, or choose the estimator that reads it",
+                    fix="remove it, or choose the estimator that reads it",
                 )
         chosen = {name: value for name, value in asdict(self).items() if value is not None}
         return replace(self, **{**_COMMON, **defaults, **chosen})
@@ -93,4 +93,4 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
 
 
 def _refused(name: str, value: Any, allowed: str) -> ConfigError:
-    return ConfigError(f"mas.advantage.{name}={value!r}", rule=f"must be {allowed}", way_out=f"choose {allowed}")
+    return ConfigError(f"mas.advantage.{name}={value!r}", rule=f"must be {allowed}", fix=f"choose {allowed}")

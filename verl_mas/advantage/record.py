@@ -47,7 +47,7 @@ class AdvantageInput:
             raise DataError(
                 f"scores are {self.scores.dtype} of shape {tuple(self.scores.shape)}",
                 rule="there is one real score per row",
-                way_out="sum token rewards over the last dimension first",
+                fix="sum token rewards over the last dimension first",
             )
         for name in (*COLUMNS, "tokens", "padding"):
             column = getattr(self, name)
@@ -55,13 +55,13 @@ class AdvantageInput:
                 raise DataError(
                     f"{name} has {len(column)} rows, scores has {len(self)}",
                     rule="every column has one value per row",
-                    way_out=f"give {name} for the same rows as scores",
+                    fix=f"give {name} for the same rows as scores",
                 )
         if self.padding is not None and self.padding.dtype != torch.bool:
             raise DataError(
                 f"padding is {self.padding.dtype}",
                 rule="padding is a bool per row",
-                way_out="use padding.bool()",
+                fix="use padding.bool()",
             )
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class AdvantageInput:
             raise DataError(
                 f"the rows have no {column}",
                 rule=f"this estimator compares rows by {column}",
-                way_out=f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator",
+                fix=f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator",
             )
         if isinstance(labels, Tensor):
             labels = labels.cpu().numpy()
@@ -126,7 +126,7 @@ class AdvantageInput:
             raise DataError(
                 f"row {row} has no {column}",
                 rule=f"every row names its {column}",
-                way_out="tag the row where it is made, or mark it as padding",
+                fix="tag the row where it is made, or mark it as padding",
             )
         return Codes(torch.from_numpy(found).to(self.scores.device), unique.tolist())
 

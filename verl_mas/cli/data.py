@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_mas.arguments import check_count, check_noise, pairs, say_loss
+from verl_mas.cli._arguments import check_count, check_noise, log_loss, pairs
 from verl_mas.data import arithmetic, sources
+from verl_mas.data.items import Item, first_of_each, math_item, search_item
 from verl_mas.data.prepare import Prepared
-from verl_mas.data.rows import Item, first_of_each, math_item, search_item
 from verl_mas.data.sources import PublicSet, Rows
-from verl_mas.environments.demonstrations import Lesson
-from verl_mas.environments.retrieval.corpus import Passage
-from verl_mas.environments.warm_up import WarmUp, warm_up
 from verl_mas.errors import ConfigError
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.warmup.puzzles import Lesson
+from verl_mas.warmup.train import WarmUp, warm_up
 
 Loader = Callable[[PublicSet], tuple[Rows, str]]
 # How long the tiny models of the laptop variants are taught.
@@ -116,7 +116,7 @@ class _Reading:
             raise ConfigError(
                 f"--revision {sorted(unknown)[0]}",
                 rule="it pins one of the public sets",
-                way_out=f"known: {', '.join(one.name for one in (*train, *test))}",
+                fix=f"known: {', '.join(one.name for one in (*train, *test))}",
             )
         files = {"train": self._options.train} if self._options.train else {}
         tests = {name: Path(path) for name, path in pairs(self._options.test, "--test NAME=FILE").items()}
@@ -153,7 +153,7 @@ class _Reading:
 
 
 def _invented(options: argparse.Namespace, load: Loader) -> Prepared:
-    from verl_mas.environments.invented_corpus import InventedWorld
+    from verl_mas.data.invented import InventedWorld
 
     world = InventedWorld(options.entities, options.seed)
 
@@ -164,7 +164,7 @@ def _invented(options: argparse.Namespace, load: Loader) -> Prepared:
     train, test = items("train", options.train_rows), items("test", options.test_rows)
     _write_corpus(options.out, world.passages)
     if options.noise is not None:
-        from verl_mas.environments.search_expert import lessons
+        from verl_mas.warmup.search import lessons
 
         _warm_up(options, lessons(world, options.hops, noise=options.noise, seed=options.seed))
     made = {"invented": {"entities": options.entities, "seed": options.seed, "hops": options.hops}}
@@ -193,7 +193,7 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
 
     train, test = items("train", options.train_rows), items("test", options.test_rows)
     if options.noise is not None:
-        from verl_mas.environments.arithmetic_expert import lessons
+        from verl_mas.warmup.arithmetic import lessons
 
         _warm_up(options, lessons(options.terms, options.largest, noise=options.noise, seed=options.seed))
     made = {"arithmetic": {"terms": options.terms, "largest": options.largest, "seed": options.seed}}
@@ -202,4 +202,4 @@ def _arithmetic(options: argparse.Namespace, load: Loader) -> Prepared:
 
 def _warm_up(options: argparse.Namespace, lessons: Iterator[Lesson]) -> None:
     """The tiny model of a laptop variant, in `model` beside the data."""
-    warm_up(options.out / "model", lessons, options.taught, say_loss)
+    warm_up(options.out / "model", lessons, options.taught, log_loss)

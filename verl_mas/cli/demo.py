@@ -30,14 +30,12 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(__doc__ or "")
         return 0
     if not Path("recipes").is_dir():
-        raise ConfigError(
-            "no folder recipes here", rule="a demo trains a recipe of the repository", way_out="use a clone"
-        )
+        raise ConfigError("no folder recipes here", rule="a demo trains a recipe of the repository", fix="use a clone")
     known = [module.name for module in pkgutil.iter_modules(demos.__path__)]
     fresh, argv = "--fresh" in argv, [text for text in argv if text != "--fresh"]
     name, overrides = (argv[0], argv[1:]) if argv and "=" not in argv[0] else (DEFAULT, argv)
     if name not in known:
-        raise ConfigError(f"demo {name!r}", rule="it is one of the demos", way_out=nearest(name, known))
+        raise ConfigError(f"demo {name!r}", rule="it is one of the demos", fix=nearest(name, known))
     try:
         importlib.import_module(f"{demos.__name__}.{name}").run(overrides, Console(), fresh=fresh)
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import sys
 
 from rich.console import Console
 
-from verl_mas.diagnosis import Finding, diagnose
+from verl_mas.checks.doctor import Finding, diagnose
 
 SIGNS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 
@@ -34,5 +34,5 @@ def main(argv: list[str]) -> int:
 def _show(console: Console, finding: Finding) -> None:
     console.print(f"{SIGNS[finding.ok]:>14} [bold]{finding.what:22}[/] ", end="")
     console.print(finding.saw, markup=False, highlight=False)
-    if finding.way_out:
-        console.print(f"{'':25} way out: {finding.way_out}", markup=False, highlight=False)
+    if finding.fix:
+        console.print(f"{'':25} fix: {finding.fix}", markup=False, highlight=False)

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from verl_mas.arguments import check_count, check_noise, say_loss, values
+from verl_mas.cli._arguments import check_count, check_noise, log_loss, values
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.environments.boards import board, row
-from verl_mas.environments.demonstrations import lessons
-from verl_mas.environments.play import COMPACT, Play
-from verl_mas.environments.puzzle import TEST, TRAIN, puzzles
-from verl_mas.environments.warm_up import WarmUp, warm_up
 from verl_mas.errors import ConfigError
+from verl_mas.puzzles.base import TEST, TRAIN, puzzles
+from verl_mas.puzzles.boards import board, row
+from verl_mas.puzzles.game import COMPACT, Play
+from verl_mas.warmup.puzzles import lessons
+from verl_mas.warmup.train import WarmUp, warm_up
 from verl_mas.workflow.base import find, resolve
 
 
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     write_boards(folder / "test.parquet", options.puzzle, size, TEST, options.test, options.first_test)
     if workflow:
         source = lessons(workflow, options.puzzle, practice, noise=options.noise, seed=options.seed)
-        warm_up(folder / "model", source, setting, say_loss)
+        warm_up(folder / "model", source, setting, log_loss)
     sys.stdout.write(f"{folder}\n")
     return 0
 
@@ -53,7 +53,7 @@ def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
     """The workflow with prompts for a tiny model."""
     kind = find(name)
     if not issubclass(kind, Play):
-        raise ConfigError(f"workflow {name}", rule="demonstrations are for puzzles", way_out="planner_executor")
+        raise ConfigError(f"workflow {name}", rule="demonstrations are for puzzles", fix="planner_executor")
     workflow = resolve(WorkflowSpec(name, args={"text": COMPACT, **args}))
     workflow.check()
     return cast(Play, workflow)

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from verl_mas.arguments import check_count, values
-from verl_mas.environments.puzzle import TEST, TRAIN
-from verl_mas.environments.reasoning_gym import rows
+from verl_mas.cli._arguments import check_count, values
+from verl_mas.data.reasoning_gym import rows
+from verl_mas.puzzles.base import TEST, TRAIN
 
 
 def main(argv: list[str]) -> int:

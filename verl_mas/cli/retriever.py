@@ -7,9 +7,9 @@ import contextlib
 import sys
 from pathlib import Path
 
-from verl_mas.environments.retrieval.corpus import read_corpus
-from verl_mas.environments.retrieval.index import META, Index, build, open_index, read_meta
 from verl_mas.errors import ConfigError
+from verl_mas.retrieval.corpus import read_corpus
+from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
 
 
 def main(argv: list[str]) -> int:
@@ -64,7 +64,7 @@ def _serve(options: argparse.Namespace) -> int:
     import uvicorn
     from fastapi import FastAPI
 
-    from verl_mas.environments.retrieval.server import create_app
+    from verl_mas.retrieval.server import create_app
 
     _check(options)
     failures: list[Exception] = []
@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(
             f"--encoder {options.encoder} with a finished index",
             rule="an index keeps the encoder that it was built with",
-            way_out="leave --encoder out, or build another index",
+            fix="leave --encoder out, or build another index",
         )
     if finished or options.corpus is None:
         read_meta(options.index)

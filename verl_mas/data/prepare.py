@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_mas.data.rows import Item, distinct, overlap
+from verl_mas.data.items import Item, distinct, overlap
 from verl_mas.errors import DataError
 
 MANIFEST = "manifest.json"
@@ -38,7 +38,7 @@ class Prepared:
                 raise DataError(
                     f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test",
                     rule="each file has rows",
-                    way_out="give other files, or --keep-overlap to train on tested questions",
+                    fix="give other files, or --keep-overlap to train on tested questions",
                 )
         folder.mkdir(parents=True, exist_ok=True)
         for split, items in files.items():

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from verl_mas.data.files import SUFFIXES, read_rows
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.retrieval.files import SUFFIXES, read_rows
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -60,7 +60,7 @@ def from_hub(one: PublicSet) -> tuple[Rows, str]:
         raise ConfigError(
             f"{one.repository} ({one.split}) cannot be read: {type(error).__name__}: {error}",
             rule="a public set is read from the Hugging Face hub",
-            way_out="see to the network, or give files with --train FILE and --test NAME=FILE",
+            fix="see to the network, or give files with --train FILE and --test NAME=FILE",
         ) from error
 
 
@@ -70,7 +70,7 @@ def checked(one: PublicSet, rows: Rows) -> list[Mapping[str, Any]]:
         raise DataError(
             f"{one.repository} ({one.split}) has {len(listed)} rows",
             rule=f"{one.name} has {one.rows}",
-            way_out=f"give another revision with --revision {one.name}=HASH, or a local file",
+            fix=f"give another revision with --revision {one.name}=HASH, or a local file",
         )
     return _some(listed, f"{one.repository} ({one.split})")
 
@@ -78,12 +78,12 @@ def checked(one: PublicSet, rows: Rows) -> list[Mapping[str, Any]]:
 def from_file(path: Path) -> list[Mapping[str, Any]]:
     if not path.name.endswith(SUFFIXES) or not path.is_file():
         raise ConfigError(
-            f"file {path}", rule=f"an existing file that ends in {', '.join(SUFFIXES)}", way_out="give its path"
+            f"file {path}", rule=f"an existing file that ends in {', '.join(SUFFIXES)}", fix="give its path"
         )
     return _some(list(read_rows(path)), str(path))
 
 
 def _some(rows: list[Mapping[str, Any]], source: str) -> list[Mapping[str, Any]]:
     if not rows:
-        raise DataError(f"{source} has no rows", rule="a dataset has rows", way_out="give another file or revision")
+        raise DataError(f"{source} has no rows", rule="a dataset has rows", fix="give another file or revision")
     return rows

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from verl_mas.report import curves
-from verl_mas.report.live import Run
-from verl_mas.report.metrics import series
+from verl_mas.demos import curves
+from verl_mas.demos.live import Run
+from verl_mas.demos.metrics import series
 
 RECIPE = Path("recipes/first_run")
 FOLDER = Path("runs/first_run")

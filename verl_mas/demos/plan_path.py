@@ -15,16 +15,16 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from verl_mas.cli.puzzle import tiny_workflow, write_boards
-from verl_mas.environments.boards import board
-from verl_mas.environments.demonstrations import lessons
-from verl_mas.environments.puzzle import TEST, TRAIN
-from verl_mas.environments.warm_up import WarmUp, warm_up
+from verl_mas.demos import curves
+from verl_mas.demos.live import Run
+from verl_mas.demos.metrics import Step, series
+from verl_mas.demos.puzzle_session import draw
 from verl_mas.errors import ConfigError
-from verl_mas.report import curves
-from verl_mas.report.live import Run
-from verl_mas.report.metrics import Step, series
-from verl_mas.report.puzzle_session import draw
+from verl_mas.puzzles.base import TEST, TRAIN
+from verl_mas.puzzles.boards import board
 from verl_mas.trainer.checkpoint import latest_step
+from verl_mas.warmup.puzzles import lessons
+from verl_mas.warmup.train import WarmUp, warm_up
 
 RECIPE = Path("recipes/plan_path")
 # Not the recipe's own: neither goes on from the other's checkpoints.
@@ -87,7 +87,7 @@ def _steps_in_all(overrides: list[str], settings: dict[str, Any]) -> int:
     given = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}=")]
     steps = given[-1] if given else settings["trainer"]["total_training_steps"]
     if not str(steps).isdecimal() or int(steps) < 1:
-        raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", way_out="leave it out")
+        raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", fix="leave it out")
     return int(steps)
 
 
@@ -98,7 +98,7 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
     if done.exists():
         if done.read_text() != made:
             raise ConfigError(
-                str(FOLDER), rule="its boards and model are of another version of the demo", way_out="--fresh"
+                str(FOLDER), rule="its boards and model are of another version of the demo", fix="--fresh"
             )
         return
     # One bar is enough.

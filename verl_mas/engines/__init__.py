@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-# `ranks` first: what it wraps, the others may replace.
-ENGINES = ("ranks", "transformers", "vllm_cpu")
+# `stock` first: what it wraps, the others may replace.
+ENGINES = ("stock", "transformers", "vllm_cpu")
 
 
 def register_replicas(replica: ModuleType) -> None:

@@ -29,7 +29,7 @@ def register_training_engine(transformer_impl: ModuleType) -> None:
     register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")(CpuEngineWithValueHead)
 
 
-def mend_process_group(distributed: ModuleType) -> None:
+def patch_process_group(distributed: ModuleType) -> None:
     if selected():
         from verl_mas.platform.process_group import PATCH
 

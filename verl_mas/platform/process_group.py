@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.patching import Patch
+from verl_mas.platform.patching import Patch
 
 PATCH = Patch(
     diff="cpu-process-group.diff",

@@ -18,8 +18,8 @@ from typing import Any
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.errors import DataError
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.rows import Row
-from verl_mas.workflow.session import Finished, Session
+from verl_mas.workflow.rewards import Row
+from verl_mas.workflow.session import Session, SessionResult
 
 SCHEMA = 1
 ADVANTAGES = "advantages"
@@ -31,11 +31,11 @@ class TrajectoryWriter:
 
     def __init__(self, spec: TrajectorySpec, directory: str | Path, worker: str):
         self._spec, self._directory, self._worker = spec, Path(directory), worker
-        self._waiting: queue.SimpleQueue[tuple[Finished, str] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[SessionResult, str] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="trajectories", daemon=True)
         self._thread.start()
 
-    def write(self, finished: Finished, status: str) -> None:
+    def write(self, finished: SessionResult, status: str) -> None:
         """`status`: finished, dropped or cancelled."""
         if self._chosen(finished.session):
             self._waiting.put((finished, status))
@@ -59,7 +59,7 @@ class TrajectoryWriter:
                 # A full disk must not stop a training run; nobody else hears of it.
                 logger.exception("a trajectory was not written")
 
-    def _append(self, finished: Finished, status: str) -> None:
+    def _append(self, finished: SessionResult, status: str) -> None:
         line = json.dumps(record(finished, status, self._spec.max_text_chars), ensure_ascii=False, default=_plain)
         path = file_of(self._directory, finished.session.task.validate, finished.session.task.step, self._worker)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def read(directory: str | Path, validate: bool = False, step: int | None = None)
         raise DataError(
             f"{folder} is no folder",
             rule="a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir",
-            way_out="that folder",
+            fix="that folder",
         )
     steps = sorted({path.name.split("-")[0] for path in folder.glob("*.jsonl")})
     for name in steps if step is None else [f"{step:06d}"]:
@@ -106,7 +106,7 @@ def read(directory: str | Path, validate: bool = False, step: int | None = None)
                 yield session
 
 
-def record(finished: Finished, status: str, max_text_chars: int | None = None) -> dict[str, Any]:
+def record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> dict[str, Any]:
     """One session as plain data."""
     session, task = finished.session, finished.session.task
     rows = session.rows()

@@ -25,14 +25,14 @@ from verl_mas.config import load
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, WorkflowError
-from verl_mas.rollout.policy import OUTPUT, Model, VerlPolicy
-from verl_mas.rollout.rows import StoredRow, failed_validation_row, stored_rows
+from verl_mas.rollout.stored import StoredRow, failed_validation_row, stored_rows
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
-from verl_mas.workflow import resolve, roster
+from verl_mas.rollout.verl_client import OUTPUT, Model, VerlPolicy
+from verl_mas.workflow import members_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.session import Finished, Score, Session, Setting, run_session
+from verl_mas.workflow.session import Score, Session, SessionConfig, SessionResult, run_session
 from verl_mas.workflow.task import Task
 
 # The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
@@ -58,8 +58,8 @@ class MasAgentLoopWorker(_StockWorker):
         *args: Any,
         **kwargs: Any,
     ):
-        self.team: MasConfig = load(config.get("mas"))
-        served = _by_policy(self.team, llm_client)
+        self.mas: MasConfig = load(config.get("mas"))
+        served = _by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
         self.models = {name: self._model(name) for name in served}
         if self.rollout_config.trace.get("token2text", False):
@@ -142,7 +142,7 @@ class MasAgentLoopWorker(_StockWorker):
             trace=trace,
         ):
             finished = await run_session(
-                partial(resolve, self.team.workflow), task, self.setting, partial(self._score, dataset=dataset)
+                partial(resolve, self.mas.workflow), task, self.setting, partial(self._score, dataset=dataset)
             )
         self._record(finished)
         if finished.failed:
@@ -151,7 +151,7 @@ class MasAgentLoopWorker(_StockWorker):
             await self._teacher(reply, task, dataset)
         return stored_rows(finished.session, self.models, dataset)
 
-    async def _without_rows(self, finished: Finished, dataset: dict[str, Any]) -> list[StoredRow]:
+    async def _without_rows(self, finished: SessionResult, dataset: dict[str, Any]) -> list[StoredRow]:
         session = finished.session
         if session.task.validate:
             policy, model = next(iter(self.models.items()))
@@ -159,7 +159,7 @@ class MasAgentLoopWorker(_StockWorker):
                 list(session.task.messages), add_generation_prompt=True, tokenize=True, return_dict=False
             )
             return [failed_validation_row(session, policy, model, prompt_ids, dataset, self._log_probs)]
-        if self.team.faults.then == "fail_group":
+        if self.mas.faults.then == "fail_group":
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
         return []
 
@@ -171,7 +171,7 @@ class MasAgentLoopWorker(_StockWorker):
             raise WorkflowError(
                 "a session without a reward",
                 rule="a team is scored when its session ends, and the colocated reward model scores later",
-                way_out="set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True",
+                fix="set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True",
             )
         return Score(answer.reward_score, answer.extra_fields.get("reward_extra_info", {}))
 
@@ -182,7 +182,7 @@ class MasAgentLoopWorker(_StockWorker):
             raise WorkflowError(
                 "an outcome with neither an answer nor a reward",
                 rule="verl's reward function scores the answer",
-                way_out="return Outcome(answer=...) or Outcome(reward=...)",
+                fix="return Outcome(answer=...) or Outcome(reward=...)",
             )
         if isinstance(answer, Reply) and self._is_whole_row(answer, session):
             output: AgentLoopOutput = answer.generation.extra[OUTPUT]
@@ -215,7 +215,7 @@ class MasAgentLoopWorker(_StockWorker):
             sample_kwargs=dataset,
         )
 
-    def _record(self, finished: Finished) -> None:
+    def _record(self, finished: SessionResult) -> None:
         counts = self.counts[finished.session.task.validate]
         counts["sessions"] += 1
         counts["acts"] += len(finished.session.replies)
@@ -234,7 +234,7 @@ class MasAgentLoopWorker(_StockWorker):
 
     def _model(self, policy: str) -> Model:
         """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""
-        view = policy_view(self.config, policy, self.team.policies[policy]).actor_rollout_ref.model
+        view = policy_view(self.config, policy, self.mas.policies[policy]).actor_rollout_ref.model
         if view == self.config.actor_rollout_ref.model:
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
         config = omega_conf_to_dataclass(view)
@@ -243,23 +243,23 @@ class MasAgentLoopWorker(_StockWorker):
             config.tokenizer.chat_template = view.custom_chat_template
         return Model(config.tokenizer, config.processor, config.hf_config.model_type, self.mm_processor_kwargs)
 
-    def _setting(self, served: Mapping[str, LLMServerClient]) -> Setting:
+    def _setting(self, served: Mapping[str, LLMServerClient]) -> SessionConfig:
         clients: dict[str, LLMClient] = {}
-        for name, spec in self.team.policies.items():
+        for name, spec in self.mas.policies.items():
             if spec.remote is not None:
                 clients[name] = OpenAIClient.of(spec.remote)
                 continue
             view = policy_view(self.config, name, spec)
             clients[name] = VerlPolicy(view, served[name], self.models[name], self.dataset_cls, self.tools)
-        members = roster(resolve(self.team.workflow).agents, self.team.agents, self.team.policies)
+        members = members_of(resolve(self.mas.workflow).agents, self.mas.agents, self.mas.policies)
         for member in members.values():
             client = clients[member.spec.policy]
             if isinstance(client, VerlPolicy):
                 client.check_tools(member.name, member.spec.tools)
-        return Setting(members, clients, self.team.branch, self.team.reward, self.team.faults)
+        return SessionConfig(members, clients, self.mas.branch, self.mas.reward, self.mas.faults)
 
     def _trajectory_writer(self) -> TrajectoryWriter | None:
-        spec = self.team.trajectories
+        spec = self.mas.trajectories
         if not spec.enabled:
             return None
         return TrajectoryWriter(spec, folder_of(spec, self.config.trainer.default_local_dir), worker=uuid4().hex[:8])
@@ -278,16 +278,16 @@ RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
 
 
 def _by_policy(
-    team: MasConfig, llm_client: LLMServerClient | Mapping[str, LLMServerClient]
+    mas: MasConfig, llm_client: LLMServerClient | Mapping[str, LLMServerClient]
 ) -> dict[str, LLMServerClient]:
     """The team trainer gives a client for each policy; verl's own trainers have one client, so one policy."""
-    local = [name for name, spec in team.policies.items() if spec.remote is None]
+    local = [name for name, spec in mas.policies.items() if spec.remote is None]
     served = dict(llm_client) if isinstance(llm_client, Mapping) else dict.fromkeys(local[:1], llm_client)
     if sorted(served) != sorted(local):
         raise ConfigError(
             f"engines for the policies {sorted(served)}, a team with {sorted(local)}",
             rule="every policy that is not remote has its engines; verl's own trainers serve one policy",
-            way_out="use trainer.v1.trainer_mode=mas, which +mas=<team> sets",
+            fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets",
         )
     return served
 

@@ -10,8 +10,8 @@ from verl_mas.config.schema import BranchSpec, FaultSpec, PolicySpec
 from verl_mas.errors import FaultKind
 from verl_mas.testing.scripted_llm import Rule, ScriptedLLM
 from verl_mas.workflow.base import Workflow
-from verl_mas.workflow.roster import roster
-from verl_mas.workflow.session import Finished, Setting, run_session
+from verl_mas.workflow.members import members_of
+from verl_mas.workflow.session import SessionConfig, SessionResult, run_session
 from verl_mas.workflow.task import Task
 
 LIMIT_S = 3.0
@@ -105,7 +105,7 @@ class _Runner:
         *,
         branch: BranchSpec | None = None,
         faults: FaultSpec | None = None,
-        also: Callable[[Finished], list[str]] = lambda _: [],
+        also: Callable[[SessionResult], list[str]] = lambda _: [],
         may_fail: bool = False,
     ) -> Case:
         finished = await self._run(branch, faults)
@@ -128,9 +128,9 @@ class _Runner:
         problems = [] if session.done() else ["does not end when it is cancelled"]
         return Case("cancelled", [*problems, *self._left_over()])
 
-    async def _run(self, branch: BranchSpec | None, faults: FaultSpec | None) -> Finished:
-        setting = Setting(
-            members=roster(self.workflow().agents, {}, {"main": PolicySpec()}),
+    async def _run(self, branch: BranchSpec | None, faults: FaultSpec | None) -> SessionResult:
+        setting = SessionConfig(
+            members=members_of(self.workflow().agents, {}, {"main": PolicySpec()}),
             clients={"main": self.llm},
             branch=branch or BranchSpec(),
             faults=faults or _faults(),
@@ -140,7 +140,7 @@ class _Runner:
     def _left_over(self) -> list[str]:
         return [f"left {self.llm.in_flight} requests behind"] if self.llm.in_flight else []
 
-    def _seen(self, name: str, finished: Finished, problems: list[str]) -> Case:
+    def _seen(self, name: str, finished: SessionResult, problems: list[str]) -> Case:
         replies = finished.session.replies
         return Case(
             name,
@@ -152,13 +152,13 @@ class _Runner:
         )
 
 
-def _never_committed(finished: Finished) -> list[str]:
+def _never_committed(finished: SessionResult) -> list[str]:
     replies = finished.session.replies
     committed = {(reply.agent, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.turn) for reply in replies} - committed)
     return [f"{agent}'s branch of turn {turn} was never committed" for agent, turn in left]
 
 
-def _no_candidates(finished: Finished) -> list[str]:
+def _no_candidates(finished: SessionResult) -> list[str]:
     more = {reply.agent for reply in finished.session.replies if reply.branch > 0}
     return [f"{agent} branches in validation" for agent in sorted(more)]

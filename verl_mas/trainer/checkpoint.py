@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from verl_mas.config.merge import policy_value
-from verl_mas.config.rules import agents_of, trained
+from verl_mas.config.merge import policy_value, trained
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
+from verl_mas.workflow.base import agents_of
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.policy import PolicyTrainer
+    from verl_mas.trainer.policy_trainer import PolicyTrainer
 
 RNG_FILE = "driver_rng.pt"
 RUN_FILE = "run.json"
@@ -56,10 +56,10 @@ class Checkpoints:
             raise ConfigError(
                 f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}",
                 rule="a run resumes with the trainable policies that it was saved with",
-                way_out="name the policies as in that run, or set trainer.resume_mode=disable",
+                fix="name the policies as in that run, or set trainer.resume_mode=disable",
             )
         if self.found_by_itself:
-            _refuse_another_run(folder, self.run)
+            refuse_another_run(folder, self.run)
         for policy in self.policies.values():
             policy.load(str(folder), del_local_after_load)
         if (folder / RNG_FILE).exists():
@@ -72,19 +72,12 @@ def latest_step(folder: Path) -> int:
     return int(pointer.read_text()) if pointer.exists() else 0
 
 
-def goes_on(config: DictConfig) -> bool:
+def auto_resumes(config: DictConfig) -> bool:
     """Whether training starts from a checkpoint that verl finds by itself."""
     return config.trainer.resume_mode == "auto" and not config.trainer.val_only
 
 
-def check_checkpoint(config: DictConfig, team: MasConfig) -> None:
-    """Before Ray, where the folder can be seen from here."""
-    folder = Path(config.trainer.default_local_dir)
-    if goes_on(config) and (step := latest_step(folder)):
-        _refuse_another_run(folder / f"global_step_{step}", what_is_trained(config, team))
-
-
-def _refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
+def refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
     file = folder / RUN_FILE
     before = json.loads(file.read_text()) if file.exists() else run
     for key, value in run.items():
@@ -92,18 +85,18 @@ def _refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run goes on from the last checkpoint of its folder",
-                way_out="another trainer.default_local_dir for another run; to go on from this one all the same, "
+                fix="another trainer.default_local_dir for another run; to go on from this one all the same, "
                 f"trainer.resume_mode=resume_path trainer.resume_from_path={folder}",
             )
 
 
-def what_is_trained(config: DictConfig, team: MasConfig) -> dict[str, Any]:
+def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, Any]:
     """What makes it another run when it changes. Lengths, rates, sizes, addresses may: runs are tuned as they go on."""
-    paths = {name: str(policy_value(config, team.policies[name], "model.path")) for name in trained(team)}
+    paths = {name: str(policy_value(config, mas.policies[name], "model.path")) for name in trained(mas)}
     return {
         "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
-        "mas.workflow.name": team.workflow.name,
-        "policy of agents": {name: member.spec.policy for name, member in agents_of(team).items()},
+        "mas.workflow.name": mas.workflow.name,
+        "policy of agents": {name: member.spec.policy for name, member in agents_of(mas).items()},
         # A folder may move, or stand for the hub's model of that name.
         "models": {name: Path(path).name for name, path in paths.items()},
     }

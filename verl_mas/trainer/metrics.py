@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verl_mas import fields
-from verl_mas.trainer.rows import is_padding
+from verl_mas import row as fields
+from verl_mas.trainer.batching import is_padding
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ import ray
 from ray.actor import ActorHandle
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas.engines.ranks import PAUSABLE
+from verl_mas.engines.stock import PAUSABLE
 
 Change = Callable[[str, str], Awaitable[None]]
 

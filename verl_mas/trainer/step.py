@@ -13,9 +13,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 
-from verl_mas import fields
+from verl_mas import row as fields
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute, to_tokens
-from verl_mas.trainer import rows as r
+from verl_mas.trainer import batching as r
 
 logger = logging.getLogger(__name__)
 

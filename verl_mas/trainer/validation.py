@@ -12,14 +12,14 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
-from verl_mas import fields
+from verl_mas import row as fields
+from verl_mas.trainer import batching as r
 from verl_mas.trainer import metrics as m
-from verl_mas.trainer import rows as r
 from verl_mas.trainer import step as s
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.team import MasTrainer
+    from verl_mas.trainer.trainer import MasTrainer
 
 PARTITION = "val"
 

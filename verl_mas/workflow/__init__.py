@@ -3,9 +3,9 @@
 from verl_mas.workflow.base import Workflow, resolve, workflow
 from verl_mas.workflow.client import Generation, LLMClient, Message, Request
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
+from verl_mas.workflow.members import instances, members_of, nested
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.roster import instances, nested, roster
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Agent, Conversation, Team
 
@@ -30,8 +30,8 @@ __all__ = [
     "Team",
     "Workflow",
     "instances",
+    "members_of",
     "nested",
     "resolve",
-    "roster",
     "workflow",
 ]

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
-from verl_mas.config.schema import WorkflowSpec
+from verl_mas.config.schema import MasConfig, WorkflowSpec
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry, nearest
+from verl_mas.workflow.members import Member, members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
@@ -70,9 +71,21 @@ def resolve(spec: WorkflowSpec) -> Workflow:
             raise ConfigError(
                 f"mas.workflow.args.{name}",
                 rule=f"an argument must be a field of {cls.__name__}",
-                way_out=nearest(name, fields),
+                fix=nearest(name, fields),
             )
     return cls(**spec.args)
+
+
+def agents_of(mas: MasConfig) -> dict[str, Member]:
+    """Every agent of the configured workflow, with its settings."""
+    workflow = resolve(mas.workflow)
+    if not workflow.agents:
+        raise ConfigError(
+            f"workflow {mas.workflow.name} has no agents",
+            rule="a team has at least one agent",
+            fix="name them in the workflow's `agents`",
+        )
+    return members_of(workflow.agents, mas.agents, mas.policies)
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
@@ -87,7 +100,7 @@ def find(name: str, path: str | None = None) -> type[Workflow]:
         raise ConfigError(
             f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
             rule="a workflow is one we ship, or a class of the file or module at mas.workflow.path",
-            way_out=nearest(name, sorted({*WORKFLOWS, *shipped()})),
+            fix=nearest(name, sorted({*WORKFLOWS, *shipped()})),
         )
     return WORKFLOWS[name]
 
@@ -109,7 +122,7 @@ def _load(path: str) -> ModuleType:
         raise ConfigError(
             f"mas.workflow.path={path}",
             rule="it must be a Python file or the name of a module",
-            way_out="give the path that the workers see",
+            fix="give the path that the workers see",
         )
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from verl_mas.errors import ConfigError, Failed, FaultKind, failures
+from verl_mas.errors import ConfigError, FaultKind, SessionFault, failures
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Generation, Message, Request
 
@@ -48,7 +48,7 @@ class OpenAIClient:
             raise ConfigError(
                 f"api_key_env={api_key_env}",
                 rule="the key is read from that environment variable, and it is not set",
-                way_out=f"export {api_key_env}=...",
+                fix=f"export {api_key_env}=...",
             )
         self.base_url, self.model = base_url.rstrip("/"), model
         self._key_variable, self._timeout, self._concurrency = api_key_env, timeout, concurrency
@@ -92,7 +92,9 @@ class OpenAIClient:
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         response = await self._client().post(f"{self.base_url}/chat/completions", json=body)
         if response.is_error:
-            raise Failed(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {response.text[:500]}")
+            raise SessionFault(
+                FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {response.text[:500]}"
+            )
         return response.json()
 
     def _of(self, request: Request) -> dict[str, Tool]:
@@ -101,7 +103,7 @@ class OpenAIClient:
                 raise ConfigError(
                     f"agent {request.agent} has the tool {name!r}",
                     rule="a client without verl has the tools that it was made with",
-                    way_out=f"OpenAIClient(tools=[...]); {nearest(name, list(self._tools))}",
+                    fix=f"OpenAIClient(tools=[...]); {nearest(name, list(self._tools))}",
                 )
         return {name: self._tools[name] for name in request.tools}
 
@@ -137,7 +139,7 @@ async def _result(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> Message
     try:
         with failures():
             text = _text(await tools[name].call(json.loads(call["function"]["arguments"])))
-    except Failed as failed:
+    except SessionFault as failed:
         text = f"Error executing tool '{name}': {failed.cause}"
     return {"role": "tool", "tool_call_id": call.get("id"), "content": text}
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
-from verl_mas.errors import Failed, FaultKind, WorkflowError, failures
-from verl_mas.workflow.branching import COMMIT_RULES, NEEDS_NO_SCORE
+from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.workflow.client import Generation, LLMClient, Message, Request
+from verl_mas.workflow.commit import COMMIT_RULES, NEEDS_NO_SCORE
+from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.roster import DECODING, Member
-from verl_mas.workflow.rows import Row, candidate_score, rows_of
+from verl_mas.workflow.rewards import Row, candidate_score, rows_of
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
@@ -29,7 +29,7 @@ GRACE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class SessionConfig:
     """What all sessions of a run share."""
 
     members: Mapping[str, Member]
@@ -48,7 +48,7 @@ class Score:
 class Session:
     """One attempt at a task. Teams act through it; it records every act."""
 
-    def __init__(self, task: Task, setting: Setting, attempt: int = 0):
+    def __init__(self, task: Task, setting: SessionConfig, attempt: int = 0):
         self.task, self.setting, self.attempt = task, setting, attempt
         self.replies: list[Reply] = []
         self.outcome: Outcome | None = None
@@ -113,7 +113,7 @@ class Session:
             raise WorkflowError(
                 f"commit of {len(replies)} replies of {replies[0].agent}, not all of them scored",
                 rule=f"the rule {spec.commit!r} compares rewards",
-                way_out="set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform",
+                fix="set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform",
             )
         scores = [candidate_score(reply, self.setting.members, self.setting.reward) for reply in replies]
         chosen = replies[COMMIT_RULES[spec.commit](scores, spec.temperature, self.rng)]
@@ -169,7 +169,7 @@ class Session:
             return
         # A workflow that swallows this and tries again must still let others run, and be cancelled.
         await asyncio.sleep(0)
-        raise Failed(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
+        raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 
     def _request(
         self,
@@ -217,11 +217,11 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Finished:
+class SessionResult:
     """What is left of a session: its last attempt, and every failure on the way."""
 
     session: Session
-    faults: Sequence[Failed] = ()
+    faults: Sequence[SessionFault] = ()
     failed: bool = False
 
 
@@ -231,26 +231,26 @@ Scorer = Callable[[Session], Awaitable[Score]]
 async def run_session(
     workflow: Callable[[], Workflow],
     task: Task,
-    setting: Setting,
+    setting: SessionConfig,
     score: Scorer | None = None,
-) -> Finished:
+) -> SessionResult:
     """Run the workflow on the task, again after a failure as often as the fault policy says.
 
     Raises only when cancelled, or when an engine is lost.
     """
-    faults: list[Failed] = []
+    faults: list[SessionFault] = []
     spec = setting.faults
     while True:
         session = Session(task, setting, attempt=len(faults))
         try:
             await _attempt(workflow(), session, score)
-        except Failed as fault:
+        except SessionFault as fault:
             faults.append(fault)
             if len(faults) > spec.retries or not fault.kind.worth_retrying:
-                return Finished(session, faults, failed=True)
+                return SessionResult(session, faults, failed=True)
             await asyncio.sleep(spec.backoff_s * 2 ** (len(faults) - 1))
         else:
-            return Finished(session, faults)
+            return SessionResult(session, faults)
 
 
 async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -> None:
@@ -262,7 +262,7 @@ async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -
                 raise WorkflowError(
                     f"{type(workflow).__name__}.run returned {session.outcome!r}",
                     rule="a workflow ends with an Outcome",
-                    way_out="return Outcome(answer=reply) or Outcome(reward=...)",
+                    fix="return Outcome(answer=reply) or Outcome(reward=...)",
                 )
             if score is not None and session.needs_score:
                 session.score = await asyncio.wait_for(score(session), limit)
@@ -276,9 +276,9 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     try:
         await asyncio.wait({task}, timeout=seconds)
         if not task.done():
-            raise Failed(FaultKind.LIMIT, f"the session took more than {seconds:g} s")
+            raise SessionFault(FaultKind.LIMIT, f"the session took more than {seconds:g} s")
         if task.cancelled():
-            raise Failed(FaultKind.CANCELLED, "the workflow cancelled itself, or an act was cancelled under it")
+            raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself, or an act was cancelled under it")
         return task.result()
     finally:
         if not task.done():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Generation, Message
+from verl_mas.workflow.members import Member
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.roster import Member
 
 if TYPE_CHECKING:
     from verl_mas.workflow.session import Session
@@ -30,7 +30,7 @@ class Team:
             raise WorkflowError(
                 f"team has no agent {full!r}",
                 rule="an agent must be named in the workflow's `agents`",
-                way_out=nearest(full, list(members)),
+                fix=nearest(full, list(members)),
             )
         return Agent(self._session, members[full])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.environments.play import COMPACT, Choose, Play
-from verl_mas.environments.puzzle import Puzzle
+from verl_mas.puzzles.base import Puzzle
+from verl_mas.puzzles.game import COMPACT, Choose, Play
 from verl_mas.workflow import workflow
 
 # The last word of a compact prompt, by which a tiny model that plays both roles tells them apart.

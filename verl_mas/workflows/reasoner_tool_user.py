@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_mas.environments.code_answers import Executor, Ran, executor
-from verl_mas.environments.math_answers import (
+from verl_mas.grading.code import Executor, Ran, executor
+from verl_mas.grading.math import (
     BoxedAnswer,
     Grade,
     ground_truth,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.environments.question_answering import exact_match, f1, golden_answers, normalise
-from verl_mas.environments.retrieval import Passage
-from verl_mas.environments.retrieval.source import Source, check_source, source
-from verl_mas.errors import ConfigError, Failed, FaultKind
+from verl_mas.errors import ConfigError, FaultKind, SessionFault
+from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
+from verl_mas.retrieval import Passage
+from verl_mas.retrieval.source import Source, check_source, source
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Tag, Task, Team, Workflow, workflow
 from verl_mas.workflow.task import with_instruction
 
@@ -37,23 +37,23 @@ class SearchTeam(Workflow):
     def __post_init__(self) -> None:
         if self.score not in SCORES:
             raise ConfigError(
-                f"mas.workflow.args.score={self.score}", rule="the team is scored by em or f1", way_out="use em"
+                f"mas.workflow.args.score={self.score}", rule="the team is scored by em or f1", fix="use em"
             )
         if self.max_turns < 1:
             raise ConfigError(
-                f"mas.workflow.args.max_turns={self.max_turns}", rule="there is at least one turn", way_out="use 4"
+                f"mas.workflow.args.max_turns={self.max_turns}", rule="there is at least one turn", fix="use 4"
             )
         if type(self.topk) is not int or self.topk < 1:
             raise ConfigError(
                 f"mas.workflow.args.topk={self.topk!r}",
                 rule="a search brings a whole number of passages",
-                way_out="use 3",
+                fix="use 3",
             )
         if type(self.retriever_timeout_s) not in (int, float) or not self.retriever_timeout_s > 0:
             raise ConfigError(
                 f"mas.workflow.args.retriever_timeout_s={self.retriever_timeout_s!r}",
                 rule="a request has a number of seconds above 0",
-                way_out="use 30",
+                fix="use 30",
             )
 
     def check(self) -> None:
@@ -131,5 +131,5 @@ async def _retrieved(passages: Source, query: str) -> Sequence[Passage]:
     found = await passages.search(query)
     if found.error is not None:
         # No evidence is not the team's fault: the session fails, with its cause, instead of training on it.
-        raise Failed(FaultKind.REFUSED, f"retriever: {found.error}")
+        raise SessionFault(FaultKind.REFUSED, f"retriever: {found.error}")
     return found.passages

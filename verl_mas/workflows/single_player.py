@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verl_mas.environments.play import COMPACT, Choose, Play
-from verl_mas.environments.puzzle import Puzzle
+from verl_mas.puzzles.base import Puzzle
+from verl_mas.puzzles.game import COMPACT, Choose, Play
 from verl_mas.workflow import workflow
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from verl_mas.environments.math_answers import BoxedAnswer, Grade, ground_truth, require_math_verify, shared_checker
 from verl_mas.errors import ConfigError
+from verl_mas.grading.math import BoxedAnswer, Grade, ground_truth, require_math_verify, shared_checker
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
 from verl_mas.workflow.task import with_instruction
 
@@ -35,25 +35,25 @@ class SolverVerifier(Workflow):
     def __post_init__(self) -> None:
         if self.score not in SCORES:
             raise ConfigError(
-                f"mas.workflow.args.score={self.score}", rule=f"one of {', '.join(SCORES)}", way_out="use math"
+                f"mas.workflow.args.score={self.score}", rule=f"one of {', '.join(SCORES)}", fix="use math"
             )
         if type(self.max_rounds) is not int or self.max_rounds < 1:
             raise ConfigError(
                 f"mas.workflow.args.max_rounds={self.max_rounds!r}",
                 rule="there is at least one proposal, and a whole number of them",
-                way_out="use 2",
+                fix="use 2",
             )
         if type(self.verdict_reward) not in (int, float) or not 0 <= self.verdict_reward < math.inf:
             raise ConfigError(
                 f"mas.workflow.args.verdict_reward={self.verdict_reward!r}",
                 rule="a right verdict earns a number that is not negative",
-                way_out="use 0.3, or 0 for none",
+                fix="use 0.3, or 0 for none",
             )
         if self.verdict_reward and self.score == "verl":
             raise ConfigError(
                 f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl",
                 rule="whether a verdict is right is known only while the session runs",
-                way_out="set mas.workflow.args.score=math",
+                fix="set mas.workflow.args.score=math",
             )
 
     def check(self) -> None:

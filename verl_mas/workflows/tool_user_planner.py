@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.environments.code_answers import executor
-from verl_mas.environments.play import COMPACT, REWARDS, Attempt, Choose, Play
-from verl_mas.environments.puzzle import Puzzle
 from verl_mas.errors import ConfigError
+from verl_mas.grading.code import executor
+from verl_mas.puzzles.base import Puzzle
+from verl_mas.puzzles.game import COMPACT, REWARDS, Attempt, Choose, Play
 from verl_mas.workflow import CodeBlock, Malformed, Reply, workflow
 
 
@@ -27,7 +27,7 @@ class ToolUserPlanner(Play):
             raise ConfigError(
                 "mas.workflow.args.text=compact",
                 rule="programs are written by language models, who read words",
-                way_out="text=words, or the workflow planner_executor",
+                fix="text=words, or the workflow planner_executor",
             )
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:

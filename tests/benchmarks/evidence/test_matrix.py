@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from verl_mas import preflight
-from verl_mas.config.rules import validate
-from verl_mas.diagnosis import compose
+from verl_mas.checks import pools
+from verl_mas.checks.team import validate
+from verl_mas.config.compose import compose
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def composed(evidence, monkeypatch):
-    monkeypatch.setattr(preflight, "available", lambda config: None)
+    monkeypatch.setattr(pools, "available", lambda config: None)
     matrix = evidence("matrix")
 
     def of(workflow, overrides):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.report.metrics import Step
+from verl_mas.demos.metrics import Step
 
 SUCCESS = "val-core/plan_path/acc/mean@1"
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.environments.boards import row
+from verl_mas.puzzles.boards import row
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.standalone import run
+from verl_mas.workflow.run import run
 
 ROW = row("plan_path", 0, "train", {"size": 5, "min_distance": 4})
 

@@ -56,7 +56,7 @@ class ServerAdapter(BaseRollout):
             raise ConfigError(
                 "LoRA adapters" if peft_config is not None else f"weights as {wire_format}",
                 rule=f"rollout.name={NAME} takes whole weights",
-                way_out="set actor_rollout_ref.model.lora.merge=True"
+                fix="set actor_rollout_ref.model.lora.merge=True"
                 if peft_config is not None
                 else "set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
             )

@@ -104,21 +104,21 @@ class ContinuousBatcher:
 
     def _check(self, prompt: Tokens[int], sampling: Sampling) -> None:
         if not prompt:
-            raise RequestError("an empty prompt", rule="a prompt has a token", way_out="send at least one token")
+            raise RequestError("an empty prompt", rule="a prompt has a token", fix="send at least one token")
         if len(prompt) + sampling.max_tokens > self.max_length:
             raise RequestError(
                 f"a prompt of {len(prompt)} tokens with max_tokens={sampling.max_tokens}",
                 rule=f"prompt and reply must fit the {self.max_length} tokens of the engine",
-                way_out="shorten the prompt, ask for fewer tokens, or raise rollout.max_model_len",
+                fix="shorten the prompt, ask for fewer tokens, or raise rollout.max_model_len",
             )
         if not 0 <= min(prompt) <= max(prompt) < self._vocabulary:
             raise RequestError(
                 f"token ids from {min(prompt)} to {max(prompt)}",
                 rule=f"the model knows ids from 0 to {self._vocabulary - 1}",
-                way_out="use the model's own tokenizer",
+                fix="use the model's own tokenizer",
             )
         if sampling.stop and self._decode is None:
-            raise RequestError("stop strings", rule="they need a tokenizer", way_out="use stop_token_ids")
+            raise RequestError("stop strings", rule="they need a tokenizer", fix="use stop_token_ids")
 
     def _admit(self) -> None:
         joining = self._affordable()
@@ -213,7 +213,7 @@ def _checked_length(model: PreTrainedModel, max_length: int) -> int:
         raise ConfigError(
             f"max_model_len={max_length}",
             rule=f"the model has {limit} positions",
-            way_out=f"set actor_rollout_ref.rollout.max_model_len to {limit} or less",
+            fix=f"set actor_rollout_ref.rollout.max_model_len to {limit} or less",
         )
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) or max_length
@@ -221,7 +221,7 @@ def _checked_length(model: PreTrainedModel, max_length: int) -> int:
         raise ConfigError(
             f"{config.model_type} with layers {', '.join(sorted(kinds))} and sliding window {window}",
             rule=f"rollout.name=transformers serves models whose layers see the whole {max_length} tokens",
-            way_out="use rollout.name=vllm or sglang, or a rollout.max_model_len within the window",
+            fix="use rollout.name=vllm or sglang, or a rollout.max_model_len within the window",
         )
     return max_length
 

@@ -24,7 +24,7 @@ class TransformersReplica(RolloutReplica):
             raise ConfigError(
                 f"tensor x data x pipeline parallel size {self.world_size} of rollout.name={NAME}",
                 rule="a replica of this engine is one process",
-                way_out="set actor_rollout_ref.rollout.tensor_model_parallel_size=1 (also data_parallel_size and "
+                fix="set actor_rollout_ref.rollout.tensor_model_parallel_size=1 (also data_parallel_size and "
                 "pipeline_model_parallel_size); more workers give more replicas",
             )
 

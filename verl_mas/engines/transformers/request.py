@@ -47,7 +47,7 @@ class Sampling:
             raise RequestError(
                 f"sampling parameters {', '.join(unknown)}",
                 rule=f"rollout.name=transformers knows: {', '.join(sorted(known))}",
-                way_out="leave them out, or use rollout.name=vllm or sglang",
+                fix="leave them out, or use rollout.name=vllm or sglang",
             )
         given = {name: value for name, value in params.items() if value is not None}
         stop = given.pop("stop", ())
@@ -64,7 +64,7 @@ class Sampling:
 
 def _require(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
-        raise RequestError(f"{name}={value}", rule=f"{name} must be {rule}", way_out=f"correct {name}")
+        raise RequestError(f"{name}={value}", rule=f"{name} must be {rule}", fix=f"correct {name}")
 
 
 @dataclass(eq=False)

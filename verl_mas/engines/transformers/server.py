@@ -38,7 +38,7 @@ class Options:
             raise ConfigError(
                 f"rollout.engine_kwargs.transformers.{unknown[0]}",
                 rule=f"the engine's options are {', '.join(sorted(known))}",
-                way_out="remove or correct it",
+                fix="remove or correct it",
             )
         return cls(**given)
 
@@ -82,7 +82,7 @@ class TransformersServer:
             raise RequestError(
                 f"n={sampling_params['n']} in generate",
                 rule="generate returns one sample",
-                way_out="call generate_samples",
+                fix="call generate_samples",
             )
         [sample] = await self.generate_samples(
             prompt_ids, sampling_params, request_id, image_data=image_data, video_data=video_data, **kwargs
@@ -218,7 +218,7 @@ class TransformersServer:
             raise RequestError(
                 f"a generate call to {self.name}",
                 rule="the engine sleeps between rollouts",
-                way_out="wake it with wake_up, or set rollout.free_cache_engine=False",
+                fix="wake it with wake_up, or set rollout.free_cache_engine=False",
             )
 
     def _output(self, sequence: Sequence | None, started_with: int | None, with_log_probs: bool) -> TokenOutput:
@@ -241,7 +241,7 @@ def _refuse_media(media: dict[str, Any]) -> None:
             raise RequestError(
                 f"{name} in a generate call",
                 rule="rollout.name=transformers serves text",
-                way_out="use rollout.name=vllm or sglang",
+                fix="use rollout.name=vllm or sglang",
             )
 
 

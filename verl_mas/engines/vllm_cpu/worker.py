@@ -28,7 +28,7 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
             raise ConfigError(
                 "a LoRA policy whose engine starts from dummy weights",
                 rule="on the CPU vLLM reads the base weights from disk, only the adapter is sent",
-                way_out="set actor_rollout_ref.rollout.load_format=auto, or model.lora.merge=True",
+                fix="set actor_rollout_ref.rollout.load_format=auto, or model.lora.merge=True",
             )
         reload_weights(self.model_runner, self._receive(use_shm))
 

@@ -27,7 +27,7 @@ class ActionList:
             raise DataError(
                 f"the alphabet {self.alphabet}",
                 rule="actions are different words of letters, digits and _",
-                way_out="rename them",
+                fix="rename them",
             )
 
     def prompt(self) -> str:

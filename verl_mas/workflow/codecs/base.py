@@ -73,6 +73,6 @@ def checked(rendered: str, value: object, parsed: object) -> str:
         raise DataError(
             f"{value!r} cannot be rendered",
             rule="what is rendered must be read back as the same value",
-            way_out="take out marks of the format, of thinking, and blank ends",
+            fix="take out marks of the format, of thinking, and blank ends",
         )
     return rendered

@@ -1,0 +1,66 @@
+import pytest
+
+from verl_mas.checks import doctor
+from verl_mas.cli import doctor as command
+
+
+@pytest.fixture
+def broken_plugin(tmp_path, monkeypatch):
+    """A Python in which the plugin's first import fails."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['wrapt'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def test_a_sound_plugin_is_found_loaded():
+    assert [finding.saw for finding in doctor.look_at_plugin()] == ["loaded by verl"]
+
+
+def test_the_error_that_verl_swallows_is_shown(broken_plugin):
+    (finding,) = doctor.look_at_plugin()
+    assert finding.ok is False
+    assert "import of wrapt halted" in finding.saw
+
+
+def test_a_plugin_that_is_turned_off_is_said(monkeypatch):
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
+    (finding,) = doctor.look_at_plugin()
+    assert finding.ok is False
+    assert "VERL_USE_EXTERNAL_PLUGINS=none" in finding.saw
+
+
+@pytest.mark.parametrize("copies", [0, 2])
+def test_no_copy_or_a_second_copy_of_the_plugin_is_refused(monkeypatch, copies):
+    (entry,) = (e for e in doctor.entry_points(group="verl.plugins") if e.value == doctor.PLUGIN)
+    monkeypatch.setattr(doctor, "entry_points", lambda group: [entry] * copies)
+    (finding,) = doctor.look_at_plugin()
+    assert finding.ok is False
+
+
+def test_a_version_outside_the_range_is_refused():
+    requirement = doctor.Requirement("verl>=9")
+    finding = doctor._installed(requirement)
+    assert finding.ok is False
+    assert "outside >=9" in finding.saw
+    assert finding.fix == "pip install 'verl>=9'"
+
+
+def test_a_config_that_cannot_run_is_explained():
+    overrides = ["+platform=cpu", "actor_rollout_ref.model.path=/nowhere", "trainer.n_gpus_per_node=2"]
+    findings = {finding.what: finding for finding in doctor.look_at_config(overrides)}
+    assert findings["model"].ok is False
+    assert findings["engine"].ok
+    assert findings["Ray resources"].ok
+
+
+def test_a_mistyped_override_is_a_finding():
+    (finding,) = doctor.look_at_config(["trainer.no_such_key=1"])
+    assert finding.ok is False
+    assert "no_such_key" in finding.saw
+
+
+def test_the_exit_code_is_the_verdict(monkeypatch, capsys):
+    monkeypatch.setattr(command, "diagnose", lambda argv: iter([doctor.Finding("x", "fine")]))
+    assert command.main([]) == 0
+    monkeypatch.setattr(command, "diagnose", lambda argv: iter([doctor.Finding("x", "bad", False, "do this")]))
+    assert command.main([]) == 1
+    assert "fix: do this" in capsys.readouterr().out

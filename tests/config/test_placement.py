@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.config import load, placement
+from verl_mas.config.merge import policy_view
+
+
+def config(**rollout):
+    section = {"rollout": {"name": "vllm", "n_gpus_per_node": 8, "engine_kwargs": {}, "custom": None, **rollout}}
+    for role in ("actor", "ref"):
+        section[role] = {"fsdp_config": {"param_offload": False, "optimizer_offload": False}}
+    return OmegaConf.create(
+        {
+            "trainer": {"nnodes": 1, "n_gpus_per_node": 4, "device": "cuda"},
+            "reward": {"reward_model": {"enable_resource_pool": False, "n_gpus_per_node": 2, "nnodes": 1}},
+            "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+            "actor_rollout_ref": section,
+        }
+    )
+
+
+def team(**policies):
+    return load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}}})
+
+
+def view(policy, members, **rollout):
+    made = policy_view(config(**rollout), policy, members.policies[policy])
+    placement.apply_placement(made, members, policy)
+    return made
+
+
+def test_resources_are_counted_over_the_pools_that_are_lived_in():
+    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x"}})
+    assert placement.used_pools(members) == ["big", "shared"]
+    assert placement.gpus_needed(config(), members) == 16 + 4
+    assert placement.cpus_needed(config(), members) == 16 * 2 + 4 * 3 + 3
+
+
+@pytest.mark.parametrize("policies", range(1, 20))
+def test_the_shares_of_a_gpu_never_add_up_to_more_than_the_gpu(policies):
+    members = team(**{f"p{i}": {} for i in range(policies)})
+    assert policies * round(1 / placement.slots(members, "shared"), 4) <= 1
+
+
+def test_ranks_start_at_multiples_of_every_node():
+    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x"}})
+    offsets = [placement.rank_offset(config(), members, name) for name in "abc"]
+    assert offsets == [0, 16, 32]
+    assert view("b", members).actor_rollout_ref.rollout.custom.rank_offset == 16
+    assert view("c", members).actor_rollout_ref.rollout.custom.rank_offset == 32
+
+
+def test_a_view_has_the_gpus_of_its_pool():
+    placed = view("c", team(a={}, c={"pool": "big"}))
+    assert (placed.trainer.nnodes, placed.trainer.n_gpus_per_node) == (2, 8)
+    assert placed.actor_rollout_ref.rollout.n_gpus_per_node == 8
+
+
+def test_sglang_policies_look_for_ports_in_places_of_their_own():
+    members = team(a={}, b={})
+    ports = [view(n, members, name="sglang").actor_rollout_ref.rollout.engine_kwargs.sglang.port for n in "ab"]
+    assert ports == [30000, 30400]
+    chosen = view("b", members, name="sglang", engine_kwargs={"sglang": {"port": 1}})
+    assert chosen.actor_rollout_ref.rollout.engine_kwargs.sglang.port == 1
+
+
+def test_neighbours_leave_the_gpu_while_they_wait_and_a_lone_policy_stays():
+    def offloaded(placed):
+        return placed.actor_rollout_ref.actor.fsdp_config.optimizer_offload
+
+    assert offloaded(view("a", team(a={}, b={})))
+    assert not offloaded(view("a", team(a={}, b={"pool": "big"})))
+    members = team(a={}, b={})
+    members.pools["shared"].offload = False
+    assert not offloaded(view("a", members))

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pandas
+import pytest
+
+from verl_mas.cli.reasoning_gym import main
+from verl_mas.data.reasoning_gym import compute_score, item_of, rows
+from verl_mas.errors import ConfigError, DataError
+
+pytest.importorskip("reasoning_gym")
+CHAIN = {"max_terms": 3}
+
+
+def score(row, reply):
+    truth = row["reward_model"]["ground_truth"]
+    return compute_score(row["data_source"], reply, truth, row["extra_info"])
+
+
+def questions(made):
+    return [row["prompt"][0]["content"] for row in made]
+
+
+def test_rows_are_repeatable_different_and_disjoint_whatever_the_seed():
+    train = rows("chain_sum", 40, "train", 0, CHAIN)
+    test = rows("chain_sum", 20, "test", 0, CHAIN)
+    assert questions(train) == questions(rows("chain_sum", 40, "train", 0, CHAIN))
+    assert questions(test) == questions(rows("chain_sum", 20, "test", 5, CHAIN))
+    other = rows("chain_sum", 40, "train", 5, CHAIN)
+    assert len(set(questions(train))) == 40 and questions(other) != questions(train)
+    assert not {*questions(train), *questions(other)} & set(questions(test))
+
+
+def test_a_small_task_is_disjoint_too_and_says_when_it_has_no_more():
+    config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    train, test = rows("chain_sum", 60, "train", 0, config), rows("chain_sum", 12, "test", 0, config)
+    assert not set(questions(train)) & set(questions(test))
+    with pytest.raises(ConfigError, match="different ones were found"):
+        rows("chain_sum", 1000, "test", 0, config)
+
+
+@pytest.mark.parametrize("task", ["maze", "mini_sudoku", "gsm_symbolic", "shortest_path"])
+def test_the_tasks_own_verifier_scores_the_box(task):
+    (row,) = rows(task, 1, "train", 0, {})
+    right = score(row, f"So \\boxed{{{row['reward_model']['ground_truth']}}}")
+    assert right == {"score": 1.0, "acc": 1.0, "malformed": 0.0, "unchecked": 0.0}
+    assert score(row, "\\boxed{no idea}")["acc"] == 0.0
+
+
+def test_an_answer_outside_a_box_is_malformed_even_when_it_is_right():
+    (row,) = rows("chain_sum", 1, "train", 0, CHAIN)
+    found = score(row, row["reward_model"]["ground_truth"])
+    assert (found["score"], found["malformed"]) == (0.0, 1.0)
+
+
+def test_a_verifier_that_raises_on_a_reply_gives_nothing_and_says_so():
+    (row,) = rows("prime_factorization", 1, "train", 0, {})
+    found = score(row, "\\boxed{nonsense}")
+    assert (found["score"], found["unchecked"]) == (0.0, 1.0)
+
+
+def test_a_part_of_a_solution_is_no_solution():
+    (row,) = rows("chain_sum", 1, "train", 0, CHAIN)
+    found = score(row, f"\\boxed{{{row['reward_model']['ground_truth']} or so}}")
+    assert 0 < found["score"] < 1 and found["acc"] == 0.0
+
+
+def test_rows_of_another_version_or_origin_are_refused():
+    (row,) = rows("maze", 1, "train", 0, {})
+    with pytest.raises(DataError, match="write the rows again"):
+        item_of({**row["extra_info"], "checksum": 1})
+    with pytest.raises(DataError, match="verl-mas reasoning_gym"):
+        score({**row, "extra_info": {"index": 0}}, "\\boxed{1}")
+
+
+def test_the_command_writes_rows_that_parquet_gives_back(tmp_path):
+    argv = ["maze", "--out", str(tmp_path), "--config", "min_dist=3", "--train", "8", "--test", "4"]
+    assert main(argv) == 0
+    train, test = (pandas.read_parquet(tmp_path / f"{split}.parquet") for split in ("train", "test"))
+    assert (len(train), len(test)) == (8, 4)
+    row = train.iloc[0]
+    assert score(row, f"\\boxed{{{row['reward_model']['ground_truth']}}}")["acc"] == 1.0
+
+
+def test_mistakes_are_refused_with_the_way_out():
+    with pytest.raises(ConfigError, match="did you mean 'maze'"):
+        rows("mase", 1, "train", 0, {})
+    with pytest.raises(ConfigError, match="MazeConfig"):
+        rows("maze", 1, "train", 0, {"sise": 4})
+    with pytest.raises(ConfigError, match="MazeConfig"):
+        rows("maze", 1, "train", 0, {"min_dist": -1})

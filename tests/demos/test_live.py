@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from verl_mas.demos import live
+from verl_mas.demos.live import Run, RunFailed
+
+SILENT = Console(file=io.StringIO())
+STEP = json.dumps({"step": 1, "data": {"success": 0.5}})
+IGNORES = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def training(monkeypatch, tmp_path):
+    """A run whose process executes `program` in place of verl, in a folder of its own."""
+
+    def of(program: str, **settings) -> Run:
+        def start(run, log):
+            command = [sys.executable, "-c", program, str(run.metrics)]
+            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+        monkeypatch.setattr(Run, "_start", start)
+        monkeypatch.setattr(live, "POLL_S", 0.02)
+        return Run([], tmp_path, steps_in_all=1, **settings)
+
+    return of
+
+
+def writes(line: str) -> str:
+    return f"import sys; open(sys.argv[1], 'w').write({line + chr(10)!r})"
+
+
+def test_what_a_run_logged_is_returned(training):
+    steps = training(writes(STEP)).watch("success", SILENT)
+    assert [(step.number, step.values["success"]) for step in steps] == [(1, 0.5)]
+
+
+def test_a_run_that_fails_says_how_its_log_ends(training):
+    with pytest.raises(RunFailed, match="no such model"):
+        training("raise SystemExit('no such model')").watch("success", SILENT)
+
+
+def test_a_resumed_run_keeps_what_was_logged_before_and_a_new_one_does_not(training):
+    training(writes(STEP)).watch("success", SILENT)
+    second = STEP.replace('"step": 1', '"step": 2')
+    assert [step.number for step in training(writes(second), resume=True).watch("success", SILENT)] == [1, 2]
+    assert [step.number for step in training(writes(second)).watch("success", SILENT)] == [2]
+
+
+def test_a_validation_on_resuming_does_not_hide_what_the_step_had_logged(training):
+    training(writes(STEP)).watch("success", SILENT)
+    validated = json.dumps({"step": 1, "data": {"held out": 0.75}})
+    (step,) = training(writes(validated), resume=True).watch("success", SILENT)
+    assert step.values == {"success": 0.5, "held out": 0.75}
+
+
+@pytest.mark.parametrize("program", ["import time; print('on', flush=True); time.sleep(60)", IGNORES])
+def test_ctrl_c_ends_the_run_even_one_that_does_not_listen(training, monkeypatch, program):
+    monkeypatch.setattr(live, "GRACE_S", 0.3)
+    run = training(program)
+    started: list[subprocess.Popen] = []
+    start = Run._start
+    monkeypatch.setattr(Run, "_start", lambda self, log: started.append(start(self, log)) or started[0])
+
+    def interrupted(self, *_):
+        if "on" in self.log.read_text():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "_show", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.watch("success", SILENT)
+    assert started[0].returncode not in (None, 0)

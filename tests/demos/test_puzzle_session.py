@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from verl_mas.demos.puzzle_session import draw
+from verl_mas.puzzles.actions import Actions
+from verl_mas.puzzles.base import TRAIN
+from verl_mas.puzzles.boards import board
+
+
+def act(agent, text, committed=True):
+    return {"agent": agent, "text": text, "committed": committed}
+
+
+def test_a_session_is_drawn_turn_by_turn_with_committed_acts_alone():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4})
+    twin, pictures, acts = puzzle.copy(), [puzzle.render()], []
+    while not twin.solved:
+        move = twin.best_actions()[0]
+        twin.step(move)
+        pictures.append(twin.render())
+        acts += [act("planner", "D"), act("executor", "LLLL", committed=False), act("executor", move)]
+    text = draw(puzzle, {"acts": acts}, Actions(type(puzzle), 2, tag=None), acting="executor")
+    lines = text.splitlines()
+    assert lines[-1] == f"solved after {len(pictures) - 1} turns"
+    assert lines[0].count("p: D") == len(pictures) - 1 and "LLLL" not in text
+    for row in range(4):
+        assert lines[2 + row].split() == [picture.splitlines()[row] for picture in pictures]
+
+
+def test_what_cannot_be_read_moves_nothing():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4})
+    picture = puzzle.render().splitlines()
+    text = draw(puzzle, {"acts": [act("executor", "hm")]}, Actions(type(puzzle), 2, tag=None), acting="executor")
+    assert text.endswith("not solved after 1 turns")
+    assert text.splitlines()[2].split() == [picture[0]] * 2

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+pytest.importorskip("math_verify")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_mas.errors import DataError
+from verl_mas.grading.math import (
+    MAX_CHARS,
+    AnswerChecker,
+    Grade,
+    clean,
+    grade_with_sympy,
+    plain_number,
+)
+from verl_mas.grading.process_pool import Called, Fate
+
+
+@pytest.fixture(scope="module")
+def checker():
+    checker = AnswerChecker(workers=2, limit_s=1.0)
+    yield checker
+    checker.close()
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer"),
+    [
+        ("42", "42"),
+        ("1000", "1,000"),
+        ("0.5", "\\frac{1}{2}"),
+        ("\\sqrt{8}", "2\\sqrt{2}"),
+        ("x^2+1", "1+x^2"),
+        ("[0,1)", "[0, 1)"),
+        ("\\frac{3}{4}", "\\dfrac34"),
+        ("\\text{Evelyn}", "Evelyn"),
+        ("42", "x = 42"),
+        ("42", "$42$."),
+        ("42", " 42\\, "),
+    ],
+)
+def test_equal_answers_are_correct(checker, truth, answer):
+    assert checker.grade(truth, answer) is Grade.CORRECT
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer"),
+    [("42", "41"), ("0.5", "\\frac{1}{3}"), ("[0,1)", "[0,1]"), ("(1,2)", "(2,1)"), ("x", "y"), ("7", "-7")],
+)
+def test_other_answers_are_wrong(checker, truth, answer):
+    assert checker.grade(truth, answer) is Grade.WRONG
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "", "   ", "$.$", "4" * (MAX_CHARS + 1), "{" * 10_000_000, "4" + " " * 10_000_000 + "2"]
+)
+def test_no_answer_and_an_endless_one_are_unreadable_at_once(checker, answer):
+    started = time.monotonic()
+    assert checker.grade("42", answer) is Grade.UNREADABLE
+    assert time.monotonic() - started < 0.1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9^{9^{9^{9}}}",
+        "9**9**9**9",
+        "100000000!",
+        "{" * 900,
+        "(" * 400 + "1" + ")" * 400,
+        "\\frac{1}{" * 90 + "2" + "}" * 90,
+        "\\sum_{k=1}^{10^{12}} k^{1/3}",
+    ],
+)
+def test_a_hostile_answer_costs_one_bounded_check_and_earns_nothing(checker, answer):
+    started = time.monotonic()
+    assert checker.grade("42", answer) is not Grade.CORRECT
+    assert time.monotonic() - started < checker.limit_s + 1
+    assert checker.grade("0.5", "\\frac{1}{2}") is Grade.CORRECT
+
+
+@pytest.mark.parametrize(("fate", "answer"), [(Fate.TIMED_OUT, "2/14"), (Fate.CRASHED, "4/28")])
+def test_a_check_that_failed_once_is_made_again(checker, monkeypatch, fate, answer):
+    with monkeypatch.context() as busy:
+        busy.setattr(checker._pool, "call", lambda *pair: Called(fate))
+        assert not checker.grade("\\frac{1}{7}", answer).checked
+    assert checker.grade("\\frac{1}{7}", answer) is Grade.CORRECT
+
+
+def test_what_was_checked_is_not_checked_twice(checker, monkeypatch):
+    assert checker.grade("\\frac{1}{7}", "3/21") is Grade.CORRECT
+    monkeypatch.setattr(checker, "_pool", None)
+    assert checker.grade("\\frac{1}{7}", " 3/21.") is Grade.CORRECT
+
+
+def test_concurrent_checks_are_all_answered_and_counted(checker):
+    before = sum(checker.counts.values())
+
+    async def run():
+        return await asyncio.gather(*(checker.agrade("\\frac{1}{2}", f"{i}/100") for i in range(100)))
+
+    grades = asyncio.run(run())
+    assert [i for i, grade in enumerate(grades) if grade is Grade.CORRECT] == [50]
+    assert sum(checker.counts.values()) == before + 100
+
+
+@pytest.mark.parametrize("truth", [None, "", " ", "$", "1" + " " * 10_000_000 + "2"], ids=lambda truth: repr(truth)[:9])
+def test_a_ground_truth_that_nothing_can_be_checked_against_is_refused_at_once(checker, truth):
+    started = time.monotonic()
+    with pytest.raises(DataError, match="ground truth"):
+        checker.grade(truth, "42")
+    assert time.monotonic() - started < 0.1
+
+
+@pytest.mark.parametrize(("truth", "answer"), [(0, "0"), (0.5, "0.50"), (-3, "-3")])
+def test_a_ground_truth_may_be_a_number(checker, truth, answer):
+    assert checker.grade(truth, answer) is Grade.CORRECT
+
+
+def test_cleaning_passes_over_a_text_once_whatever_blanks_it_holds():
+    text = "4" + " " * 100_000 + "2"
+    started = time.monotonic()
+    assert clean(f"$ {text}\\,.") == text
+    assert time.monotonic() - started < 1
+
+
+def test_the_cache_forgets_the_oldest():
+    checker = AnswerChecker(workers=1, cache_size=2)
+    for answer in ("1/2", "1/3", "1/4"):
+        checker.grade("\\frac{1}{2}", answer)
+    assert [answer for _, answer in checker._known] == ["1/3", "1/4"]
+    checker.close()
+
+
+numbers = st.decimals(min_value=-(10**9), max_value=10**9, places=3).map(str) | st.integers(-(10**9), 10**9).map(
+    lambda n: f"{n:,}"
+)
+
+
+# A busy machine is no reason to fail.
+@settings(deadline=None)
+@given(numbers, numbers)
+def test_the_short_way_for_plain_numbers_agrees_with_sympy(truth, answer):
+    assert plain_number(truth) is not None
+    short = Grade.CORRECT if plain_number(truth) == plain_number(answer) else Grade.WRONG
+    assert grade_with_sympy(truth, answer) == short.value

@@ -1,0 +1,225 @@
+"""What holds for every puzzle."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.puzzles.actions import Actions
+from verl_mas.puzzles.base import TEST, TRAIN
+from verl_mas.puzzles.boards import board, board_of, row
+from verl_mas.puzzles.scoring import DENSE, Weights, judge
+from verl_mas.workflow.codecs import Malformed
+
+KINDS = [
+    ("plan_path", {"size": 4}),
+    ("plan_path", {"size": 10, "walls": 0.3}),
+    ("sokoban", {"size": 5, "min_distance": 2}),
+    ("sokoban", {"size": 6, "boxes": 2}),
+    ("sudoku", {"size": 4}),
+    ("sudoku", {"size": 9, "blanks": 20}),
+]
+kinds = st.sampled_from(KINDS)
+seeds = st.integers(0, 300)
+# hypothesis must not fail a test because a shared machine was busy.
+relaxed = settings(deadline=None, max_examples=60)
+
+
+def wander(puzzle, rng: random.Random, steps: int) -> None:
+    for _ in range(steps):
+        puzzle.step(rng.choice(puzzle.legal_actions()))
+
+
+@relaxed
+@given(kinds, seeds)
+def test_the_same_seed_gives_the_same_board_and_a_plan_of_the_stated_length_solves_it(kind, seed):
+    name, size = kind
+    puzzle = board(name, seed, TRAIN, size)
+    assert puzzle.render() == board(name, seed, TRAIN, size).render()
+    assert puzzle.distance() == puzzle.initial_distance > 0
+    for left in range(puzzle.initial_distance, 0, -1):
+        assert puzzle.distance() == left and not puzzle.solved
+        assert puzzle.step(puzzle.best_actions()[0])
+    assert puzzle.solved and puzzle.standing() == 1.0
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 12), st.integers(0, 2**16))
+def test_distance_drops_by_at_most_one_and_only_along_the_best_actions(kind, seed, steps, walk):
+    puzzle = board(kind[0], seed, TRAIN, kind[1])
+    wander(puzzle, random.Random(walk), steps)
+    here, best = puzzle.distance(), puzzle.best_actions()
+    if here is None:
+        assert not best
+        return
+    assert bool(best) == (here > 0)
+    for action in puzzle.legal_actions():
+        after = puzzle.copy()
+        assert after.step(action)
+        there = after.distance()
+        assert (action in best) == (there == here - 1)
+        assert there is None or there >= here - 1
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 2**16))
+def test_a_copy_goes_its_own_way(kind, seed, walk):
+    puzzle = board(kind[0], seed, TRAIN, kind[1])
+    before = puzzle.key(), puzzle.render(), puzzle.distance(), puzzle.compact()
+    twin = puzzle.copy()
+    assert (twin.key(), twin.render()) == before[:2]
+    wander(twin, random.Random(walk), 5)
+    assert (puzzle.key(), puzzle.render(), puzzle.distance(), puzzle.compact()) == before
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 2**16))
+def test_pictures_show_the_current_state(kind, seed, walk):
+    puzzle, rng = board(kind[0], seed, TRAIN, kind[1]), random.Random(walk)
+    pictures: dict = {}
+    for _ in range(30):
+        assert pictures.setdefault(puzzle.render(), puzzle.key()) == puzzle.key()
+        if not puzzle.solved:
+            wander(puzzle, rng, 1)
+    assert len(set(pictures.values())) == len(pictures)
+
+
+@pytest.mark.parametrize(("name", "size"), KINDS)
+def test_train_and_test_layouts_never_overlap(name, size):
+    def layouts(split):
+        puzzles = [board(name, seed, split, size) for seed in range(40)]
+        return {layout_of(puzzle) for puzzle in puzzles}
+
+    train, test = layouts(TRAIN), layouts(TEST)
+    assert not train & test
+    assert len(train) > 5 and len(test) > 5
+
+
+def layout_of(puzzle):
+    owner = getattr(puzzle, "board", None) or getattr(puzzle, "room", None)
+    return owner.layout if owner else puzzle.sheet.solution
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 2**16), st.integers(1, 4))
+def test_no_way_of_walking_in_circles_earns_anything(kind, seed, walk, limit):
+    """Between any two visits of one unsolved state, whatever the acts in between, the sum is not positive."""
+    puzzle, rng = board(kind[0], seed, TRAIN, kind[1]), random.Random(walk)
+    earned, visits = 0.0, {puzzle.key(): [0.0]}
+    for _ in range(40):
+        actions = some_act(puzzle, rng, limit)
+        verdict = judge(puzzle, actions, limit=limit)
+        if verdict.after.solved:
+            continue
+        puzzle, earned = verdict.after, earned + verdict.team + verdict.local
+        for before in visits.setdefault(puzzle.key(), []):
+            assert earned <= before + 1e-9
+        visits[puzzle.key()].append(earned)
+
+
+def some_act(puzzle, rng, limit):
+    if rng.random() < 0.1:
+        return Malformed("noise")
+    actions = [rng.choice(puzzle.legal_actions()) for _ in range(rng.randint(1, limit))]
+    if rng.random() < 0.2:
+        actions[0] = {"sudoku": "aA1"}.get(puzzle.name, "U")
+    return actions
+
+
+def test_there_and_back_again_is_worth_exactly_nothing():
+    """The case that pays when only gains are counted, or when gamma is below one."""
+    puzzle = board("plan_path", 3, TRAIN, {"size": 6, "walls": 0.1, "min_distance": 4})
+    forward = puzzle.best_actions()[0]
+    back = {"U": "D", "D": "U", "L": "R", "R": "L"}[forward]
+    there = judge(puzzle, [forward], limit=2)
+    again = judge(there.after, [back], limit=2)
+    assert there.team > 0 and there.local > 0
+    assert there.team + again.team == pytest.approx(0)
+    assert there.local + again.local == pytest.approx(0)
+
+
+@relaxed
+@given(kinds, seeds)
+def test_solving_earns_the_team_one_and_nothing_is_stepped_after_it(kind, seed):
+    puzzle = board(kind[0], seed, TRAIN, kind[1])
+    while puzzle.distance() > 1:
+        puzzle.step(puzzle.best_actions()[0])
+    last = puzzle.best_actions()[0]
+    verdict = judge(puzzle, [last, last, last], limit=3)
+    assert verdict.after.solved and verdict.team == 1.0 and verdict.legal_share == 1.0
+    assert not puzzle.solved
+
+
+def test_malformed_and_illegal_acts_cost_their_share():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4})
+    illegal = next(move for move in "UDLR" if move not in puzzle.legal_actions())
+    assert judge(puzzle, Malformed("x"), limit=2).local == pytest.approx(-(DENSE.format + DENSE.legal))
+    assert judge(puzzle, [illegal], limit=2).local == pytest.approx(-DENSE.legal)
+    assert judge(puzzle, [illegal], limit=2, weights=Weights(legal=0.5)).local == pytest.approx(-0.5)
+
+
+def test_the_sparse_variant_knows_only_whether_it_is_solved():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4, "min_distance": 3})
+    best = puzzle.best_actions()[:1]
+    for actions in (best, Malformed("x"), ["U", "U"]):
+        verdict = judge(puzzle, actions, limit=2, weights=None)
+        assert verdict.team == verdict.local == 0.0
+    while puzzle.distance() > 1:
+        puzzle.step(puzzle.best_actions()[0])
+    assert judge(puzzle, puzzle.best_actions(), limit=2, weights=None).team == 1.0
+
+
+@pytest.mark.parametrize(("name", "size"), KINDS)
+@pytest.mark.parametrize("tag", ["actions", None])
+def test_actions_survive_rendering_and_nothing_else_is_read_as_actions(name, size, tag):
+    puzzle = board(name, 1, TRAIN, size)
+    codec = Actions(type(puzzle), at_most=3, tag=tag)
+    plan = puzzle.legal_actions()[:2]
+    assert codec.parse(codec.render(plan)) == plan
+    close = f"<{tag}>{{}}</{tag}>" if tag else "{}"
+    assert codec.parse(close.format(plan)) == plan
+    many = "".join([plan[0]] * 4)
+    for body in ("", "please", plan[0] + "?", "x" + plan[0], many):
+        assert isinstance(codec.parse(close.format(body)), Malformed)
+
+
+def test_a_row_of_a_dataset_gives_its_board_back():
+    made = row("sokoban", 7, TEST, {"size": 5, "min_distance": 2})
+    read = {**made["extra_info"], "size": {**made["extra_info"]["size"], "blanks": None}}
+    expected = board("sokoban", 7, TEST, {"size": 5, "min_distance": 2}).render()
+    assert board_of(read).render() == expected
+    # As pandas gives it back, where rows of other puzzles have no such number.
+    assert board_of(read | {"size": read["size"] | {"size": 5.0, "min_distance": 2.0}}).render() == expected
+    with pytest.raises(DataError, match="seed"):
+        board_of({"puzzle": "sokoban"})
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "size", "says"),
+    [
+        ("plan_path", "valid", {}, "train, test"),
+        ("plan_path", TRAIN, {"wall": 0.2}, "did you mean 'walls'"),
+        ("plan_path", TRAIN, {"walls": 0.9}, "between 0 and 0.6"),
+        ("plan_path", TRAIN, {"size": 1}, "2 to 52"),
+        ("plan_path", TRAIN, {"size": 3, "min_distance": 30}, "smaller min_distance"),
+        ("plan_path", TEST, {"walls": 0.0}, "another share of walls"),
+        ("sokoban", TRAIN, {"size": 12, "boxes": 4}, "at most 200000 states"),
+        ("sokoban", TRAIN, {"size": 3}, "hold its boxes"),
+        ("sokoban", TRAIN, {"size": 5, "min_distance": 99}, "smaller min_distance"),
+        ("sudoku", TRAIN, {"size": 6}, "size 4 or 9"),
+        ("sudoku", TRAIN, {"blanks": 0}, "1 or more"),
+        ("sudoku", TRAIN, {"blanks": 3.5}, "of type int"),
+        ("sokoban", TRAIN, {"min_distance": 0}, "1 or more"),
+        ("sokoban", TRAIN, {"walls": True}, "of type float"),
+        ("sokoban", TRAIN, {"boxes": None}, "of type int"),
+        ("plan_path", TRAIN, {"walls": float("nan")}, "of type float"),
+        ("plan_pth", TRAIN, {}, "did you mean 'plan_path'"),
+    ],
+)
+def test_a_board_that_cannot_be_is_refused_with_the_way_out(name, split, size, says):
+    with pytest.raises(ConfigError, match=says):
+        board(name, 0, split, size)

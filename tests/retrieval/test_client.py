@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from verl_mas.errors import ConfigError
+from verl_mas.retrieval.client import (
+    Breaker,
+    RetrieverClient,
+    check_reachable,
+    retriever,
+)
+
+URL = "http://retriever.test/retrieve"
+
+
+class Server(httpx.AsyncBaseTransport):
+    """Answers each query with itself; `plan` holds a status or an exception for the requests to come."""
+
+    def __init__(self, *plan: int | Exception, delay: float = 0.0):
+        self.plan, self.delay = list(plan), delay
+        self.batches: list[list[str]] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        asked = json.loads(request.content)
+        self.batches.append(asked["queries"])
+        await asyncio.sleep(self.delay)
+        fate = self.plan.pop(0) if self.plan else 200
+        if isinstance(fate, Exception):
+            raise fate
+        hits = [
+            [
+                {"document": {"id": f"{q}-{n}", "contents": f'"{q}"\nabout {q}'}, "score": 1.0 / (n + 1)}
+                for n in range(asked["topk"])
+            ]
+            for q in asked["queries"]
+        ]
+        return httpx.Response(fate, json={"result": hits})
+
+
+def client(server: httpx.AsyncBaseTransport, **options) -> RetrieverClient:
+    return RetrieverClient(URL, transport=server, **{"backoff_s": 0.0, **options})
+
+
+def ask(server: httpx.AsyncBaseTransport, *queries: str, **options):
+    async def run():
+        one = client(server, **options)
+        found = await asyncio.gather(*(one.search(query) for query in queries))
+        return found, one
+
+    return asyncio.run(run())
+
+
+def test_passages_come_back_with_their_scores():
+    (found,), _ = ask(Server(), "rome")
+    assert found.error is None
+    first = found.passages[0]
+    assert (first.id, first.title, first.text) == ("rome-0", "rome", "about rome")
+    assert [p.score for p in found.passages] == [1.0, 0.5, 1 / 3]
+
+
+def test_concurrent_queries_share_requests_and_get_their_own_answers():
+    server = Server()
+    found, one = ask(server, *(f"q{i}" for i in range(100)), max_batch=64)
+    assert [len(batch) for batch in server.batches] == [64, 36]
+    assert [f.passages[0].title for f in found] == [f"q{i}" for i in range(100)]
+    assert one.counts["requests"] == 2
+
+
+def test_queries_with_another_topk_travel_apart():
+    async def run():
+        one = client(Server())
+        return await asyncio.gather(one.search("a", topk=1), one.search("b", topk=5))
+
+    assert [len(found.passages) for found in asyncio.run(run())] == [1, 5]
+
+
+@pytest.mark.parametrize("trouble", [503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])
+def test_a_passing_trouble_is_tried_again(trouble):
+    (found,), one = ask(Server(trouble, trouble), "q")
+    assert found.passages and one.counts["requests"] == 3
+
+
+def test_a_lasting_trouble_is_an_error_without_evidence():
+    (found,), one = ask(Server(*[503] * 9), "q")
+    assert found.passages == () and URL in found.error and "503" in found.error
+    assert one.counts["failed"] == 1
+
+
+def test_a_refused_request_is_not_repeated():
+    (found,), one = ask(Server(422), "q")
+    assert "422" in found.error and one.counts["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<html>",
+        "{}",
+        '{"result": 5}',
+        '{"result": [[{"document": {"id": "x"}}]]}',
+        '{"result": []}',
+        pytest.param("[" * 200_000, id="deep"),
+    ],
+)
+def test_another_kind_of_server_is_an_error_not_evidence(body):
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
+    (found,), _ = ask(transport, "q")
+    assert found.error and not found.passages
+
+
+def test_a_query_that_cannot_be_sent_fails_alone():
+    (bad, good), one = ask(Server(), "half a \ud83d pair", "rome")
+    assert "cannot be sent" in bad.error and good.passages and one.counts["failed"] == 1
+
+
+def test_whatever_goes_wrong_no_session_waits_and_the_breaker_lets_another_try():
+    async def run():
+        one = client(Server(RuntimeError("unforeseen"), RuntimeError()), breaker=Breaker(threshold=1, cooldown_s=0.0))
+        return [await asyncio.wait_for(one.search("q"), timeout=5) for _ in range(3)]
+
+    first, second, third = asyncio.run(run())
+    assert "RuntimeError: unforeseen" in first.error and "RuntimeError" in second.error and third.passages
+
+
+def test_a_cancelled_session_does_not_take_the_others_with_it():
+    async def run():
+        one = client(Server(delay=0.02))
+        first, second = (asyncio.ensure_future(one.search(q)) for q in "ab")
+        await asyncio.sleep(0.01)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(run()).passages
+
+
+def test_the_breaker_opens_after_failures_and_lets_one_try_after_the_cooldown():
+    now = 0.0
+    breaker = Breaker(threshold=2, cooldown_s=10, clock=lambda: now)
+    assert breaker.admits()
+    breaker.failed()
+    assert breaker.admits()
+    breaker.failed()
+    assert not breaker.admits()
+    now = 11.0
+    assert breaker.admits() and not breaker.admits()
+    breaker.failed()
+    assert not breaker.admits()
+    now = 22.0
+    assert breaker.admits()
+    breaker.succeeded()
+    assert breaker.admits() and breaker.admits()
+
+
+def test_an_open_circuit_spares_the_server_and_says_so():
+    async def run():
+        server = Server(*[503] * 100)
+        one = client(server, retries=0, breaker=Breaker(threshold=3, cooldown_s=60))
+        return server, [await one.search(f"q{i}") for i in range(10)]
+
+    server, found = asyncio.run(run())
+    assert len(server.batches) == 3
+    assert "circuit open" in found[-1].error and all(f.error for f in found)
+
+
+def test_sessions_of_a_loop_share_a_client():
+    async def run():
+        return retriever(URL) is retriever(URL), retriever(URL) is retriever(URL, topk=5)
+
+    assert asyncio.run(run()) == (True, False)
+
+
+def test_an_unreachable_retriever_is_refused_with_its_url():
+    with pytest.raises(ConfigError, match=r"http://127.0.0.1:9/retrieve .*does not serve"):
+        check_reachable("http://127.0.0.1:9/retrieve", topk=3, timeout_s=2)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[::1", ""])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(ConfigError, match="does not serve"):
+        check_reachable(url, topk=3)
+
+
+def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
+    def few(url, json, **_):
+        return httpx.Response(200, json={"result": [[]]}) if json["topk"] <= 100 else httpx.Response(422, text="topk")
+
+    monkeypatch.setattr(httpx, "post", few)
+    check_reachable(URL, topk=100)
+    with pytest.raises(ConfigError, match="HTTP 422: topk"):
+        check_reachable(URL, topk=1000)

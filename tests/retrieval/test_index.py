@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tantivy")
+
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import META, build, open_index
+from verl_mas.retrieval.source import check_source
+
+PASSAGES = [
+    Passage("p1", "The capital of Velora is Quonset.", "Velora"),
+    Passage("p2", "Quonset was founded by Ilmari Dace.", "Quonset"),
+    Passage("p3", "Ilmari Dace was a painter.", "Ilmari Dace"),
+    Passage("p4", "Painters paint paintings.", "Painting"),
+]
+
+
+@pytest.fixture
+def index(tmp_path):
+    return build(PASSAGES, tmp_path / "index")
+
+
+def test_the_passage_that_says_it_comes_first(index):
+    assert index.search(["Who founded Quonset?"], 1)[0][0].id == "p2"
+    assert [hits[0].id for hits in index.search(["capital of Velora", "painting"], 2)] == ["p1", "p4"]
+
+
+def test_words_are_stemmed_and_case_does_not_matter(index):
+    assert "p4" in {hit.id for hit in index.search(["PAINTER painted"], 3)[0]}
+
+
+def test_scores_fall(index):
+    scores = [hit.score for hit in index.search(["capital Quonset painter"], 4)[0]]
+    assert scores == sorted(scores, reverse=True) and scores[-1] > 0
+
+
+@pytest.mark.parametrize("query", ["", "???", "zzzunknown"])
+def test_a_query_without_known_words_finds_nothing(index, query):
+    assert index.search([query], 3) == [[]]
+
+
+@pytest.mark.parametrize(
+    "query", ['title:"Quonset" AND -(founded', "Quonset^9 founded~", "*:* Quonset OR founded", "\\Quonset founded +"]
+)
+def test_a_query_is_words_and_no_query_language(index, query):
+    assert index.search([query], 1)[0][0].id == "p2"
+
+
+def test_a_rambling_query_is_bounded(index):
+    assert len(index.terms(" ".join(f"word{n}" for n in range(10_000)))) == 64
+
+
+def test_an_index_opened_again_gives_the_same(tmp_path, index):
+    assert open_index(tmp_path / "index").search(["Dace"], 3) == index.search(["Dace"], 3)
+    assert len(open_index(tmp_path / "index")) == 4
+
+
+def test_equal_scores_keep_the_order_of_the_corpus(tmp_path):
+    index = build([Passage(str(i), "same words") for i in range(50)], tmp_path / "i")
+    assert [hit.id for hit in index.search(["words"], 5)[0]] == ["0", "1", "2", "3", "4"]
+
+
+def test_threads_may_search_together(index):
+    alone = index.search(["Quonset painter"], 3)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(index.search(["Quonset painter"] * 50, 3))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == alone * 200
+
+
+def test_an_empty_corpus_is_refused_and_leaves_no_index(tmp_path):
+    with pytest.raises(DataError, match="empty"):
+        build([], tmp_path / "i")
+    with pytest.raises(ConfigError, match="retriever build"):
+        open_index(tmp_path / "i")
+
+
+def test_building_over_an_index_is_refused(tmp_path, index):
+    with pytest.raises(ConfigError, match="built once"):
+        build(PASSAGES, tmp_path / "index")
+
+
+@pytest.mark.parametrize("rest", [b"", None])
+def test_an_index_with_a_lost_or_cut_file_is_refused(tmp_path, index, rest):
+    store = next((tmp_path / "index").glob("*.store"))
+    store.unlink()  # not cut in place: the fixture has it mapped
+    if rest is not None:
+        store.write_bytes(rest)
+    for refusing in (open_index, check):
+        with pytest.raises(ConfigError, match=store.name):
+            refusing(str(tmp_path / "index"))
+
+
+def check(where: str) -> None:
+    check_source(where, topk=3)
+
+
+def test_an_index_that_holds_something_else_than_it_says_is_refused(tmp_path, index):
+    meta = tmp_path / "index" / META
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"passages": 5}))
+    with pytest.raises(ConfigError, match="holds 4 passages and was built of 5"):
+        open_index(tmp_path / "index")
+    meta.write_text("{")
+    with pytest.raises(ConfigError, match="has an unreadable"):
+        open_index(tmp_path / "index")
+
+
+def test_a_build_that_breaks_off_leaves_nothing_and_can_be_made_again(tmp_path):
+    def broken():
+        yield from PASSAGES
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        build(broken(), tmp_path / "i")
+    assert list(tmp_path.iterdir()) == []
+    assert len(build(PASSAGES, tmp_path / "i")) == 4
+
+
+def test_an_index_is_not_built_among_other_files(tmp_path):
+    (tmp_path / "meta.json").write_text("of a build that was killed")
+    with pytest.raises(ConfigError, match="folder of its own"):
+        build(PASSAGES, tmp_path)
+
+
+def test_another_format_is_refused(tmp_path, index):
+    (tmp_path / "index" / META).write_text(json.dumps({"format": 99}))
+    with pytest.raises(ConfigError, match="format 99"):
+        open_index(tmp_path / "index")
+
+
+def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
+    pytest.importorskip("faiss")
+    from transformers import BertConfig, BertModel
+
+    from verl_mas.warmup.tiny_model import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    BertModel(config).save_pretrained(tmp_path / "encoder")
+    index = build(PASSAGES, tmp_path / "i", encoder=str(tmp_path / "encoder"))
+    again = open_index(tmp_path / "i")
+    assert len(again) == 4
+    if sys.platform == "linux":
+        assert str(tmp_path / "i" / "vectors.faiss") in Path("/proc/self/maps").read_text()
+    hits = again.search(["Velora"], 9)[0]
+    assert hits == index.search(["Velora"], 9)[0]
+    assert {hit.id for hit in hits} == {"p1", "p2", "p3", "p4"} and hits[0].score <= 1.0001
+    many = again.search(["Velora"] * 130, 1)
+    assert len(many) == 130 and many[-1][0].id == hits[0].id and again.search([], 1) == []

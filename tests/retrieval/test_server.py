@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("tantivy")
+
+import httpx
+from starlette.testclient import TestClient
+
+from verl_mas.errors import ConfigError
+from verl_mas.retrieval.client import check_reachable
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import build
+from verl_mas.retrieval.server import create_app
+
+
+@pytest.fixture
+def index(tmp_path):
+    return build([Passage(f"p{i}", f"fact number {i} of many", f"Fact {i}") for i in range(20)], tmp_path / "i")
+
+
+def ready(client: TestClient) -> TestClient:
+    for _ in range(500):
+        if client.get("/ready").status_code == 200:
+            return client
+    raise AssertionError("never ready")
+
+
+@pytest.fixture
+def client(index):
+    return ready(TestClient(create_app(lambda: index, topk=2)))
+
+
+def test_a_search_r1_request_gets_a_search_r1_response(client):
+    """What Search-R1's generation.py sends, and how it reads the answer."""
+    payload = {"queries": ["fact 3", "fact 4"], "topk": 3, "return_scores": True}
+    result = client.post("/retrieve", json=payload).json()["result"]
+    assert [len(hits) for hits in result] == [3, 3]
+    content = result[0][0]["document"]["contents"]
+    assert content.split("\n")[0] == '"Fact 3"' and content.split("\n")[1] == "fact number 3 of many"
+    assert result[0][0]["score"] > result[0][1]["score"]
+
+
+def test_without_scores_the_documents_come_bare(client):
+    result = client.post("/retrieve", json={"queries": ["fact 3"]}).json()["result"]
+    assert len(result[0]) == 2 and result[0][0]["id"] == "p3"
+
+
+def test_no_queries_give_no_results(client):
+    assert client.post("/retrieve", json={"queries": []}).json() == {"result": []}
+
+
+def test_the_queries_of_a_whole_batch_of_search_r1_are_one_request(client):
+    assert len(client.post("/retrieve", json={"queries": ["fact 3"] * 2560}).json()["result"]) == 2560
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"queries": "one"}, {"queries": ["x"], "topk": 0}, {"queries": ["x"] * 20_000}, {"queries": [None]}]
+)
+def test_a_wrong_request_is_refused_with_the_field(client, payload):
+    response = client.post("/retrieve", json=payload)
+    assert response.status_code == 422 and response.json()["detail"]
+
+
+def test_a_query_of_megabytes_is_served(client):
+    assert client.post("/retrieve", json={"queries": ["fact 3 " * 300_000]}).status_code == 200
+
+
+def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index, monkeypatch):
+    loaded = threading.Event()
+
+    def load():
+        loaded.wait()
+        return index
+
+    client = TestClient(create_app(load))
+    assert client.get("/health").json() == {"status": "alive"}
+    assert client.get("/ready").status_code == 503
+    with monkeypatch.context() as asking:
+        asking.setattr(httpx, "post", lambda url, json, **_: client.post("/retrieve", json=json))
+        with pytest.raises(ConfigError, match=r"HTTP 503.*still being loaded(.|\n)*wait until its /ready answers 200"):
+            check_reachable("http://here/retrieve", topk=3)
+    loaded.set()
+    assert ready(client).get("/ready").json()["passages"] == 20
+
+
+def test_an_index_that_does_not_load_is_told_by_ready_and_to_whoever_serves():
+    def load():
+        raise OSError("no such disk")
+
+    told: list[Exception] = []
+    client = TestClient(create_app(load, failed=told.append))
+    for _ in range(500):
+        if client.get("/ready").json()["error"]:
+            break
+    assert "no such disk" in client.get("/ready").json()["error"]
+    assert [str(error) for error in told] == ["no such disk"]

@@ -1,0 +1,203 @@
+"""A policy that verl serves: sampling, conversations, truncation, tools, faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.config.schema import AgentSpec, FaultSpec
+from verl_mas.errors import ConfigError, EngineLost, FaultKind
+from verl_mas.rollout.truncation import fit
+from verl_mas.workflow import Outcome, Request, Task, Workflow
+
+Q = [{"role": "user", "content": "q"}]
+
+
+@pytest.fixture
+def ask(loop):
+    def ask(client, n=1, **request):
+        return loop.run_until_complete(client.generate(Request("a", "u_0", 0, Q, **request), n))
+
+    return ask
+
+
+class Talk(Workflow):
+    agents = ("a",)
+
+    async def run(self, task, team):
+        talk = team.a.conversation()
+        for said in ("one", "two", "three"):
+            await talk.act(said)
+        return Outcome(reward=1.0)
+
+
+def test_sampling_is_the_rollouts_with_the_agents_wishes_on_top(policy, ask):
+    client, server = policy(lambda p, n: "x")
+    for request in (
+        {},
+        {"sampling": {"temperature": 0.7, "stop": ["."]}},
+        {"validate": True},
+        {"greedy": True},
+        {"sampling": {"max_tokens": 1000}},
+    ):
+        ask(client, **request)
+    base = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+    assert [call["sampling_params"] for call in server.calls] == [
+        base,
+        {**base, "temperature": 0.7, "stop": ["."]},
+        {**base, "temperature": 0, "top_p": 0.9, "top_k": 5},
+        {**base, "temperature": 0},
+        {**base, "max_tokens": 64},
+    ]
+    assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
+
+
+def test_a_conversation_never_tokenises_again_what_was_sampled(policy, play, tokenizer):
+    client, server = policy(lambda p, n: "ABC"[n])
+    done = play(Talk, client)
+    (row,) = done.session.rows()
+    data = row.generation
+    text = tokenizer.decode([*data.prompt_ids, *data.response_ids])
+    turns = "".join(
+        f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n{heard}{tokenizer.eos_token}"
+        for said, heard in zip(("one", "two", "three"), "ABC", strict=True)
+    )
+    assert text.replace("\n<|im_start|>user", "<|im_start|>user") == turns.replace(
+        "\n<|im_start|>user", "<|im_start|>user"
+    )
+    sampled = [i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m]
+    assert tokenizer.decode(sampled, skip_special_tokens=True) == "ABC" and len(sampled) == 6
+    assert [bool(p) for p in data.log_probs] == [bool(m) for m in data.response_mask]
+    assert [len(call["prompt_ids"]) for call in server.calls] == sorted(len(c["prompt_ids"]) for c in server.calls)
+    assert server.calls[1]["prompt_ids"][: len(server.calls[0]["prompt_ids"])] == server.calls[0]["prompt_ids"]
+    output = data.extra["output"]
+    assert (output.num_turns, output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
+        6,
+        0,
+        2,
+    )
+
+
+def test_a_full_conversation_says_nothing_more(policy, play):
+    client, server = policy(lambda p, n: "x" * 100, response_length=40)
+    done = play(Talk, client)
+    assert [r.text and len(r.text) for r in done.session.replies] == [40, "", ""]
+    assert [r.truncated for r in done.session.replies][1:] == [True, True] and len(server.calls) == 1
+    assert len(done.session.rows()[0].generation.response_ids) == 40
+
+    class Shorter(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            talk = team.a.conversation()
+            for said in ("one", "a message that is too long for what is left", ""):
+                await talk.act(said)
+            return Outcome(reward=1.0)
+
+    client, server = policy(lambda p, n: "x", response_length=60)
+    done = play(Shorter, client)
+    assert [r.text for r in done.session.replies] == ["x", "", ""] and len(server.calls) == 1
+
+
+def test_the_chat_template_is_told_what_the_agent_wants(policy, ask, tokenizer, monkeypatch):
+    template = tokenizer.chat_template.replace("assistant\n'", "assistant\n' + (word or '')")
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    client, server = policy(lambda p, n: "x")
+    ask(client, chat_template_kwargs={"word": "hm"})
+    assert tokenizer.decode(server.calls[0]["prompt_ids"]).endswith("assistant\nhm")
+
+
+LONG = [
+    {"role": "system", "content": "S" * 20},
+    {"role": "user", "content": "question?"},
+    {"role": "assistant", "content": "o" * 50},
+    {"role": "user", "content": "p" * 50},
+    {"role": "assistant", "content": "r" * 50},
+    {"role": "user", "content": "last"},
+]
+
+
+def test_a_long_prompt_is_refused_by_default_and_not_tried_again(policy, play):
+    class Long(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            return Outcome(answer=await team.a.act(LONG), reward=0.0)
+
+    client, server = policy(lambda p, n: "x")
+    done = play(Long, client, agents={"a": AgentSpec(max_prompt_length=150)}, faults=FaultSpec(retries=3))
+    assert done.failed and len(done.faults) == 1 and done.faults[0].kind is FaultKind.LIMIT
+    assert "choose another truncation" in done.faults[0].cause and not server.calls
+
+    spec = AgentSpec(max_prompt_length=150, truncation="drop_oldest")
+    assert not play(Long, client, agents={"a": spec}).failed and len(server.calls[0]["prompt_ids"]) <= 150
+
+
+@pytest.mark.parametrize("limit", range(60, 300, 7))
+@pytest.mark.parametrize("rule", ["drop_oldest", "middle"])
+def test_truncation_keeps_system_prompt_question_and_last_message(rule, limit):
+    def count(messages):
+        return sum(len(m["content"]) + 5 for m in messages)
+
+    messages = LONG if rule == "drop_oldest" else [LONG[0], {"role": "user", "content": "head" + "x" * 300 + "tail"}]
+    fitted = fit(messages, limit, rule, count)
+    assert count(fitted) <= limit
+    assert fitted[0] == messages[0]
+    if rule == "drop_oldest":
+        assert fitted[1] == messages[1] and fitted[-1] == messages[-1]
+        roles = [m["role"] for m in fitted]
+        assert limit >= count(LONG) or len(roles) < len(LONG)
+    elif limit < count(messages):
+        assert fitted[1]["content"].startswith("head") and fitted[1]["content"].endswith("tail")
+        assert count(fitted) >= limit - 2, "no more is cut than must be"
+
+
+def test_a_tool_call_and_its_result_are_in_one_row_and_the_result_is_masked(policy, play, tokenizer):
+    from verl.tools.function_tool import FunctionTool, _build_schema_from_fn
+
+    def double(x: int) -> str:
+        """Doubles.
+
+        Args:
+            x: a number
+        """
+        return str(2 * x)
+
+    tool = FunctionTool("double", double, _build_schema_from_fn(double, "double"))
+    call = '<tool_call>{"name": "double", "arguments": {"x": 21}}</tool_call>'
+    client, _ = policy(lambda p, n: "It is 42." if n else call, tools=[tool], prompt_length=2048, response_length=512)
+
+    class Uses(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            return Outcome(answer=await team.a.act("21 * 2?"), reward=1.0)
+
+    done = play(Uses, client, agents={"a": AgentSpec(tools=["double"])}, faults=FaultSpec(retries=0))
+    assert not done.failed, done.faults
+    (reply,) = done.session.replies
+    data = reply.generation
+    assert reply.text == "It is 42."
+    masked = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if not m])
+    said = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m])
+    assert "42" in masked and "It is" not in masked and call in said and "It is 42." in said
+    with pytest.raises(ConfigError, match="did you mean 'double'"):
+        client.check_tools("a", ["dubble"])
+
+
+def test_a_dead_engine_is_no_sessions_fault(policy, play, monkeypatch):
+    import ray
+
+    client, server = policy(lambda p, n: "x")
+
+    async def dead(**kwargs):
+        raise ray.exceptions.RayActorError()
+
+    monkeypatch.setattr(server, "remote", dead)
+    with pytest.raises(EngineLost, match="agent a"):
+        play(Talk, client, task=Task(Q))
+
+
+def test_under_full_determinism_every_request_has_an_id_of_its_own(policy, ask):
+    client, server = policy(lambda p, n: "x", full_determinism=True)
+    ask(client, n=3)
+    assert sorted(server.requests) == ["u_0_a_0_0", "u_0_a_0_1", "u_0_a_0_2"]

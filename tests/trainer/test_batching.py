@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transfer_queue import KVBatchMeta
+
+from verl_mas.errors import DataError
+from verl_mas.trainer.batching import by_policy, join, plan, select, spread_padding, verl_padding
+
+
+def batch(*policies: str) -> KVBatchMeta:
+    return KVBatchMeta(
+        partition_id="train",
+        keys=[f"1-{i}_0_0" for i in range(len(policies))],
+        tags=[{"policy": policy} for policy in policies],
+        fields=["prompts"],
+        extra_info={"temperature": 1.0},
+    )
+
+
+def test_rows_are_split_by_tag_and_put_together_again():
+    rows = batch("a", "b", "a")
+    split = by_policy(rows.tags, ["a", "b", "c"])
+    assert split == {"a": [0, 2], "b": [1], "c": []}
+    parts = [select(rows, split[name]) for name in ("a", "b")]
+    assert parts[0].keys == ["1-0_0_0", "1-2_0_0"]
+    assert parts[0].fields == ["prompts"] and parts[0].extra_info == {"temperature": 1.0}
+    assert sorted(join(parts).keys) == rows.keys
+
+
+def test_a_row_of_nobody_is_refused():
+    with pytest.raises(DataError, match="row 1 is tagged with policy 'x'"):
+        by_policy(batch("a", "x").tags, ["a"])
+
+
+@given(st.integers(1, 5000), st.integers(1, 8), st.integers(1, 16))
+def test_padding_stays_under_one_row_per_rank_and_optimiser_step(rows, updates, ranks):
+    made = plan(rows, updates, ranks)
+    assert (rows + made.padding) % (ranks * made.updates) == 0
+    assert made.padding <= ranks * updates - 1
+    assert 1 <= made.updates <= updates
+
+
+@given(st.data())
+def test_every_optimiser_step_has_a_real_row_and_every_rank_keeps_its_rows(data):
+    rows = data.draw(st.integers(1, 60))
+    made = plan(rows, data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4)))
+    ranks = made.multiple // made.updates
+    total = rows + made.padding
+    real = data.draw(st.permutations([True] * rows + [False] * made.padding))
+    tags = [{"is_padding": not r} for r in real]
+    order = spread_padding(tags, ranks, made.updates)
+    chunk, size = total // ranks, total // made.multiple
+    steps = [0] * made.updates
+    for rank in range(ranks):
+        assert sorted(order[rank * chunk : (rank + 1) * chunk]) == list(range(rank * chunk, (rank + 1) * chunk))
+        for step in range(made.updates):
+            begin = rank * chunk + step * size
+            steps[step] += sum(real[i] for i in order[begin : begin + size])
+    assert min(steps) >= 1
+    assert max(steps) - min(steps) <= 1
+
+
+def test_real_rows_keep_their_order():
+    tags = [{"is_padding": i in (1, 2)} for i in range(6)]
+    assert [i for i in spread_padding(tags, 1, 2) if i not in (1, 2)] == [0, 3, 4, 5]
+
+
+def test_verls_rule_pads_28_percent_in_the_measured_case():
+    padding = verl_padding(1201, data_parallel=8, mini_batch=64, sessions_per_task=8)
+    assert round(100 * padding / 1201) == 28
+    assert plan(1201, 1, 8).padding == 7

@@ -1,0 +1,116 @@
+"""Demonstrations of the math and the search team: the workflows' own prompts, and experts that err on demand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice, pairwise
+
+import pytest
+
+from verl_mas.data.arithmetic import TRAIN, signed, split_of
+from verl_mas.data.invented import InventedWorld
+from verl_mas.warmup import arithmetic as arithmetic_expert
+from verl_mas.warmup import search as search_expert
+from verl_mas.warmup.demonstrations import bare
+from verl_mas.warmup.train import BARE_TEMPLATE, WarmUp, warm_up
+from verl_mas.workflow import Boxed
+from verl_mas.workflow.codecs import Malformed
+from verl_mas.workflows.search_team import ANSWER, QUERY, Enough
+from verl_mas.workflows.solver_verifier import Verdict
+
+pytest.importorskip("tantivy")
+
+
+def arithmetic(noise, count=300):
+    return list(islice(arithmetic_expert.lessons(3, 9, noise=noise), count))
+
+
+def chain(lesson):
+    return lesson.prompt.split("\n")[0]
+
+
+def result(lesson):
+    return Boxed().parse(lesson.reply)
+
+
+def test_without_noise_every_solution_is_right_and_approved():
+    for lesson in arithmetic(0.0):
+        assert split_of(chain(lesson)) == TRAIN
+        if lesson.agent == "solver":
+            assert int(result(lesson)) == sum(signed(chain(lesson)))
+        else:
+            assert Verdict.parse(lesson.reply) is Verdict.APPROVE
+
+
+def test_noise_makes_solutions_wrong_and_verdicts_follow_the_verifiers_own_result():
+    lessons = arithmetic(0.3)
+    solved = [lesson for lesson in lessons if lesson.agent == "solver"]
+    right = sum(int(result(lesson)) == sum(signed(chain(lesson))) for lesson in solved) / len(solved)
+    assert 0.4 < right < 0.75
+    for solution, review in pairwise(lessons):
+        if review.agent == "verifier":
+            own = review.reply.split(" ")[0].rsplit("=")[-1]
+            assert (Verdict.parse(review.reply) is Verdict.APPROVE) == (own == result(solution))
+
+
+@pytest.fixture(scope="module")
+def world():
+    return InventedWorld(200)
+
+
+def searched(world, noise, count=400):
+    return list(islice(search_expert.lessons(world, (2,), noise=noise), count))
+
+
+def test_without_noise_a_search_team_reads_two_documents_and_answers(world):
+    lessons = searched(world, 0.0)
+    agents = [lesson.agent for lesson in lessons if lesson.agent != "verifier"]
+    assert agents[:6] == ["searcher", "searcher", "answerer"] * 2
+    for lesson in lessons:
+        if lesson.agent == "answerer":
+            # The answer stands in the last document.
+            assert f" {ANSWER.parse(lesson.reply)}." in lesson.prompt.rsplit("<information>")[-1]
+
+
+def test_verdicts_are_no_more_than_a_part_of_the_lessons(world):
+    agents = [lesson.agent for lesson in searched(world, 0.1)]
+    assert 0.15 < agents.count("verifier") / len(agents) < 0.4
+
+
+def test_every_name_is_spoken_of(world):
+    said = " ".join(lesson.prompt for lesson in searched(world, 0.1, count=20_000))
+    assert all(name in said for names in world.kinds.values() for name in names)
+
+
+def test_the_facts_of_the_lessons_are_not_those_of_the_world(world):
+    told = world.retold(1)
+    assert told.kinds == world.kinds and told.facts.keys() == world.facts.keys()
+    assert sum(told.facts[fact] == world.facts[fact] for fact in world.facts) < 0.2 * len(world.facts)
+    assert told.passages != world.passages and world.retold(1).passages == told.passages
+
+
+def test_noise_is_readable(world):
+    codecs = {"verifier": Enough, "searcher": QUERY, "answerer": ANSWER}
+    for lesson in searched(world, 0.5):
+        assert not isinstance(codecs[lesson.agent].parse(lesson.reply), Malformed), lesson.reply
+
+
+def test_a_prompt_reads_as_the_template_of_the_model_has_it():
+    from jinja2 import Template
+
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "r"},
+    ]
+    assert bare(messages) == Template(BARE_TEMPLATE).render(messages=messages)
+
+
+def test_a_warmed_up_model_can_be_taught_on(tmp_path):
+    brief = WarmUp(steps=3, batch=4, lessons=40, hidden=32, layers=1)
+    losses = []
+    first = warm_up(tmp_path / "first", iter(arithmetic(0.3)), brief, lambda step, loss: losses.append(loss))
+    more = replace(brief, start=str(first))
+    second = warm_up(tmp_path / "second", iter(arithmetic(0.3)), more, lambda step, loss: losses.append(loss))
+    assert losses[3] < losses[0]
+    assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()

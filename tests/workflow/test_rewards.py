@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.config.schema import RewardSpec
+from verl_mas.workflow.rewards import RowReward, row_scores
+
+# A session won by the team: the solver's second act was malformed.
+SESSION = [
+    RowReward("solver", team=1.0, local=0.5),
+    RowReward("verifier", team=1.0, local=0.2),
+    RowReward("solver", team=1.0, local=0.0, penalty=0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (RewardSpec(), [1.5, 1.2, 0.9]),
+        (RewardSpec(preset="dr_mas"), [1.0, 1.0, 0.9]),
+        (RewardSpec(preset="at_grpo"), [1.5, 1.2, 1.0]),
+        (RewardSpec(preset="sparse"), [1.0, 1.0, 1.0]),
+        (RewardSpec(preset="dr_mas", penalty_on="agent"), [0.9, 1.0, 0.9]),
+        (RewardSpec(preset="dr_mas", penalty_on="session"), [0.9, 0.9, 0.9]),
+        (RewardSpec(team=0.0, local=2.0, penalty_on="none"), [1.0, 0.4, 0.0]),
+    ],
+)
+def test_a_rows_score_is_put_together_as_the_preset_says(spec, expected):
+    assert row_scores(SESSION, spec) == pytest.approx(expected)
+
+
+def test_penalties_that_land_on_one_row_add_up():
+    acts = [RowReward("solver", team=1.0, penalty=0.1), RowReward("solver", team=1.0, penalty=0.2)]
+    assert row_scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
+
+
+def test_a_given_zero_wins_over_the_preset():
+    assert RewardSpec(preset="at_grpo", local=0.0).local == 0.0
+
+
+def test_a_session_without_acts_has_no_scores():
+    assert row_scores([], RewardSpec()) == []

@@ -1,0 +1,197 @@
+"""The same workflows against a real HTTP server that speaks OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import verl_mas
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
+from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
+from verl_mas.workflow import Outcome, Workflow
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Answers /chat/completions with `answer(body)`; a number is an HTTP error."""
+
+    daemon_threads = True
+
+    def __init__(self, answer):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer, self.bodies, self.headers = answer, [], []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        self.server.headers.append(dict(self.headers))
+        answer = self.server.answer(body)
+        status, said = (answer, "no") if isinstance(answer, int) else (200, answer)
+        message = said if isinstance(said, dict) else {"content": said}
+        data = json.dumps(
+            {
+                "choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 5, "completion_tokens": 3},
+            }
+        ).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def serve():
+    running = []
+
+    def start(answer):
+        endpoint = Endpoint(answer)
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        running.append(endpoint)
+        return endpoint
+
+    yield start
+    for endpoint in running:
+        endpoint.shutdown()
+        endpoint.server_close()
+
+
+def solver_or_verifier(body):
+    return "<verify>approve</verify>" if "<verify>" in body["messages"][-1]["content"] else "\\boxed{4}"
+
+
+def test_a_trained_team_answers_over_http(serve):
+    endpoint = serve(solver_or_verifier)
+    client = verl_mas.OpenAIClient(endpoint.url, "team")
+    session = verl_mas.run("solver_verifier", "2 + 2?", client)
+    assert session.answer == "\\boxed{4}" and [r.agent for r in session.replies] == ["solver", "verifier"]
+    assert session.replies[0].generation.sampled == 3 and not session.replies[0].generation.has_tokens
+    assert endpoint.bodies[0]["model"] == "team"
+    assert verl_mas.run("single", "2 + 2?", client).answer == "\\boxed{4}", "a second event loop is fine"
+
+
+def test_agents_on_two_endpoints_keep_their_settings_and_keys(serve, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", "secret")
+    left, right = serve(solver_or_verifier), serve(solver_or_verifier)
+    clients = {
+        "a": verl_mas.OpenAIClient(left.url, "small", api_key_env="OUR_KEY"),
+        "b": verl_mas.OpenAIClient(right.url, "large"),
+    }
+    agents = {
+        "solver": AgentSpec("a", sampling={"temperature": 0.3, "top_k": -1, "max_new_tokens": 9}),
+        "verifier": AgentSpec("b", chat_template_kwargs={"enable_thinking": False}),
+    }
+    session = asyncio.run(verl_mas.arun("solver_verifier", "2 + 2?", clients, agents=agents))
+    assert session.answer == "\\boxed{4}"
+    (solver,), (verifier,) = left.bodies, right.bodies
+    assert (solver["temperature"], solver["max_tokens"]) == (0.3, 9) and "top_k" not in solver
+    assert verifier["chat_template_kwargs"] == {"enable_thinking": False}
+    assert left.headers[0]["Authorization"] == "Bearer secret" and "Authorization" not in right.headers[0]
+
+
+def test_branches_are_requests_of_their_own(serve):
+    class Best(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            replies = await team.a.branch(task.messages)
+            for reply in replies:
+                reply.reward = float(reply.text)
+            return Outcome(answer=team.commit(replies))
+
+    numbers = iter("1342")
+    lock = threading.Lock()
+
+    def answer(body):
+        with lock:
+            return next(numbers)
+
+    endpoint = serve(answer)
+    client = verl_mas.OpenAIClient(endpoint.url, "m")
+    assert verl_mas.run(Best(), "q", client, branch=BranchSpec(k=4)).answer == "4"
+
+
+class Doubler:
+    name = "double"
+    tool_schema = {"type": "function", "function": {"name": "double", "parameters": {}}}  # noqa: RUF012
+
+    async def call(self, parameters):
+        return str(2 * parameters["x"]), 1.0
+
+
+@pytest.mark.parametrize(("arguments", "result"), [('{"x": 21}', "42"), ("{", "Error executing tool 'double'")])
+def test_tools_are_called_and_their_results_told(serve, arguments, result):
+    call = {"id": "1", "type": "function", "function": {"name": "double", "arguments": arguments}}
+
+    def answer(body):
+        heard = body["messages"][-1]
+        return {"content": None, "tool_calls": [call]} if heard["role"] == "user" else f"heard {heard['content']}"
+
+    endpoint = serve(answer)
+    client = verl_mas.OpenAIClient(endpoint.url, "m", tools=[Doubler()])
+    agents = {"solver": AgentSpec(tools=["double"])}
+    session = verl_mas.run("single", "q", client, agents=agents)
+    assert session.answer.startswith(f"heard {result}") and session.replies[0].generation.sampled == 6
+    assert endpoint.bodies[0]["tools"] == [Doubler.tool_schema]
+
+    with pytest.raises(SessionFault, match="OpenAIClient\\(tools="):
+        verl_mas.run(
+            "single", "q", verl_mas.OpenAIClient(endpoint.url, "m"), agents=agents, faults=FaultSpec(retries=0)
+        )
+
+
+def test_a_refusing_endpoint_is_tried_again_and_then_raises(serve):
+    codes = iter([503, "fine"])
+    client = verl_mas.OpenAIClient(serve(lambda body: next(codes)).url, "m")
+    assert verl_mas.run("single", "q", client, faults=FaultSpec(backoff_s=0.0)).answer == "fine"
+
+    client = verl_mas.OpenAIClient(serve(lambda body: 401).url, "m")
+    with pytest.raises(SessionFault, match="HTTP 401") as raised:
+        verl_mas.run("single", "q", client, faults=FaultSpec(retries=0))
+    assert (raised.value.kind, raised.value.agent, raised.value.turn) == (FaultKind.REFUSED, "solver", 0)
+
+
+def test_a_slow_endpoint_times_out(serve):
+    client = verl_mas.OpenAIClient(serve(lambda body: time.sleep(2) or "late").url, "m")
+    with pytest.raises(SessionFault) as raised:
+        verl_mas.run("single", "q", client, faults=FaultSpec(retries=0, act_timeout_s=0.05))
+    assert raised.value.kind is FaultKind.TIMEOUT
+
+
+def test_run_inside_an_event_loop_says_what_to_use(serve):
+    async def wrong():
+        verl_mas.run("single", "q", verl_mas.OpenAIClient("http://x", "m"))
+
+    with pytest.raises(WorkflowError, match="arun"):
+        asyncio.run(wrong())
+
+
+def test_a_missing_key_is_refused_before_any_request():
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
+        verl_mas.OpenAIClient("http://x", "m", api_key_env="NO_SUCH_KEY")
+
+
+def test_importing_the_package_or_a_workflow_loads_nothing_heavy():
+    code = (
+        "import sys, verl_mas; light = set(sys.modules); import verl_mas.workflow.session, verl_mas.workflows.ensemble;"
+    )
+    code += "print([m for m in ('verl', 'torch', 'ray', 'httpx') if m in sys.modules], 'asyncio' in light)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split("]")[0] == "["

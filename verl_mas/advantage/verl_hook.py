@@ -1,0 +1,91 @@
+"""Our estimators under their names in verl, for verl's stock trainer, which knows neither agents nor turns."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from verl_mas.advantage.broadcast import to_tokens, trained_tokens
+from verl_mas.advantage.estimator import ESTIMATORS, compute
+from verl_mas.advantage.kernel import total
+from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.advantage.record import AdvantageInput
+from verl_mas.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+StockEstimator: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+
+
+def register_estimators(core_algos: ModuleType | None = None) -> None:
+    """Give verl every estimator under its name; a second call changes nothing."""
+    core_algos = core_algos or importlib.import_module("verl.trainer.ppo.core_algos")
+    for name in ESTIMATORS:
+        core_algos.register_adv_est(name)(stock(name))
+
+
+@cache
+def stock(name: str) -> StockEstimator:
+    """The estimator as verl calls it: every row is one session of one agent, grouped by verl's uid.
+
+    Estimators that compare by turn or observation refuse, as verl passes neither.
+    """
+
+    @torch.no_grad()
+    def estimate(
+        token_level_rewards: Tensor,
+        response_mask: Tensor,
+        config: Any = None,
+        index: np.ndarray | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        _tell_once()
+        batch = _one_agent(token_level_rewards, response_mask, index)
+        advantages = to_tokens(compute(name, batch, _options(config)).advantages, response_mask)
+        return advantages, advantages
+
+    estimate.__name__ = estimate.__qualname__ = name
+    return estimate
+
+
+def _one_agent(token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray | None) -> AdvantageInput:
+    if index is None:
+        raise DataError(
+            "verl passed no uid", rule="rows are compared with rows of the same uid", fix="keep uid in the batch"
+        )
+    rows = len(token_level_rewards)
+    tokens = trained_tokens(response_mask)
+    batch = AdvantageInput(
+        scores=token_level_rewards.sum(-1).float(),
+        task=index,
+        session=torch.arange(rows),
+        agent=torch.zeros(rows, dtype=torch.long),
+        tokens=tokens,
+    )
+    # verl's padding rows have a uid of their own and nothing to train. A real row whose reply is empty still
+    # tells what its task's other rows are worth.
+    task = batch.partition("task")
+    return replace(batch, padding=(total(tokens.double(), task) == 0)[task.ids])
+
+
+def _options(config: Any) -> AdvantageOptions:
+    """verl's own switch for Dr. GRPO; everything else has its default."""
+    by_std = config is None or config.get("norm_adv_by_std_in_grpo", True)
+    return AdvantageOptions() if by_std else AdvantageOptions(scale="none")
+
+
+@cache
+def _tell_once() -> None:
+    logger.warning(
+        "verl's own trainer does not say which agent made a row, so here agents are not told apart: every row "
+        "counts as one session of one agent. With +mas=<team> each agent has its own groups."
+    )

@@ -1,0 +1,17 @@
+"""Whether the checkpoint that a run would resume from is one of that run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_mas.config.schema import MasConfig
+from verl_mas.trainer.checkpoint import auto_resumes, latest_step, refuse_another_run, run_identity
+
+
+def check_checkpoint(config: DictConfig, mas: MasConfig) -> None:
+    """Where the folder can be seen from here."""
+    folder = Path(config.trainer.default_local_dir)
+    if auto_resumes(config) and (step := latest_step(folder)):
+        refuse_another_run(folder / f"global_step_{step}", run_identity(config, mas))

@@ -1,0 +1,128 @@
+"""What `verl-mas doctor` looks at. Each look gives findings; none of them starts anything heavy."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
+
+from packaging.requirements import Requirement
+
+from verl_mas.checks.machine import check_platform, check_resources, plugin_error, requirements
+from verl_mas.checks.served import check_engine, check_model
+from verl_mas.config.compose import compose
+from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
+from verl_mas.errors import ConfigError
+
+PLUGIN = "verl_mas.plugin"
+# The packages whose versions decide whether verl runs; pip looks after the others.
+SHOWN = {"verl", "TransferQueue", "transformers", "ray", "tensordict", "numpy"}
+ENGINES = {"sglang": "sglang", "vllm": "vllm", "transformers": "transformers"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`ok` None: worth knowing, no obstacle."""
+
+    what: str
+    saw: str
+    ok: bool | None = True
+    fix: str = ""
+
+
+def diagnose(overrides: list[str]) -> Iterator[Finding]:
+    yield from look_at_versions()
+    yield from look_at_plugin()
+    yield from look_at_machine()
+    yield from look_at_engines()
+    if overrides:
+        yield from look_at_config(overrides)
+
+
+def look_at_versions() -> Iterator[Finding]:
+    yield Finding("python", sys.version.split()[0])
+    yield Finding("torch", version("torch"))
+    for requirement in [*requirements("verl-mas"), *requirements("verl")]:
+        if requirement.name in SHOWN:
+            yield _installed(requirement)
+
+
+def _installed(requirement: Requirement) -> Finding:
+    fix = f"pip install '{requirement}'"
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return Finding(requirement.name, "not installed", False, fix)
+    if not requirement.specifier.contains(found, prereleases=True):
+        return Finding(requirement.name, f"{found}, outside {requirement.specifier}", False, fix)
+    return Finding(requirement.name, found)
+
+
+def look_at_plugin() -> Iterator[Finding]:
+    """verl hides a plugin's import error; here it is shown."""
+    ours = [entry for entry in entry_points(group="verl.plugins") if entry.value == PLUGIN]
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
+    if len(ours) != 1:
+        saw = "verl's entry point is missing" if not ours else f"installed {len(ours)} times"
+        yield Finding("plugin", saw, False, "pip uninstall verl-mas until it is gone, then install it once")
+    elif policy != "auto" and ours[0].name not in policy.split(","):
+        yield Finding("plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset it")
+    elif error := plugin_error():
+        yield Finding("plugin", f"verl could not load it:\n{error}", False, "mend that error")
+    else:
+        yield Finding("plugin", "loaded by verl")
+
+
+def look_at_machine() -> Iterator[Finding]:
+    import torch
+
+    platform = os.environ.get("VERL_PLATFORM", "")
+    gpus = torch.cuda.device_count()
+    names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(gpus)}))
+    if gpus:
+        yield Finding("GPUs", f"{gpus}: {names}")
+    else:
+        yield Finding("GPUs", "none", None, "" if platform == "cpu" else "add +platform=cpu to run on the CPU")
+    yield Finding("cores", str(os.cpu_count()))
+
+
+def look_at_engines() -> Iterator[Finding]:
+    import torch
+
+    for name, module in ENGINES.items():
+        try:
+            found = importlib.util.find_spec(module) is not None
+            yield Finding(f"engine {name}", distribution(module).version if found else "not installed", found or None)
+        except PackageNotFoundError:
+            yield Finding(f"engine {name}", "importable, but its distribution has no metadata", None)
+    if not torch.cuda.is_available():
+        problems = readiness()
+        yield Finding(
+            "engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else ""
+        )
+
+
+def look_at_config(overrides: list[str]) -> Iterator[Finding]:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        config = compose(overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        yield Finding("config", str(error), False, "mend the override")
+        return
+    yield Finding("config", "composes")
+    for what, check in (
+        ("platform", check_platform),
+        ("engine", lambda: check_engine(config.actor_rollout_ref.rollout.name, config.trainer.device)),
+        ("model", lambda: check_model(config.actor_rollout_ref.model.path)),
+        ("Ray resources", lambda: check_resources(config)),
+    ):
+        try:
+            check()
+            yield Finding(what, "fits")
+        except ConfigError as error:
+            yield Finding(what, f"{error.value} ({error.rule})", False, error.fix)

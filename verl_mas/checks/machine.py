@@ -1,0 +1,108 @@
+"""Whether this installation and this machine can carry a run: plugin, versions, platform, Ray's resources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import requires, version
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from packaging.requirements import Requirement
+
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+
+# verl's ResourcePoolManager reserves this many CPUs beside every GPU.
+CPUS_PER_GPU = 3
+
+
+def check_plugin() -> None:
+    """verl goes on without a plugin that it could not import, and says so only at its debug level."""
+    plugin = sys.modules.get("verl_mas.plugin")
+    if "verl" not in sys.modules or (plugin and plugin.active()):
+        return
+    raise ConfigError(
+        "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if (why := plugin_error()) else ""),
+        rule="what this run asks for is registered with verl by the plugin",
+        fix="mend that error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` tells more",
+    )
+
+
+def plugin_error() -> str:
+    """What importing the plugin says, in a process that has not tried it yet; empty when it works."""
+    program = "import verl_mas.plugin as plugin, verl; assert plugin.active()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stderr.strip()
+
+
+def check_versions() -> None:
+    for requirement in requirements("verl-mas"):
+        if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
+            raise ConfigError(
+                f"verl {version('verl')} is installed",
+                rule=f"verl-mas {version('verl-mas')} is made for verl {requirement.specifier}",
+                fix=f"pip install '{requirement}'",
+            )
+
+
+def requirements(package: str) -> list[Requirement]:
+    """What a package always needs, its extras apart."""
+    return [Requirement(line) for line in requires(package) or [] if "extra ==" not in line]
+
+
+def check_platform() -> None:
+    name = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    from verl.plugin.platform.platform_manager import PlatformRegistry
+
+    known = list(PlatformRegistry.registered_names())
+    if name and name not in known:
+        raise ConfigError(f"VERL_PLATFORM={name}", rule="it names a platform that verl knows", fix=nearest(name, known))
+
+
+@dataclass(frozen=True)
+class Resources:
+    gpus: float
+    cpus: float
+
+
+def needed(config: DictConfig) -> Resources:
+    """What verl's actors reserve; one that cannot be placed makes verl wait for ever, without a message."""
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    # Beside the pool: TransferQueue's controller and storage units, and one CPU to place all the others with.
+    return Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2)
+
+
+def available(config: DictConfig) -> Resources | None:
+    """What Ray will have; None when it joins a running cluster, which alone can tell."""
+    ray_init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    if ray_init.get("address") or os.environ.get("RAY_ADDRESS"):
+        return None
+    gpus = ray_init.get("num_gpus")
+    if gpus is None:
+        import torch
+
+        gpus = torch.cuda.device_count()
+    return Resources(gpus=gpus, cpus=ray_init.get("num_cpus") or os.cpu_count() or 1)
+
+
+def check_resources(config: DictConfig) -> None:
+    have, want = available(config), needed(config)
+    if have is None:
+        return
+    if have.gpus < want.gpus:
+        raise ConfigError(
+            f"trainer.nnodes x trainer.n_gpus_per_node asks for {want.gpus:g} GPUs, Ray will have {have.gpus:g}",
+            rule="every worker process has a GPU of its own",
+            fix="lower trainer.n_gpus_per_node, or add +platform=cpu to run without a GPU",
+        )
+    if have.cpus < want.cpus:
+        raise ConfigError(
+            f"verl will reserve {want.cpus:g} CPUs, Ray will have {have.cpus:g}",
+            rule=f"{CPUS_PER_GPU} a GPU, one a TransferQueue storage unit, and 2; verl waits for ever for fewer",
+            fix=f"set ray_kwargs.ray_init.num_cpus={want.cpus:g} (they need not be real), and lower "
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units",
+        )

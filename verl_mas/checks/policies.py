@@ -1,0 +1,157 @@
+"""What is refused of a policy: its endpoint, its overrides, its batches, what verl says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.placement import pool_shape
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+
+REMOTE_KEYS = {"base_url": str, "model": str, "api_key_env": str, "timeout": (int, float)}
+
+
+# Losses in which a row of zero advantage adds exactly zero, and which scale with the advantage.
+PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
+
+
+def check_remotes(mas: MasConfig) -> None:
+    for name, spec in mas.policies.items():
+        if spec.remote is None:
+            continue
+        path = f"mas.policies.{name}.remote"
+        for key, value in spec.remote.items():
+            if key not in REMOTE_KEYS:
+                raise ConfigError(f"{path}.{key}", rule="no such setting", fix=nearest(str(key), list(REMOTE_KEYS)))
+            if value is not None and not isinstance(value, REMOTE_KEYS[key]):  # type: ignore[arg-type]
+                raise ConfigError(f"{path}.{key}={value!r}", rule="wrong type", fix="write text, or seconds")
+        for key in ("base_url", "model"):
+            if not spec.remote.get(key):
+                raise ConfigError(
+                    f"{path} has no {key}",
+                    rule="a remote policy is an OpenAI-compatible endpoint and a model name there",
+                    fix=f"set ++{path}.{key}",
+                )
+        variable = spec.remote.get("api_key_env")
+        if variable and variable not in os.environ:
+            raise ConfigError(
+                f"{path}.api_key_env={variable}",
+                rule="the key is read from that environment variable, and it is not set",
+                fix=f"export {variable}=...",
+            )
+        if spec.overrides:
+            raise ConfigError(
+                f"mas.policies.{name}.overrides with remote",
+                rule="a remote policy has no model, engine or optimiser here",
+                fix="remove the overrides; sampling belongs to mas.agents.<agent>.sampling",
+            )
+
+
+def check_overrides(config: DictConfig, mas: MasConfig) -> None:
+    for name, spec in mas.policies.items():
+        _known_keys(config[SECTION], spec.overrides, f"mas.policies.{name}.overrides")
+
+
+def _known_keys(node: Any, overrides: dict[str, Any], path: str) -> None:
+    """A part that verl types is closed; a part that it passes on (engine_kwargs, override_config) is free."""
+    target = node.get("_target_")
+    if target is None and not path.endswith(".overrides"):
+        return
+    known = {str(key) for key in node} | _fields(target)
+    for key, value in overrides.items():
+        if str(key) not in known:
+            raise ConfigError(
+                f"{path}.{key}", rule=f"verl has no such setting in {SECTION}", fix=nearest(str(key), list(known))
+            )
+        below = OmegaConf.select(node, str(key)) if str(key) in node else None
+        if isinstance(below, DictConfig) and len(below):
+            if not isinstance(value, dict):
+                raise ConfigError(
+                    f"{path}.{key}={value!r}", rule="this is a section, not a value", fix=f"set {path}.{key}.<key>"
+                )
+            _known_keys(below, value, f"{path}.{key}")
+
+
+def _fields(target: str | None) -> set[str]:
+    if target is None:
+        return set()
+    module, _, name = target.rpartition(".")
+    return {field.name for field in dataclasses.fields(getattr(importlib.import_module(module), name))}
+
+
+def check_batch_sizes(config: DictConfig, mas: MasConfig) -> None:
+    sessions = sessions_per_step(config)
+    for name in trained(mas):
+        steps = updates_per_step(config, mas, name)
+        if steps > sessions:
+            raise ConfigError(
+                f"policy {name}: {steps} optimiser steps on {sessions} sessions a step",
+                rule="every optimiser step needs at least one row",
+                fix="lower mas.updates_per_step, or raise data.train_batch_size or rollout.n",
+            )
+
+
+def check_zero_advantage(config: DictConfig, mas: MasConfig) -> None:
+    if not mas.skip_zero_advantage:
+        return
+    for name in trained(mas):
+        actor = policy_view(config, name, mas.policies[name])[SECTION].actor
+        for term, active in (
+            ("actor.use_kl_loss=True", actor.use_kl_loss),
+            (f"actor.entropy_coeff={actor.entropy_coeff}", actor.entropy_coeff != 0),
+            (
+                f"actor.policy_loss.loss_mode={actor.policy_loss.loss_mode}",
+                actor.policy_loss.loss_mode not in PROPORTIONAL_LOSSES,
+            ),
+        ):
+            if active:
+                raise ConfigError(
+                    f"mas.skip_zero_advantage=True with {term} of policy {name}",
+                    rule="rows without advantage still count in that term of the loss",
+                    fix="set mas.skip_zero_advantage=False, or turn that term off",
+                )
+
+
+def check_verl_accepts(config: DictConfig, mas: MasConfig) -> None:
+    """verl's own checks, on each policy's view."""
+    from verl.trainer.ppo.utils import need_reference_policy
+    from verl.utils.config import validate_config
+
+    for name, spec in mas.policies.items():
+        if spec.remote:
+            continue
+        view = policy_view(config, name, spec)
+        shape = pool_shape(config, mas, spec.pool)
+        view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
+        if view[SECTION].actor.checkpoint.get("async_save", False):
+            raise ConfigError(
+                f"policy {name}: actor.checkpoint.async_save=True",
+                rule="the latest checkpoint is named when every policy has been saved",
+                fix="set actor.checkpoint.async_save=False",
+            )
+        with _blaming(name), contextlib.redirect_stdout(io.StringIO()):
+            validate_config(view, use_reference_policy=need_reference_policy(view), use_critic=False)
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
+        raise ConfigError(
+            f"policy {name}: {error}",
+            rule="verl accepts the configuration of every policy",
+            fix=f"change {SECTION}, or mas.policies.{name}.overrides",
+        ) from error

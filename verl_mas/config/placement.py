@@ -1,0 +1,102 @@
+"""Which policy lives on which GPUs, as arithmetic on the configuration. No process is touched here."""
+
+from __future__ import annotations
+
+import math
+
+from omegaconf import DictConfig, open_dict
+
+from verl_mas.config.merge import SECTION
+from verl_mas.config.schema import MasConfig
+
+
+def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
+    """GPUs on each node of a pool."""
+    spec = mas.pools[pool]
+    nodes = spec.nnodes or (config.trainer.nnodes if pool == "shared" else 1)
+    gpus = spec.n_gpus_per_node or config.trainer.n_gpus_per_node
+    return [int(gpus)] * int(nodes)
+
+
+def policies_on(mas: MasConfig, pool: str) -> list[str]:
+    """The policies that live in a pool; a remote policy lives nowhere."""
+    return [name for name, spec in mas.policies.items() if spec.pool == pool and not spec.remote]
+
+
+SGLANG_PORT = 30000
+
+
+PORTS_PER_REPLICA = 100
+
+
+def slots(mas: MasConfig, pool: str) -> int:
+    """Into how many shares each GPU of the pool is cut.
+
+    One more than there are policies: Ray rounds shares to four digits, and n rounded n-ths may exceed the whole.
+    """
+    return len(policies_on(mas, pool)) + 1
+
+
+def used_pools(mas: MasConfig) -> list[str]:
+    return [pool for pool in mas.pools if policies_on(mas, pool)]
+
+
+def time_sliced(mas: MasConfig, pool: str) -> bool:
+    return mas.pools[pool].serving == "phases" and len(policies_on(mas, pool)) > 1
+
+
+def gpus_needed(config: DictConfig, mas: MasConfig) -> int:
+    gpus = sum(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas))
+    model = config.reward.reward_model
+    return gpus + (model.n_gpus_per_node * model.nnodes if model.enable_resource_pool else 0)
+
+
+def cpus_needed(config: DictConfig, mas: MasConfig) -> int:
+    """A CPU per share of every GPU, one a TransferQueue storage unit, one for its controller, one to place the rest."""
+    shares = sum(sum(pool_shape(config, mas, pool)) * slots(mas, pool) for pool in used_pools(mas))
+    return shares + config.transfer_queue.backend.SimpleStorage.num_data_storage_units + 2
+
+
+def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
+    """Writes into a policy's view what follows from its place."""
+    spec = mas.policies[name]
+    shape, offset = pool_shape(view, mas, spec.pool), rank_offset(view, mas, name)
+    neighbours = policies_on(mas, spec.pool)
+    with open_dict(view):
+        view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
+        rollout = view[SECTION].rollout
+        rollout.n_gpus_per_node = shape[0]
+        rollout.custom["rank_offset"] = offset
+        rollout.custom["phases"] = time_sliced(mas, spec.pool)
+        _ports(view, offset)
+        if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
+            _offload(view)
+
+
+def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
+    """Where a policy's replicas start to be numbered, so that no two policies share a server's name or socket.
+
+    A multiple of the GPUs of every node: engines find their GPU by the rank modulo those.
+    """
+    names = [n for n, spec in mas.policies.items() if not spec.remote]
+    stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
+    return names.index(name) * stride
+
+
+def _ports(view: DictConfig, offset: int) -> None:
+    """SGLang looks for free ports upwards from one base, and policies start side by side."""
+    rollout = view[SECTION].rollout
+    if rollout.name == "sglang":
+        kwargs = rollout.engine_kwargs.get("sglang") or {}
+        rollout.engine_kwargs["sglang"] = {"port": SGLANG_PORT + PORTS_PER_REPLICA * offset, **kwargs}
+
+
+def _offload(view: DictConfig) -> None:
+    for role in ("actor", "ref"):
+        for key in ("fsdp_config", "megatron", "veomni", "torchtitan"):
+            engine = view[SECTION][role].get(key)
+            if engine is None:
+                continue
+            engine.param_offload = True
+            if role == "actor":
+                engine.optimizer_offload = True

@@ -1,0 +1,44 @@
+"""Curves of a run, as a picture and as a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from verl_mas.demos.metrics import Step, series
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path, title: str) -> None:
+    """One above the other: `panels` maps what is measured to its curves, a legend and the key of a metric each."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    height = 1.5 + 2 * len(panels)
+    figure, rows = pyplot.subplots(len(panels), sharex=True, squeeze=False, figsize=(7, height), layout="constrained")
+    figure.suptitle(title)
+    for axes, (measured, curves) in zip(rows[:, 0], panels.items(), strict=True):
+        for legend, key in curves.items():
+            numbers, values = series(steps, key)
+            if values:
+                axes.plot(numbers, values, label=legend, marker="o" if len(values) < 12 else None)
+        axes.set_ylabel(measured)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    rows[-1, 0].set_xlabel("step")
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+
+
+def sparkline(values: list[float], width: int = 40) -> str:
+    """The values as bars between their least and their greatest."""
+    if not values:
+        return ""
+    step = -(-len(values) // width)
+    shown = [sum(part) / len(part) for part in (values[i : i + step] for i in range(0, len(values), step))]
+    low, span = min(shown), max(shown) - min(shown) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in shown)

@@ -1,0 +1,133 @@
+"""Starts a training run and shows how it goes, from the metrics that it writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from verl_mas.demos.metrics import Step, read_steps
+from verl_mas.errors import MasError
+
+POLL_S = 0.5
+TAIL_LINES = 25
+# How long an interrupted run may take to end by itself.
+GRACE_S = 30.0
+
+
+class RunFailed(MasError):
+    """A training run ended with an error; the message has the end of its log."""
+
+
+@dataclass
+class Run:
+    """One `python -m verl.trainer.main_ppo` with its folder, log and metrics."""
+
+    overrides: list[str]
+    folder: Path
+    steps_in_all: int
+    environment: dict[str, str] = field(default_factory=dict)
+    # Goes on from the last checkpoint: what was logged before stays.
+    resume: bool = False
+    # Drawn under the progress bar.
+    table: Callable[[list[Step]], RenderableType] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def steps(self) -> list[Step]:
+        """What was logged, by step; after a resume the later value counts."""
+        values: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        for file in (*sorted(self.folder.glob("metrics-*.jsonl")), self.metrics):
+            for step in read_steps(file):
+                # A resumed run begins with a validation of the step where the earlier attempt had ended.
+                values[step.number].update(step.values)
+        return [Step(number, values[number]) for number in sorted(values)]
+
+    def _put_aside(self) -> None:
+        """verl writes its metrics file afresh; an earlier attempt's is kept if the run resumes."""
+        earlier = sorted(self.folder.glob("metrics-*.jsonl"))
+        if not self.resume:
+            for file in (*earlier, self.metrics):
+                file.unlink(missing_ok=True)
+        elif self.metrics.exists():
+            self.metrics.rename(self.folder / f"metrics-{len(earlier):03}.jsonl")
+
+    def watch(self, headline: str, console: Console) -> list[Step]:
+        """Train to the end with a progress bar. `headline` is the metric shown. Ctrl-C ends the run, too."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._put_aside()
+        bar = self._bar(console)
+        with self.log.open("a" if self.resume else "w") as log, Live(bar, console=console) as live:
+            task = bar.add_task("starting Ray", total=self.steps_in_all, value="")
+            process = self._start(log)
+            try:
+                while process.poll() is None:
+                    time.sleep(POLL_S)
+                    self._show(live, bar, task, headline)
+            finally:
+                _end(process)
+            self._show(live, bar, task, headline)
+        if process.returncode:
+            raise RunFailed(f"the run failed (exit code {process.returncode}); its log ends:\n{self._tail()}")
+        return self.steps()
+
+    def _start(self, log) -> subprocess.Popen:
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides]
+        settings = {"VERL_FILE_LOGGER_PATH": str(self.metrics), "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "1"}
+        # A session of its own: Ctrl-C reaches the run once, from us.
+        return subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | settings | self.environment,
+            start_new_session=True,
+        )
+
+    def _show(self, live: Live, bar: Progress, task, headline: str) -> None:
+        steps = self.steps()
+        if steps:
+            values = [step.values[headline] for step in steps if headline in step.values]
+            value = f"{headline} {values[-1]:.3f}" if values else ""
+            bar.update(task, description="training", completed=steps[-1].number, value=value)
+            if self.table:
+                live.update(Group(bar, self.table(steps)))
+
+    def _bar(self, console: Console) -> Progress:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[value]}"),
+        )
+        return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+
+    def _tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Whatever ends us ends the run: asked first, then with all that it started."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

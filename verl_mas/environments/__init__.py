@@ -1,1 +1,0 @@
-"""What workflows act on, a file each."""

@@ -1,6 +1,0 @@
-"""Passages for questions: an index, a server that speaks Search-R1's `/retrieve`, and an async client."""
-
-from verl_mas.environments.retrieval.client import Found, RetrieverClient, check_reachable, retriever
-from verl_mas.environments.retrieval.corpus import Passage, read_corpus
-
-__all__ = ["Found", "Passage", "RetrieverClient", "check_reachable", "read_corpus", "retriever"]

@@ -1,0 +1,212 @@
+"""Is this answer mathematically equal to that one? A question with five possible outcomes, each check bounded.
+
+Plain numbers are compared here; everything else goes to math-verify (sympy) in a pool of processes, since a model
+can write an answer that keeps sympy busy for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib.util
+import logging
+import os
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.grading.latex import parse_in_two_stages
+from verl_mas.grading.process_pool import BoundedPool, Called, Fate
+from verl_mas.workflow.codecs import Boxed, Malformed
+
+# No competition answer is this long; what is longer is noise, or an attack on the parser.
+MAX_CHARS = 1_000
+LIMIT_S = 2.0
+
+
+class Grade(enum.Enum):
+    """Only CORRECT earns a reward; the others are told apart so that a run can count them."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNREADABLE = "unreadable"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+
+    @property
+    def checked(self) -> bool:
+        """Whether it says something about the answer, and not about the check."""
+        return self not in (Grade.TIMED_OUT, Grade.CRASHED)
+
+
+_FATES = {Fate.TIMED_OUT: Grade.TIMED_OUT, Fate.CRASHED: Grade.CRASHED, Fate.RAISED: Grade.CRASHED}
+# One of each kind of answer: sympy imports and caches much on first use.
+_WARM_UP = (
+    ("\\frac{1}{2}", "0.5"),
+    ("\\sqrt{2}", "2^{1/2}"),
+    ("x^2+1", "(x+1)^2-2x"),
+    ("(1,2)", "(1, 3)"),
+    ("[0,1)", "0 \\le x < 1"),
+    ("\\{1,2\\}", "1, 2"),
+    ("\\text{Evelyn}", "Bob"),
+    ("\\frac{\\pi}{3}", "60^\\circ"),
+    ("10\\%", "x = 0.1"),
+    ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\3\\end{pmatrix}"),
+)
+_PLAIN_NUMBER = re.compile(r"[+-]?(\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{1,5})?")
+
+_BEFORE = re.compile(r"(?:\s|\$|\\[,;:! ])*")
+# Of the text read backwards: a search for the end of the text would try every blank inside it.
+_AFTER = re.compile(r"(?:[,;:! ]\\|\s|\$|\.(?!\.))*")
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The value of "42", "-1,000" or "0.75"; None for anything that needs a parser."""
+    return Fraction(text.replace(",", "")) if _PLAIN_NUMBER.fullmatch(text) else None
+
+
+def clean(text: str) -> str:
+    """Without what carries no meaning at the ends of an answer: blanks, dollars, a full stop."""
+    return text[_BEFORE.match(text).end() : len(text) - _AFTER.match(text[::-1]).end()]  # type: ignore[union-attr]
+
+
+def grade_with_sympy(truth: str, answer: str) -> str:
+    """Runs in a child of the pool: unbounded in itself."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    parse_in_two_stages()
+    targets = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+    # math-verify's own time-outs need signals in the main thread and cannot stop C code: the pool bounds the call.
+    expected = parse(f"\\boxed{{{truth}}}", targets, parsing_timeout=None)
+    given = parse(f"\\boxed{{{answer}}}", targets, parsing_timeout=None)
+    if not expected:
+        raise ValueError(f"the ground truth {truth!r} cannot be parsed")
+    if not given:
+        return Grade.UNREADABLE.value
+    equal = not _far_apart(expected[0], given[0]) and verify(expected, given, timeout_seconds=None)
+    return (Grade.CORRECT if equal else Grade.WRONG).value
+
+
+def _far_apart(expected: Any, given: Any) -> bool:
+    """Two real constants that differ long before math-verify's rounding: spares a costly proof of inequality."""
+    import sympy
+
+    for value in (expected, given):
+        # A percentage, which math-verify treats in its own way, is held in an UnevaluatedExpr.
+        if not isinstance(value, sympy.Expr) or value.free_symbols or value.has(sympy.UnevaluatedExpr):
+            return False
+    a, b = expected.evalf(15), given.evalf(15)
+    if not (isinstance(a, sympy.Number) and isinstance(b, sympy.Number) and a.is_finite and b.is_finite):
+        return False
+    return bool(abs(a - b) > 1e-5 + 1e-10 * abs(a))
+
+
+def legible(text: str | None) -> str | None:
+    """The text cleaned; None where that leaves nothing, or where it is too long for an answer."""
+    return (clean(text) or None) if text is not None and len(text) <= MAX_CHARS else None
+
+
+def ground_truth(value: Any) -> str:
+    """A task's ground truth as text; refused where no answer can be checked against it."""
+    truth = legible(None if value is None else str(value))
+    if truth is None:
+        raise DataError(
+            f"the ground truth {value if value is None else str(value)[:80]!r} of a math task",
+            rule=f"an answer is checked against a ground truth of 1 to {MAX_CHARS} characters",
+            fix="prepare the data with `verl-mas data math`, or remove such rows",
+        )
+    return truth
+
+
+@dataclass(frozen=True)
+class BoxedAnswer(Boxed):
+    """A box that holds something to check."""
+
+    def parse(self, text: str) -> str | Malformed:
+        boxed = super().parse(text)
+        if isinstance(boxed, Malformed):
+            return boxed
+        return legible(boxed) or Malformed("a box without an answer")
+
+
+class _Pair(NamedTuple):
+    truth: str
+    answer: str | None
+
+    @classmethod
+    def of(cls, truth: Any, answer: str | None) -> _Pair:
+        return cls(ground_truth(truth), legible(answer))
+
+
+@dataclass
+class AnswerChecker:
+    """Shared by the sessions of a process. Counts what it graded by outcome."""
+
+    workers: int = max(2, (os.cpu_count() or 2) // 4)
+    limit_s: float = LIMIT_S
+    cache_size: int = 20_000
+
+    def __post_init__(self) -> None:
+        require_math_verify()
+        self._pool = BoundedPool(
+            f"{__name__}:grade_with_sympy",
+            workers=self.workers,
+            limit_s=self.limit_s,
+            warm_up=_WARM_UP,
+        )
+        # Sessions of one task tend to give the same answers.
+        self._known: dict[_Pair, Grade] = {}
+        self.counts = dict.fromkeys(Grade, 0)
+
+    def grade(self, truth: Any, answer: str | None) -> Grade:
+        """For threads. `answer` is what the box holds; None where the reply had none."""
+        pair = _Pair.of(truth, answer)
+        return self._count(self._at_once(pair) or self._learn(pair, self._pool.call(*pair)))
+
+    async def agrade(self, truth: Any, answer: str | None) -> Grade:
+        pair = _Pair.of(truth, answer)
+        return self._count(self._at_once(pair) or self._learn(pair, await self._pool.acall(*pair)))
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _at_once(self, pair: _Pair) -> Grade | None:
+        if pair.answer is None:
+            return Grade.UNREADABLE
+        if pair.answer == pair.truth:
+            return Grade.CORRECT
+        expected, given = plain_number(pair.truth), plain_number(pair.answer)
+        if expected is not None and given is not None:
+            return Grade.CORRECT if expected == given else Grade.WRONG
+        return self._known.get(pair)
+
+    def _learn(self, pair: _Pair, called: Called) -> Grade:
+        grade = Grade(called.value) if called.fate is Fate.RETURNED else _FATES[called.fate]
+        # On a busy machine a good answer can run out of time once.
+        if grade.checked:
+            if len(self._known) >= self.cache_size:
+                self._known.pop(next(iter(self._known)))
+            self._known[pair] = grade
+        return grade
+
+    def _count(self, grade: Grade) -> Grade:
+        self.counts[grade] += 1
+        return grade
+
+
+def require_math_verify() -> None:
+    if importlib.util.find_spec("math_verify") is None:
+        raise ConfigError(
+            "math-verify is not installed",
+            rule="math answers are compared with math-verify",
+            fix='pip install "verl-mas[math]"',
+        )
+
+
+@functools.cache
+def shared_checker() -> AnswerChecker:
+    """The one checker of this process."""
+    return AnswerChecker()

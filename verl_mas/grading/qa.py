@@ -1,0 +1,50 @@
+"""Exact match and F1 of short answers, with the normalisation of SQuAD that the search papers use."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from verl_mas.errors import DataError
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and superfluous blanks."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def golden_answers(ground_truth: Any) -> list[str]:
+    """Every accepted answer: a text, a list of them, or Search-R1's `{"target": [...]}`. Refuses to find none."""
+    found = ground_truth["target"] if isinstance(ground_truth, Mapping) and "target" in ground_truth else ground_truth
+    if hasattr(found, "tolist"):
+        found = found.tolist()
+    answers = [found] if isinstance(found, str) else found
+    if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers) or not any(answers):
+        raise DataError(
+            f"ground truth {ground_truth!r}",
+            rule="a question needs at least one accepted answer: a text, or a list of texts",
+            fix="prepare the data with `verl-mas data search`",
+        )
+    return list(answers)
+
+
+def exact_match(answer: str, golden: list[str]) -> float:
+    return float(any(normalise(answer) == normalise(one) for one in golden))
+
+
+def f1(answer: str, golden: list[str]) -> float:
+    """The best overlap of words with an accepted answer."""
+    return max(_f1(normalise(answer).split(), normalise(one).split()) for one in golden)
+
+
+def _f1(answer: list[str], golden: list[str]) -> float:
+    shared = (Counter(answer) & Counter(golden)).total()
+    if not answer or not golden:
+        return float(answer == golden)
+    return 2 * shared / (len(answer) + len(golden))

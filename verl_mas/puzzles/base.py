@@ -1,0 +1,108 @@
+"""What every puzzle gives a team: seeded boards, cheap copies, legal moves, exact distance, text."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from verl_mas.errors import ConfigError
+from verl_mas.registry import Registry
+
+TRAIN, TEST = "train", "test"
+# One layout in this many is kept for the test stream, whatever the seed.
+_HELD_OUT = 5
+
+
+class Puzzle(ABC):
+    """A puzzle in some state. A subclass gives the methods below; the state is only changed by `step`."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    # For the prompt: what the picture means and what an action is.
+    rules: ClassVar[str]
+    action_help: ClassVar[str]
+    action_pattern: ClassVar[re.Pattern[str]]
+    # The length of a plan that solves the board it was generated with.
+    initial_distance: int
+
+    @classmethod
+    @abstractmethod
+    def generate(cls, seed: int, split: str = TRAIN, *args: Any, **size: Any) -> Puzzle:
+        """The board of this seed. The layouts of the two splits never overlap."""
+
+    @abstractmethod
+    def copy(self) -> Puzzle:
+        """An independent copy; what does not change is shared."""
+
+    @abstractmethod
+    def legal_actions(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def step(self, action: str) -> bool:
+        """Act. An illegal action changes nothing and returns False."""
+
+    @abstractmethod
+    def distance(self) -> int | None:
+        """The fewest actions that solve it from here; None when nothing does."""
+
+    @abstractmethod
+    def standing(self) -> float:
+        """What this state is worth to the team: at most 1, and 1 only when solved."""
+
+    @abstractmethod
+    def render(self) -> str:
+        """The current state as a picture for people and language models."""
+
+    @abstractmethod
+    def compact(self) -> str:
+        """The current state in few words, each a token at best, for models of a few hundred thousand parameters."""
+
+    @abstractmethod
+    def key(self) -> tuple:
+        """Equal for two states of one board exactly when they are the same state."""
+
+    @property
+    def solved(self) -> bool:
+        return self.distance() == 0
+
+    def to_go(self) -> int:
+        """`distance`, bounded: a lost state counts as twice the first distance, and nothing counts as more."""
+        ceiling = 2 * self.initial_distance
+        distance = self.distance()
+        return ceiling if distance is None else min(distance, ceiling)
+
+    def best_actions(self) -> list[str]:
+        """The legal actions that bring the solution nearer."""
+        here = self.distance()
+        if not here:
+            return []
+        best = []
+        for action in self.legal_actions():
+            after = self.copy()
+            after.step(action)
+            there = after.distance()
+            if there is not None and there < here:
+                best.append(action)
+        return best
+
+
+puzzles: Registry[type[Puzzle]] = Registry("puzzle")
+
+
+def stream(name: str, seed: int, split: str) -> random.Random:
+    """The randomness of one board; the same on every machine."""
+    if split not in (TRAIN, TEST):
+        raise ConfigError(
+            f"split {split!r} is not known", rule="a board is for training or for testing", fix="train, test"
+        )
+    return random.Random(f"{name}:{split}:{seed}")
+
+
+def belongs(layout: str, split: str) -> bool:
+    """Whether a layout may appear in a split: by its own content, so that no layout is in both."""
+    return (zlib.crc32(layout.encode()) % _HELD_OUT == 0) == (split == TEST)

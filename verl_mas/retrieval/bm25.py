@@ -1,0 +1,74 @@
+"""BM25 by tantivy: mapped into memory, passages stored beside the postings, searched outside the interpreter lock."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from verl_mas.errors import ConfigError
+from verl_mas.retrieval.corpus import Passage
+
+if importlib.util.find_spec("tantivy") is None:
+    raise ConfigError("tantivy is not installed", rule="a BM25 index needs it", fix='pip install "verl-mas[search]"')
+
+import tantivy
+
+BODY, SOURCE = "body", "source"
+ANALYZER = "en_stem"
+# Of a query that a model rambled: more words than this cost time and find nothing more.
+MAX_TERMS = 64
+HEAP_BYTES = 256_000_000
+
+
+def write_bm25(passages: Iterable[Passage], path: Path) -> None:
+    # One thread: the same corpus gives the same index, ties included.
+    # Leaving the block ends its threads, after the commit or when the passages break off.
+    with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
+        for passage in passages:
+            writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
+
+
+class Bm25Index:
+    def __init__(self, path: Path):
+        self._index = tantivy.Index.open(str(path))
+        self._schema = self._index.schema
+        self._searcher = self._index.searcher()
+        self._analyzer = (
+            tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+            .filter(tantivy.Filter.remove_long(40))
+            .filter(tantivy.Filter.lowercase())
+            .filter(tantivy.Filter.stemmer("english"))
+            .build()
+        )
+
+    def __len__(self) -> int:
+        return self._searcher.num_docs
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [self._search(query, k) for query in queries]
+
+    def terms(self, query: str) -> list[str]:
+        """The query's different words, as the index knows them. No query language: a model's colon is a colon."""
+        return list(dict.fromkeys(self._analyzer.analyze(query)))[:MAX_TERMS]
+
+    def _search(self, query: str, k: int) -> list[Passage]:
+        terms = self.terms(query)
+        if not terms:
+            return []
+        any_term = tantivy.Query.boolean_query(
+            [(tantivy.Occur.Should, tantivy.Query.term_query(self._schema, BODY, term)) for term in terms]
+        )
+        hits = self._searcher.search(any_term, limit=k, count=False).hits
+        return [self._passage(address, score) for score, address in hits]
+
+    def _passage(self, address: tantivy.DocAddress, score: float) -> Passage:
+        return Passage.from_json(bytes(self._searcher.doc(address)[SOURCE][0]), score)
+
+
+def _schema() -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    # Frequencies without positions: there are no phrase queries here.
+    builder.add_text_field(BODY, stored=False, tokenizer_name=ANALYZER, index_option="freq")
+    builder.add_bytes_field(SOURCE, stored=True, indexed=False)
+    return builder.build()

@@ -1,0 +1,218 @@
+"""The workflow's side of a retriever: queries of many sessions share requests, and a failure is data."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.retrieval.corpus import Passage
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a query brought. With `error` there is no evidence, and nothing that could be taken for it."""
+
+    query: str
+    passages: tuple[Passage, ...] = ()
+    error: str | None = None
+
+
+@dataclass
+class Breaker:
+    """After `threshold` failures in a row, calls fail at once for `cooldown_s`; then one may try."""
+
+    threshold: int = 5
+    cooldown_s: float = 10.0
+    clock: Callable[[], float] = time.monotonic
+    _failures: int = field(default=0, init=False)
+    _closed_again: float = field(default=0.0, init=False)
+    _trying: bool = field(default=False, init=False)
+
+    def admits(self) -> bool:
+        if self._failures < self.threshold:
+            return True
+        if self._trying or self.clock() < self._closed_again:
+            return False
+        self._trying = True
+        return True
+
+    def succeeded(self) -> None:
+        self._failures, self._trying = 0, False
+
+    def failed(self) -> None:
+        self._failures += 1
+        self._trying = False
+        self._closed_again = self.clock() + self.cooldown_s
+
+
+class _Unavailable(Exception):
+    """The server could not serve; another time it may."""
+
+
+@dataclass(eq=False)
+class RetrieverClient:
+    """Speaks to one `/retrieve` URL from one event loop."""
+
+    url: str
+    topk: int = 3
+    timeout_s: float = 30.0
+    retries: int = 2
+    backoff_s: float = 0.2
+    # Queries that arrive within the window travel together.
+    window_s: float = 0.002
+    max_batch: int = 64
+    connections: int = 32
+    breaker: Breaker = field(default_factory=Breaker)
+    transport: httpx.AsyncBaseTransport | None = None
+
+    def __post_init__(self) -> None:
+        limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
+        self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
+        self._waiting: list[tuple[str, int, asyncio.Future[Found]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self.counts: Counter[str] = Counter()
+
+    async def search(self, query: str, topk: int | None = None) -> Found:
+        """Never raises for what the server does: look at `error`."""
+        self.counts["queries"] += 1
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
+            self.counts["failed"] += 1
+            return Found(query, error=f"the query cannot be sent: {error}")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Found] = loop.create_future()
+        self._waiting.append((query, self.topk if topk is None else topk, answer))
+        if len(self._waiting) >= self.max_batch:
+            self._send()
+        elif len(self._waiting) == 1:
+            loop.call_later(self.window_s, self._send)
+        found = await answer
+        self.counts["failed"] += found.error is not None
+        return found
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._sending)
+        await self._http.aclose()
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for topk in {topk for _, topk, _ in waiting}:
+            batch = [(query, answer) for query, wanted, answer in waiting if wanted == topk]
+            task = asyncio.get_running_loop().create_task(self._answer(batch, topk))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _answer(self, batch: list[tuple[str, asyncio.Future[Found]]], topk: int) -> None:
+        queries = [query for query, _ in batch]
+        try:
+            found = await self._retrieve(queries, topk)
+        except Exception as error:  # the boundary: a session must not wait for an answer that cannot come
+            self.breaker.failed()
+            found = [Found(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
+        for one, (_, answer) in zip(found, batch, strict=True):
+            # A session that was cancelled no longer waits.
+            if not answer.done():
+                answer.set_result(one)
+
+    async def _retrieve(self, queries: list[str], topk: int) -> list[Found]:
+        error = ""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                await asyncio.sleep(self.backoff_s * 2 ** (attempt - 1))
+            if not self.breaker.admits():
+                self.counts["refused"] += 1
+                error = error or "circuit open after repeated failures"
+                break
+            try:
+                passages = await self._post(queries, topk)
+            except _Unavailable as unavailable:
+                self.breaker.failed()
+                error = str(unavailable)
+                continue
+            except InvalidInput as rejected:
+                self.breaker.succeeded()
+                error = rejected.value
+                break
+            self.breaker.succeeded()
+            return [Found(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
+        return [Found(query, error=f"{self.url}: {error}") for query in queries]
+
+    async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
+        self.counts["requests"] += 1
+        try:
+            response = await self._http.post(self.url, json={"queries": queries, "topk": topk, "return_scores": True})
+        except httpx.HTTPError as error:
+            raise _Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        if response.status_code >= 500 or response.status_code == 429:
+            raise _Unavailable(f"HTTP {response.status_code}")
+        if response.status_code != 200:
+            raise _refused(f"HTTP {response.status_code}: {response.text[:200]}")
+        return parse_response(response, len(queries))
+
+
+def parse_response(response: httpx.Response, queries: int) -> list[list[Passage]]:
+    """The passages of a `/retrieve` response, with or without scores."""
+    try:
+        result = response.json()["result"]
+        found = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _refused(f"no Search-R1 response: {type(error).__name__}: {error}") from error
+    if len(found) != queries:
+        raise _refused(f"{len(found)} results for {queries} queries")
+    return found
+
+
+def _passage(item: dict[str, Any], place: int) -> Passage:
+    document = item.get("document", item)
+    passage = Passage.from_row(document, place)
+    return Passage(passage.id, passage.text, passage.title, item.get("score"))
+
+
+def _refused(what: str) -> InvalidInput:
+    return InvalidInput(
+        what,
+        rule="a retriever answers POST /retrieve as Search-R1's server does",
+        fix="start one with `verl-mas retriever serve`",
+    )
+
+
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, RetrieverClient]] = weakref.WeakKeyDictionary()
+
+
+def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
+    """The client that all sessions of this event loop share."""
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    key = (url, topk, timeout_s)
+    if key not in clients:
+        clients[key] = RetrieverClient(url, topk=topk, timeout_s=timeout_s)
+    return clients[key]
+
+
+def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
+    """Ask as the run will, so that it does not start without its evidence. Works with any `/retrieve` server."""
+    query = {"queries": ["ping"], "topk": topk, "return_scores": True}
+    try:
+        response = httpx.post(url, json=query, timeout=timeout_s, trust_env=False)
+        problem = f"HTTP {response.status_code}: {response.text[:200]}" if response.status_code != 200 else None
+        if problem is None:
+            parse_response(response, 1)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        problem = f"{type(error).__name__}: {error}"
+    except InvalidInput as error:
+        problem = error.value
+    if problem:
+        raise ConfigError(
+            f"the retriever at {url} does not serve: {problem}",
+            rule="a search team needs its retriever before training starts",
+            fix="start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its "
+            "URL, ending in /retrieve",
+        )

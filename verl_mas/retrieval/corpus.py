@@ -1,0 +1,63 @@
+"""Passages, and reading them from JSON lines or parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_mas.errors import DataError
+from verl_mas.retrieval.files import read_rows
+
+
+@dataclass(frozen=True)
+class Passage:
+    id: str
+    text: str
+    title: str = ""
+    score: float | None = None
+
+    @property
+    def contents(self) -> str:
+        """Title and text in one, as in the corpus files of Search-R1."""
+        return f'"{self.title}"\n{self.text}' if self.title else self.text
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], number: int, source: str = "corpus") -> Passage:
+        """From `{id, contents}` (Search-R1) or `{id, title, text}`; the row's number stands in for a missing id."""
+        title, text = row.get("title") or "", row.get("text") or ""
+        if not text and isinstance(row.get("contents"), str):
+            title, text = split_contents(row["contents"])
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(
+                f"{source}, row {number} (id {row.get('id')!r}) has no text",
+                rule='each row holds {"text": ...} or {"contents": ...}, and optionally "id" and "title"',
+                fix=f"mend the row or leave it out; its fields are: {', '.join(map(str, row)) or 'none'}",
+            )
+        return cls(id=str(row["id"]) if row.get("id") is not None else str(number), text=text, title=str(title))
+
+    @classmethod
+    def from_json(cls, line: bytes, score: float | None = None) -> Passage:
+        return cls(**json.loads(line), score=score)
+
+    def to_json(self) -> bytes:
+        """As an index keeps it."""
+        return json.dumps({"id": self.id, "title": self.title, "text": self.text}).encode()
+
+    def document(self) -> dict[str, str]:
+        """As `/retrieve` sends it."""
+        return {"id": self.id, "title": self.title, "text": self.text, "contents": self.contents}
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    """Title and text of a Search-R1 passage: the first line is the title, in quotes."""
+    title, newline, text = contents.partition("\n")
+    return (title.strip().strip('"'), text) if newline and text.strip() else ("", contents)
+
+
+def read_corpus(path: str | Path) -> Iterator[Passage]:
+    """One passage after another; `.jsonl`, `.jsonl.gz` or `.parquet`."""
+    for number, row in enumerate(read_rows(Path(path))):
+        yield Passage.from_row(row, number, str(path))

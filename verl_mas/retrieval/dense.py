@@ -1,0 +1,102 @@
+"""Dense vectors: an e5-class encoder by name, inner products in a flat faiss index."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from verl_mas.errors import ConfigError
+from verl_mas.retrieval.corpus import Passage
+
+if importlib.util.find_spec("faiss") is None:
+    raise ConfigError(
+        "faiss is not installed", rule="a dense index needs it", fix='pip install "verl-mas[search-dense]"'
+    )
+
+import faiss
+
+VECTORS, PASSAGES, OFFSETS = "vectors.faiss", "passages.jsonl", "offsets.npy"
+BATCH = 64
+T = TypeVar("T")
+
+
+class Encoder:
+    """Mean pooling and unit length, with the prefixes that e5 was trained with."""
+
+    def __init__(self, name: str, max_length: int = 256):
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        self._torch, self._max_length = torch, max_length
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._tokenizer = AutoTokenizer.from_pretrained(name)
+        self._model = AutoModel.from_pretrained(name).to(self._device).eval()
+
+    def encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:
+        with self._torch.inference_mode():
+            inputs = self._tokenizer(
+                [prefix + text for text in texts],
+                padding=True,
+                truncation=True,
+                max_length=self._max_length,
+                return_tensors="pt",
+            ).to(self._device)
+            states = self._model(**inputs).last_hidden_state.float()
+            mask = inputs["attention_mask"][..., None]
+            mean = (states * mask).sum(1) / mask.sum(1)
+            return self._torch.nn.functional.normalize(mean, dim=-1).cpu().numpy()
+
+
+def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> None:
+    model, index, offsets = Encoder(encoder), None, [0]
+    with open(path / PASSAGES, "wb") as file:
+        for batch in _batches(passages):
+            vectors = model.encode([f"{p.title}\n{p.text}" if p.title else p.text for p in batch], "passage: ")
+            index = index or faiss.IndexFlatIP(vectors.shape[1])
+            index.add(vectors)
+            for passage in batch:
+                file.write(passage.to_json() + b"\n")
+                offsets.append(file.tell())
+    if index is not None:
+        faiss.write_index(index, str(path / VECTORS))
+        np.save(path / OFFSETS, np.array(offsets))
+
+
+class DenseIndex:
+    def __init__(self, path: Path, encoder: str):
+        # IO_FLAG_MMAP maps inverted lists alone; a flat index would be read into memory.
+        self._index = faiss.read_index(str(path / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        self._offsets = np.load(path / OFFSETS, mmap_mode="r")
+        self._passages = np.memmap(path / PASSAGES, mode="r", dtype=np.uint8)
+        self._encoder = Encoder(encoder)
+        self._one_at_a_time = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._index.ntotal
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if not queries:
+            return []
+        # A request may hold thousands of queries.
+        with self._one_at_a_time:
+            vectors = np.concatenate([self._encoder.encode(batch, "query: ") for batch in _batches(queries)])
+        scores, rows = self._index.search(vectors, min(k, len(self)))
+        return [
+            [Passage.from_json(self._line(row), float(score)) for row, score in zip(*hits, strict=True)]
+            for hits in zip(rows, scores, strict=True)
+        ]
+
+    def _line(self, number: int) -> bytes:
+        return self._passages[self._offsets[number] : self._offsets[number + 1]].tobytes()
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch

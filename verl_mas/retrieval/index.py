@@ -1,0 +1,139 @@
+"""What an index can do, and how one is built, saved and opened again."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.retrieval.corpus import Passage
+
+META = "index.json"
+FORMAT = 2
+
+
+class Index(Protocol):
+    """Built once into a folder, then opened from it by memory-map. Safe to search from several threads."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """The best `k` passages of each query, best first, with their scores."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def build(
+    passages: Iterable[Passage], path: str | Path, *, encoder: str | None = None, progress: bool = False
+) -> Index:
+    """An index of `passages` in the folder `path`: BM25, or dense vectors where an `encoder` is named."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(
+            f"index={path}",
+            rule="an index is built once, into a folder of its own",
+            fix="open it, or remove the folder to build it again",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Built beside its place and moved when finished: a build that broke off leaves nothing that looks like an index.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as beside:
+        unfinished = Path(beside, "index")
+        unfinished.mkdir()
+        _write(_with_progress(passages) if progress else passages, unfinished, encoder)
+        unfinished.replace(path)
+    return open_index(path)
+
+
+def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
+    counted = _Counted(passages)
+    if encoder is None:
+        from verl_mas.retrieval.bm25 import write_bm25
+
+        write_bm25(counted, path)
+    else:
+        from verl_mas.retrieval.dense import write_dense
+
+        write_dense(counted, path, encoder)
+    if counted.count == 0:
+        raise DataError(
+            "the corpus is empty",
+            rule="an index needs at least one passage",
+            fix="look at the file: one JSON object a line, or parquet rows",
+        )
+    meta = {"format": FORMAT, "passages": counted.count, "encoder": encoder, "files": _sizes(path)}
+    (path / META).write_text(json.dumps(meta))
+
+
+def open_index(path: str | Path) -> Index:
+    path = Path(path)
+    meta = read_meta(path)
+    index = _opened(path, meta["encoder"])
+    if len(index) != meta["passages"]:
+        raise _broken(path, f"holds {len(index)} passages and was built of {meta['passages']}")
+    return index
+
+
+def _opened(path: Path, encoder: str | None) -> Index:
+    if encoder is None:
+        from verl_mas.retrieval.bm25 import Bm25Index
+
+        return Bm25Index(path)
+    from verl_mas.retrieval.dense import DenseIndex
+
+    return DenseIndex(path, encoder)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """What was built. Refuses an index that is unfinished, of another format, or has lost or cut files."""
+    if not (path / META).is_file():
+        raise ConfigError(
+            f"index={path}",
+            rule="an index is a folder that `verl-mas retriever build` has finished",
+            fix="verl-mas retriever build --corpus passages.jsonl --index " + str(path),
+        )
+    try:
+        meta = json.loads((path / META).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _broken(path, f"has an unreadable {META}: {error}") from error
+    if meta.get("format") != FORMAT:
+        raise ConfigError(
+            f"index={path} has format {meta.get('format')}",
+            rule=f"this version reads format {FORMAT}",
+            fix="build the index again",
+        )
+    there = _sizes(path)
+    for name, size in meta["files"].items():
+        if there.get(name) != size:
+            raise _broken(
+                path, f"lacks {name}" if name not in there else f"has {there[name]} of {size} bytes of {name}"
+            )
+    return meta
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """By file; not of tantivy's lock files, which may be left behind when an index is copied."""
+    return {file.name: file.stat().st_size for file in path.iterdir() if not file.name.startswith((".", META))}
+
+
+def _broken(path: Path, how: str) -> ConfigError:
+    return ConfigError(
+        f"index={path} {how}", rule="an index is what `build` has left", fix="remove the folder and build it again"
+    )
+
+
+class _Counted:
+    def __init__(self, passages: Iterable[Passage]):
+        self._passages, self.count = passages, 0
+
+    def __iter__(self) -> Iterator[Passage]:
+        for passage in self._passages:
+            self.count += 1
+            yield passage
+
+
+def _with_progress(passages: Iterable[Passage]) -> Iterator[Passage]:
+    from rich.progress import track
+
+    yield from track(passages, description="Indexing", total=len(passages) if isinstance(passages, Sequence) else None)

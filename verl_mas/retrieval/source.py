@@ -1,0 +1,50 @@
+"""Where a workflow's passages come from: a server by its URL, or an index in this process by its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+from typing import Protocol
+
+from verl_mas.retrieval.client import Found, check_reachable, retriever
+from verl_mas.retrieval.index import Index, open_index, read_meta
+
+
+class Source(Protocol):
+    async def search(self, query: str) -> Found: ...
+
+
+class LocalSource:
+    """For small corpora and tests: no server to start."""
+
+    def __init__(self, index: Index, topk: int):
+        self._index, self._topk = index, topk
+
+    async def search(self, query: str) -> Found:
+        (hits,) = await asyncio.to_thread(self._index.search, [query], self._topk)
+        return Found(query, tuple(hits))
+
+
+def source(where: str, topk: int, timeout_s: float) -> Source:
+    """Shared by the sessions of this process."""
+    if is_url(where):
+        return retriever(where, topk, timeout_s)
+    return LocalSource(_opened(str(Path(where).resolve())), topk)
+
+
+def check_source(where: str, topk: int) -> None:
+    """Refuse what will not serve, before training starts."""
+    if is_url(where):
+        check_reachable(where, topk)
+    else:
+        read_meta(Path(where))
+
+
+def is_url(where: str) -> bool:
+    return "://" in where
+
+
+@functools.cache
+def _opened(folder: str) -> Index:
+    return open_index(folder)

@@ -1,0 +1,74 @@
+"""Making a prompt fit. The system prompt and the task's own messages stay; the left end is never cut off in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from verl_mas.errors import FaultKind, SessionFault
+from verl_mas.workflow.client import Message
+
+CUT = "\n[...]\n"
+Count = Callable[[Sequence[Message]], int]
+
+
+def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, opening: int = 0) -> list[Message]:
+    """The messages in at most `limit` tokens, by `rule`: error, drop_oldest or middle.
+
+    `drop_oldest` keeps the first `opening` messages, and at least up to the first that a user says.
+    """
+    length = count(messages)
+    if length <= limit:
+        return list(messages)
+    fitted = None
+    if rule == "drop_oldest":
+        fitted = _drop_oldest(list(messages), limit, count, opening)
+    elif rule == "middle":
+        fitted = _cut_middle(list(messages), limit, count)
+    if fitted is None:
+        raise SessionFault(
+            FaultKind.LIMIT,
+            f"a prompt of {length} tokens does not fit in {limit}, truncation is {rule!r}; "
+            "raise rollout.prompt_length or the agent's max_prompt_length, or choose another truncation",
+        )
+    return fitted
+
+
+def _drop_oldest(messages: list[Message], limit: int, count: Count, opening: int) -> list[Message] | None:
+    """Drop what stands between the opening and the last message, oldest first."""
+    first_user = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
+    opening = max(opening, first_user + 1)
+    kept = messages
+    while len(kept) > opening + 1:
+        kept = [*kept[:opening], *kept[opening + 1 :]]
+        # A template may refuse two messages of one side in a row, so a turn goes with its answer.
+        if len(kept) > opening + 1 and kept[opening]["role"] == "user":
+            kept = [*kept[:opening], *kept[opening + 1 :]]
+        if count(kept) <= limit:
+            return kept
+    return None
+
+
+def _cut_middle(messages: list[Message], limit: int, count: Count) -> list[Message] | None:
+    """Cut the middle out of the longest text, as little as will do."""
+    place = max(range(len(messages)), key=lambda i: _length(messages[i]))
+    text = messages[place]["content"]
+    if not isinstance(text, str):
+        return None
+
+    def keeping(chars: int) -> list[Message]:
+        head, tail = chars - chars // 2, chars // 2
+        short = text[:head] + CUT + text[len(text) - tail :]
+        return [*messages[:place], {**messages[place], "content": short}, *messages[place + 1 :]]
+
+    low, high = 0, max(0, len(text) - len(CUT))
+    if count(keeping(low)) > limit:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(keeping(middle)) <= limit else (low, middle)
+    return keeping(low)
+
+
+def _length(message: Message) -> int:
+    content = message.get("content")
+    return len(content) if isinstance(content, str) else 0

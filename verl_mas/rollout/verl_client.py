@@ -1,0 +1,349 @@
+"""A policy that verl serves: its tokenizer and chat template, its engine, and its answers as row material."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopMetrics,
+    AgentLoopOutput,
+    AgentLoopWorker,
+    DictConfigWrap,
+    ToolListWrap,
+)
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
+from verl.workers.rollout.llm_server import LLMServerClient
+
+from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError
+from verl_mas.registry import nearest
+from verl_mas.rollout.cancellable import cancellable
+from verl_mas.rollout.truncation import fit
+from verl_mas.workflow.client import Generation, Request
+
+OUTPUT = "output"  # in Generation.extra: verl's AgentLoopOutput, with the tokens of the whole row
+
+
+@dataclass
+class Model:
+    """One policy's tokenizer and processor, and verl's ways to use them on a row."""
+
+    tokenizer: Any
+    processor: Any
+    hf_model_type: str | None
+    mm_processor_kwargs: Any
+
+    # Borrowed from the class that owns them: they need nothing but the fields above.
+    _get_mm_processor_kwargs: ClassVar[Any] = AgentLoopWorker._get_mm_processor_kwargs
+    compute_multi_modal_inputs: ClassVar[Any] = AgentLoopWorker._compute_multi_modal_inputs
+    compute_position_ids: ClassVar[Any] = AgentLoopWorker._compute_position_ids
+
+
+@dataclass
+class Prompt:
+    """Where sampling starts: `ids` are everything the engine sees, of which the row's response has `mask`."""
+
+    ids: list[int]
+    mask: list[int] = field(default_factory=list)
+    log_probs: list[float] | None = None
+    media: dict[str, Any] = field(default_factory=dict)
+    mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
+    mm_processor_output: list[dict[str, Any]] | None = None
+    previous: AgentLoopOutput | None = None
+
+
+class VerlPolicy:
+    """An LLMClient over verl's server client. `config` is the policy's own view of the configuration."""
+
+    def __init__(
+        self, config: DictConfig, client: LLMServerClient, model: Model, dataset_cls: type, tools: Sequence[Any] = ()
+    ):
+        self.config, self.model = config, model
+        self._rollout = config.actor_rollout_ref.rollout
+        self._client = cancellable(client)
+        self._dataset_cls, self._tools = dataset_cls, list(tools)
+        self._loops: dict[str, ToolAgentLoop] = {}
+
+    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        loop = self._loop(request)
+        if request.continues is not None and _is_full(request.continues):
+            return [_nothing_said(request.continues)] * n
+        try:
+            if request.tools:
+                return await _together([partial(self._with_tools, loop, request) for _ in range(n)])
+            prompt = await self._prompt(loop, request)
+            return await _together([partial(self._sample, loop, request, prompt, b) for b in range(n)])
+        except ray.exceptions.RayActorError as error:
+            raise EngineLost(f"the engine that served agent {request.agent} is gone: {error}") from error
+
+    def check_tools(self, agent: str, names: Sequence[str]) -> None:
+        known = [tool.name for tool in self._tools]
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"mas.agents.{agent}.tools has {name!r}",
+                    rule="a tool is one of rollout.multi_turn.tool_config_path or function_tool_path",
+                    fix=nearest(name, known),
+                )
+
+    def _loop(self, request: Request) -> ToolAgentLoop:
+        """verl's agent loop as a library: tokens, media, tools. One for each setting of the chat template."""
+        key = json.dumps(dict(request.chat_template_kwargs), sort_keys=True)
+        if key not in self._loops:
+            data = self.config.data
+            kwargs = {**(data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
+            self._loops[key] = ToolAgentLoop(
+                trainer_config=DictConfigWrap(self.config),
+                server_manager=self._client,
+                tokenizer=self.model.tokenizer,
+                processor=self.model.processor,
+                dataset_cls=self._dataset_cls,
+                data_config=DictConfigWrap(
+                    cast(DictConfig, OmegaConf.merge(data, {"apply_chat_template_kwargs": kwargs}))
+                ),
+                hf_model_type=self.model.hf_model_type,
+                tools=ToolListWrap(self._tools),
+            )
+        return self._loops[key]
+
+    def sampling(self, request: Request) -> dict[str, Any]:
+        """The rollout's settings, as verl's worker makes them, with the request's wishes on top."""
+        rollout = self._rollout
+        kwargs = rollout.val_kwargs if request.validate else rollout
+        params = {
+            "temperature": kwargs.temperature,
+            "top_p": kwargs.top_p,
+            "top_k": kwargs.top_k,
+            "repetition_penalty": 1.0,
+            "logprobs": rollout.calculate_log_probs,
+        }
+        if request.greedy:
+            apply_greedy_sampling_params(params)
+        return {**params, **request.sampling}
+
+    async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:
+        if request.continues is not None:
+            return await self._continued(loop, request, request.continues)
+        messages = list(request.messages)
+        media = await loop.process_multi_modal_info(messages)
+        loop._assert_mm_supported(bool(media))
+        mm_inputs: dict[str, Any] = {}
+        ids = await self._initial_tokens(loop, request, media, mm_inputs)
+        return Prompt(
+            ids=ids,
+            media=media,
+            mm_processor_kwargs=loop._get_mm_processor_kwargs(media.get("audios")),
+            mm_processor_output=loop.build_sglang_video_payload(media.get("videos"), mm_inputs),
+        )
+
+    async def _initial_tokens(
+        self, loop: ToolAgentLoop, request: Request, media: dict[str, Any], mm_inputs: dict[str, Any]
+    ) -> list[int]:
+        build = partial(loop.continuous_token_builder.build_initial_tokens, mm_inputs_out=mm_inputs, **media)
+        limit = self._limit(request)
+        ids = await loop.loop.run_in_executor(None, lambda: build(list(request.messages)))
+        if len(ids) <= limit:
+            return ids
+        # Placeholders of media must stay aligned with their features, so only text can be cut.
+        rule = "error" if media else request.truncation
+        fitted = await loop.loop.run_in_executor(
+            None,
+            lambda: fit(request.messages, limit, rule, lambda messages: len(build(list(messages))), request.opening),
+        )
+        return await loop.loop.run_in_executor(None, lambda: build(fitted))
+
+    async def _continued(self, loop: ToolAgentLoop, request: Request, before: Generation) -> Prompt:
+        previous: AgentLoopOutput = before.extra[OUTPUT]
+        known = list(request.messages[: request.known])
+        merged, mask, log_probs = await loop.ct_merge_context_msg(
+            known,
+            list(request.messages),
+            [*previous.prompt_ids, *previous.response_ids],
+            list(previous.response_mask),
+            None if previous.response_logprobs is None else list(previous.response_logprobs),
+        )
+        if not request.same_row and len(merged.token_ids) > self._limit(request):
+            raise SessionFault(
+                FaultKind.LIMIT,
+                f"a conversation of {len(merged.token_ids)} tokens is no prompt: {self._limit(request)}",
+            )
+        return Prompt(
+            ids=merged.token_ids,
+            mask=mask if request.same_row else [],
+            log_probs=log_probs if request.same_row else None,
+            media=previous.multi_modal_data or {},
+            mm_processor_kwargs=previous.mm_processor_kwargs or {},
+            mm_processor_output=previous.mm_processor_output,
+            previous=previous if request.same_row else None,
+        )
+
+    async def _sample(self, loop: ToolAgentLoop, request: Request, prompt: Prompt, branch: int) -> Generation:
+        room = self._rollout.response_length - len(prompt.mask)
+        if room <= 0:
+            assert request.continues is not None
+            return _nothing_said(request.continues)
+        params = self._limited(self.sampling(request), room, same_row=bool(prompt.mask))
+        started = asyncio.get_running_loop().time()
+        answer = await self._client.generate(
+            request_id=self._request_id(request, branch),
+            prompt_ids=prompt.ids,
+            sampling_params=params,
+            image_data=prompt.media.get("images"),
+            audio_data=prompt.media.get("audios"),
+            video_data=prompt.media.get("videos"),
+            mm_processor_output=prompt.mm_processor_output,
+            mm_processor_kwargs=prompt.mm_processor_kwargs,
+        )
+        seconds = asyncio.get_running_loop().time() - started
+        if answer.stop_reason in ("aborted", "abort") and not answer.token_ids:
+            raise SessionFault(FaultKind.REFUSED, "the engine aborted the request")
+        merged, mask, log_probs = await loop.ct_merge_assistant_token(
+            prompt.ids,
+            answer.token_ids,
+            prompt.mask,
+            (prompt.log_probs or []) if prompt.log_probs or answer.log_probs else None,
+            assistant_logprobs=answer.log_probs or None,
+        )
+        split = len(merged.token_ids) - len(mask)
+        keep = self._rollout.response_length
+        output = AgentLoopOutput(
+            prompt_ids=merged.token_ids[:split],
+            response_ids=merged.token_ids[split:][:keep],
+            response_mask=mask[:keep],
+            response_logprobs=log_probs[:keep] if log_probs else None,
+            routed_experts=None if answer.routed_experts is None else answer.routed_experts[: split + keep],
+            multi_modal_data=prompt.media,
+            mm_processor_kwargs=prompt.mm_processor_kwargs,
+            mm_processor_output=prompt.mm_processor_output,
+            num_turns=2 if prompt.previous is None else prompt.previous.num_turns + 2,
+            metrics=AgentLoopMetrics(generate_sequences=seconds, num_preempted=_or(answer.num_preempted, -1)),
+            extra_fields=_extra_fields(answer.extra_fields, prompt.previous),
+        )
+        said = answer.token_ids[:room]
+        text = await loop.loop.run_in_executor(None, self._text, said)
+        return self._generation(output, text, answer.stop_reason, len(said), params)
+
+    async def _with_tools(self, loop: ToolAgentLoop, request: Request) -> Generation:
+        """verl's tool loop is one act: its calls and their results are in the row, the results masked."""
+        if request.continues is not None:
+            raise WorkflowError(
+                f"agent {request.agent} goes on with a conversation and has tools",
+                rule="an act with tools is a conversation of its own",
+                fix="use act instead of conversation, or take the tools away",
+            )
+        schemas = [s for s in loop.tool_schemas if s["function"]["name"] in request.tools]
+        build = loop.continuous_token_builder.build_initial_tokens
+        messages = await loop.loop.run_in_executor(
+            None,
+            lambda: fit(
+                request.messages,
+                self._limit(request),
+                request.truncation,
+                lambda messages: len(build(list(messages), tools=schemas)),
+                request.opening,
+            ),
+        )
+        params = self._limited(self.sampling(request), self._rollout.response_length, same_row=False)
+        output = await loop.run(
+            params,
+            raw_prompt=messages,
+            tools_kwargs=request.fields.get("tools_kwargs") or {},
+            extra_info={"tool_selection": list(request.tools)},
+        )
+        sampled = sum(output.response_mask)
+        text = self._text(_last_said(output.response_ids, output.response_mask))
+        return self._generation(output, text, None, sampled, params)
+
+    def _generation(
+        self, output: AgentLoopOutput, text: str, stop_reason: str | None, sampled: int, params: dict[str, Any]
+    ) -> Generation:
+        return Generation(
+            text=text,
+            stop_reason=stop_reason,
+            prompt_ids=output.prompt_ids,
+            response_ids=output.response_ids,
+            response_mask=output.response_mask,
+            log_probs=output.response_logprobs,
+            sampled=sampled,
+            # Greedy engines report log-probs at temperature 1.
+            temperature=float(params["temperature"]) or 1.0,
+            extra={OUTPUT: output},
+        )
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self.model.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _limit(self, request: Request) -> int:
+        longest = self._rollout.prompt_length
+        return min(longest, request.max_prompt_length or longest)
+
+    def _limited(self, params: dict[str, Any], room: int, *, same_row: bool) -> dict[str, Any]:
+        """No more tokens than the row has room for. A fresh act without a wish of its own is the engine's to limit."""
+        wish = params.get("max_tokens")
+        if wish is None and not same_row:
+            return params
+        return {**params, "max_tokens": min(_or(wish, room), room)}
+
+    def _request_id(self, request: Request, branch: int) -> str:
+        """The same for an agent's acts in a session, so that they find their prefix cached."""
+        sticky = f"{request.session}_{request.agent}"
+        # Under full determinism verl hands the id to the engine, where each request needs its own.
+        unique = f"_{request.turn}_{branch}"
+        return sticky + (unique if self._rollout.get("full_determinism", False) else "")
+
+
+async def _together(calls: Sequence[Any]) -> list[Any]:
+    """All results, or the first failure with the rest cancelled."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+    tasks = [asyncio.ensure_future(call()) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _nothing_said(before: Generation) -> Generation:
+    """The row is full: the act ends at its length before it begins."""
+    return Generation(
+        text="",
+        stop_reason="length",
+        prompt_ids=before.prompt_ids,
+        response_ids=before.response_ids,
+        response_mask=before.response_mask,
+        log_probs=before.log_probs,
+        temperature=before.temperature,
+        extra=before.extra,
+    )
+
+
+def _is_full(generation: Generation) -> bool:
+    """What was said to a full row is not in its tokens, so the row cannot go on, however short the next message."""
+    return generation.stop_reason == "length" and not generation.sampled
+
+
+def _extra_fields(fields: dict[str, Any], previous: AgentLoopOutput | None) -> dict[str, Any]:
+    # verl's single_turn_agent has the two lists as well.
+    merged = {**fields, "turn_scores": [], "tool_rewards": []}
+    if previous is not None:
+        merged["min_global_steps"] = previous.extra_fields.get("min_global_steps")
+    return merged
+
+
+def _last_said(ids: Sequence[int], mask: Sequence[int]) -> Sequence[int]:
+    start = len(mask)
+    while start and mask[start - 1]:
+        start -= 1
+    return ids[start:]
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

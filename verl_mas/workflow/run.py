@@ -1,0 +1,64 @@
+"""A workflow without verl: what was trained, used against any endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
+from verl_mas.errors import WorkflowError
+from verl_mas.workflow.base import Workflow, resolve
+from verl_mas.workflow.client import LLMClient, Message
+from verl_mas.workflow.members import members_of
+from verl_mas.workflow.session import Session, SessionConfig, run_session
+from verl_mas.workflow.task import Task
+
+
+async def arun(
+    workflow: str | Workflow,
+    task: Task | str | Sequence[Message],
+    clients: LLMClient | Mapping[str, LLMClient],
+    *,
+    agents: Mapping[str, AgentSpec] | None = None,
+    branch: BranchSpec | None = None,
+    faults: FaultSpec | None = None,
+) -> Session:
+    """The finished session: its `answer`, `outcome` and every act. Raises SessionFault when the last attempt failed.
+
+    `clients` is one client for every agent, or one per policy named in `agents`.
+    """
+    team = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
+    specs = dict(agents or {})
+    used = {spec.policy for spec in specs.values()} or {AgentSpec().policy}
+    served = clients if isinstance(clients, Mapping) else dict.fromkeys({*used, AgentSpec().policy}, clients)
+    setting = SessionConfig(
+        members=members_of(team.agents, specs, dict.fromkeys(served, PolicySpec())),
+        clients=served,
+        branch=branch or BranchSpec(),
+        faults=faults or FaultSpec(),
+    )
+    finished = await run_session(lambda: team, Task.of(task), setting)
+    if finished.failed:
+        raise finished.faults[-1]
+    return finished.session
+
+
+def run(
+    workflow: str | Workflow,
+    task: Task | str | Sequence[Message],
+    clients: LLMClient | Mapping[str, LLMClient],
+    *,
+    agents: Mapping[str, AgentSpec] | None = None,
+    branch: BranchSpec | None = None,
+    faults: FaultSpec | None = None,
+) -> Session:
+    """`arun`, for code that is not async."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(arun(workflow, task, clients, agents=agents, branch=branch, faults=faults))
+    raise WorkflowError(
+        "verl_mas.run inside a running event loop",
+        rule="run starts an event loop of its own",
+        fix="await verl_mas.arun(...) instead",
+    )
