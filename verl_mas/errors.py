@@ -1,9 +1,9 @@
-"""The exceptions a user can meet. Each says the value, the rule it broke and the way out."""
+"""The exceptions a user can meet. Each says the value, the rule it broke and the fix."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
@@ -30,6 +30,28 @@ def _rebuild(kind: type[InvalidInput], value: str, rule: str, fix: str) -> Inval
 
 class ConfigError(InvalidInput):
     """A configuration that verl-mas or verl cannot run."""
+
+
+class ConfigErrors(ConfigError):
+    """Several refusals at once, so that a user can fix them in one go."""
+
+    def __init__(self, errors: Sequence[ConfigError]):
+        MasError.__init__(self, "\n".join(map(str, errors)))
+        self.errors = tuple(errors)
+        self.value, self.rule, self.fix = ("\n".join(getattr(e, part) for e in errors) for part in _PARTS)
+
+    def __reduce__(self):
+        return ConfigErrors, (self.errors,)
+
+
+_PARTS = ("value", "rule", "fix")
+
+
+def raise_all(found: Iterable[ConfigError]) -> None:
+    """Raises what was found: nothing, one error as it is, or several as one."""
+    errors = [part for error in found for part in (error.errors if isinstance(error, ConfigErrors) else [error])]
+    if errors:
+        raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
 
 
 class DataError(InvalidInput):
