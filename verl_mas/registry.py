@@ -1,9 +1,15 @@
-"""The one registry type: refuses duplicates, lists the known names on a miss, returns what it decorates."""
+"""The one registry type. An entry is found by decorator, by its file in our folder, or in an installed package.
+
+It refuses duplicates, lists the known names on a miss, and returns what it decorates.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
 from verl_mas.errors import ConfigError
@@ -11,16 +17,27 @@ from verl_mas.errors import ConfigError
 T = TypeVar("T")
 
 
-def nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
     """A sentence that helps with a mistyped name."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known)) or 'none'}"
 
 
+def installed(group: str) -> list[EntryPoint]:
+    """The entry points of installed packages in a group, in the order of their names."""
+    return sorted(entry_points(group=group), key=lambda point: point.name)
+
+
 class Registry(Generic[T]):
-    def __init__(self, noun: str):
-        self.noun = noun
+    """Entries by name.
+
+    `package` is the folder of those that we ship: a file registers an entry under the file's own name, when it is
+    imported. `group` names the entry points of other packages, each the module that registers an entry of its name.
+    """
+
+    def __init__(self, noun: str, *, package: str | None = None, group: str | None = None):
+        self.noun, self._package, self._group = noun, package, group
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -36,17 +53,58 @@ class Registry(Generic[T]):
 
         return add
 
-    def __getitem__(self, name: str) -> T:
+    def names(self) -> list[str]:
+        """Every name that can be found. Nothing is imported for it."""
+        return sorted({*self._entries, *self._in_folder(), *(point.name for point in self._installed())})
+
+    def find(self, name: str, setting: str | None = None) -> T:
+        """The entry of that name. An error names the `setting` that asked for it."""
+        if name not in self._entries:
+            self._import(name)
         if name not in self._entries:
             raise ConfigError(
-                f"{self.noun} {name!r} is not known",
-                rule=f"a {self.noun} must be registered before it is used",
-                fix=nearest(name, list(self._entries)),
+                f"{setting}={name}" if setting else f"{self.noun} {name!r} is not known",
+                rule=f"{_a(self.noun)} is one that we ship, one of an installed package, or one of mas.plugins",
+                fix=nearest(name, self.names()),
             )
         return self._entries[name]
 
+    def __getitem__(self, name: str) -> T:
+        return self.find(name)
+
     def __contains__(self, name: str) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self.names()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._entries))
+        return iter(self.names())
+
+    def _import(self, name: str) -> None:
+        shipped = [f"{self._package}.{name}"] if name in self._in_folder() else []
+        points = [point for point in self._installed() if point.name == name]
+        modules = shipped + [point.module for point in points]
+        if len(modules) > 1:
+            raise ConfigError(
+                f"{self.noun} {name!r} is in {' and in '.join(modules)}",
+                rule=f"every {self.noun} has one name",
+                fix="uninstall one of the packages, or ask its authors for another name",
+            )
+        for module in modules:
+            import_module(module)
+        if points and name not in self._entries:
+            raise ConfigError(
+                f"entry point {self._group}: {name} = {points[0].value}",
+                rule=f"that module registers {_a(self.noun)} named {name!r}",
+                fix=f"register it under that name in {points[0].module}, or correct the entry point",
+            )
+
+    def _in_folder(self) -> list[str]:
+        if self._package is None:
+            return []
+        return [module.name for module in pkgutil.iter_modules(import_module(self._package).__path__)]
+
+    def _installed(self) -> list[EntryPoint]:
+        return installed(self._group) if self._group else []
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

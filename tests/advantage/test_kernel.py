@@ -48,15 +48,6 @@ def test_statistics_say_size_mean_deviation_and_uniformity():
     assert stats.single.tolist() == [False, False, True]
 
 
-def test_padding_takes_no_part_whatever_it_holds():
-    scores = torch.tensor([1.0, torch.nan, 0.0, torch.inf])
-    groups = Partition(torch.tensor([0, 0, 0, 1]), 2)
-    padding = torch.tensor([False, True, False, True])
-    advantage, stats = normalise(scores, groups, OPTIONS, padding=padding)
-    assert advantage.tolist() == pytest.approx([0.70711, 0, -0.70711, 0], abs=1e-5)
-    assert stats.size.tolist() == [2]
-
-
 def test_a_weight_is_how_often_a_row_counts():
     scores, groups = torch.tensor([1.0, 0.0, 0.5]), Partition(torch.zeros(3, dtype=torch.long), 1)
     weighted, _ = normalise(scores, groups, OPTIONS, weight=torch.tensor([2.0, 1.0, 3.0]).double())
@@ -65,10 +56,8 @@ def test_a_weight_is_how_often_a_row_counts():
     torch.testing.assert_close(weighted, repeated[[0, 2, 3]])
 
 
-@pytest.mark.parametrize("padding", [None, torch.zeros(0, dtype=torch.bool)])
-def test_no_rows_are_no_advantages(padding):
-    empty = torch.zeros(0)
-    advantage, stats = normalise(empty, compact(torch.zeros(0, dtype=torch.long)), OPTIONS, padding=padding)
+def test_no_rows_are_no_advantages():
+    advantage, stats = normalise(torch.zeros(0), compact(torch.zeros(0, dtype=torch.long)), OPTIONS)
     assert len(advantage) == len(stats.size) == 0
 
 

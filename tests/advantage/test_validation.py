@@ -50,7 +50,7 @@ def test_a_lone_candidate_of_an_agent_that_should_branch_is_refused():
 
 
 def test_a_stranger_is_refused_by_name_with_the_likely_agent():
-    rows = batch(agent=["planner", "planner", "planer", "planner"], team=["planner", "tool"])
+    rows = batch(agent=["planner", "planner", "planer", "planner"], agents=["planner", "tool"])
     message = refused("agent_grpo", rows)
     assert "agent 'planer'" in message
     assert "did you mean 'planner'" in message

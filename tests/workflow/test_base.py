@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import ConfigError
 from verl_mas.workflow import members_of, resolve
-from verl_mas.workflow.base import shipped
+from verl_mas.workflow.base import WORKFLOWS
 
 FILE = """
 from verl_mas.workflow import Outcome, Workflow, workflow
@@ -23,8 +26,8 @@ class Mine(Workflow):
 
 
 def test_every_shipped_workflow_is_found_by_its_file_name():
-    assert {"single", "solver_verifier", "ensemble"} <= set(shipped())
-    for name in shipped():
+    assert {"single", "solver_verifier", "ensemble"} <= set(WORKFLOWS)
+    for name in WORKFLOWS:
         assert resolve(WorkflowSpec(name=name)).agents
 
 
@@ -48,12 +51,31 @@ def test_a_file_is_enough_and_may_be_loaded_twice(tmp_path, name):
         (WorkflowSpec("singel"), "did you mean 'single'"),
         (WorkflowSpec("solver_verifier", args={"max_round": 2}), "did you mean 'max_rounds'"),
         (WorkflowSpec("x", path="/no/such/file.py"), "must be a Python file"),
+        (WorkflowSpec("x", path="no_such_module.at_all"), "the name of a module"),
+        (WorkflowSpec("x", path="my team.txt"), "the name of a module"),
         (WorkflowSpec("x", path="json"), "a class of the file or module"),
     ],
 )
 def test_what_cannot_be_found_is_refused_with_a_way_out(spec, words):
     with pytest.raises(ConfigError, match=words):
         resolve(spec)
+
+
+def test_a_shipped_workflow_is_found_beside_a_file_of_ones_own(tmp_path):
+    (tmp_path / "my_estimator.py").write_text("")
+    program = (
+        "from verl_mas.workflow.base import resolve; from verl_mas.config.schema import WorkflowSpec\n"
+        f"print(resolve(WorkflowSpec('ensemble', {str(tmp_path / 'my_estimator.py')!r})).agents)"
+    )
+    # In a process of its own, where nothing else has imported the workflow.
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "reasoner_2" in done.stdout
+
+
+def test_an_unknown_workflow_names_the_classes_of_the_file_and_the_known_ones(tmp_path):
+    (tmp_path / "teams.py").write_text(FILE.replace('"mine"', f'"{tmp_path.name}"'))
+    with pytest.raises(ConfigError, match=r"did you mean 'Mine'.*ensemble"):
+        resolve(WorkflowSpec("Mien", str(tmp_path / "teams.py")))
 
 
 def test_a_mistyped_agent_is_refused():

@@ -2,61 +2,71 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import wraps
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from verl_mas.advantage import diagnostics, estimators, validation
-from verl_mas.advantage.kernel import GroupStats, Partition, compact, normalise
+from verl_mas.advantage import diagnostics, validation
+from verl_mas.advantage.kernel import Partition, compact, normalise
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 from verl_mas.errors import DataError
 from verl_mas.registry import Registry
 
-Estimator: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutput]
-
-ESTIMATORS: Registry[Estimator] = Registry("advantage estimator")
-DEFAULTS: Registry[dict[str, Any]] = Registry("advantage estimator")
+Compared: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutput]
 
 
-def estimator(**defaults: Any) -> Callable[[Estimator], Estimator]:
-    """Register a function under its own name. `defaults` are the options in which it differs from the common
-    ones, and those that it alone reads. Around it padding is taken out and every row is checked."""
+@dataclass(frozen=True)
+class Estimator:
+    """A function that says which rows are compared. Around it padding is taken out and every row is checked."""
 
-    def decorate(function: Estimator) -> Estimator:
+    name: str
+    function: Compared
+    # The options in which it differs from the common ones, and those that it alone reads.
+    defaults: Mapping[str, Any]
+
+    def __call__(self, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
+        chosen = (options or AdvantageOptions()).resolved(self.name, self.defaults)
+        real, rows = _without_padding(batch)
+        validation.check_rows(real)
+        output = self.function(real, chosen)
+        return replace(
+            output,
+            advantages=_spread(output.advantages.float(), rows, len(batch)),
+            metrics=diagnostics.per_agent(real, output.groups, output.stats) | output.metrics,
+        )
+
+
+ESTIMATORS: Registry[Estimator] = Registry(
+    "advantage estimator", package="verl_mas.advantage.estimators", group="verl_mas.estimators"
+)
+
+
+def estimator(**defaults: Any) -> Callable[[Compared], Estimator]:
+    """Register a function under its own name, with its `defaults` of the options."""
+
+    def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-
-        @wraps(function)
-        def checked(batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
-            chosen = (options or AdvantageOptions()).resolved(name, defaults)
-            real, rows = _without_padding(batch)
-            validation.check_rows(real)
-            output = function(real, chosen)
-            return replace(output, advantages=_spread(output.advantages, rows, len(batch)))
-
-        DEFAULTS.register(name)(defaults)
-        return ESTIMATORS.register(name)(checked)
+        return ESTIMATORS.register(name)(Estimator(name, function, defaults))
 
     return decorate
 
 
 def compute(name: str, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
     """The advantages of all rows of a step by the estimator of that name."""
-    return ESTIMATORS[name](batch, options or AdvantageOptions())
+    return ESTIMATORS[name](batch, options)
 
 
 def options_for(name: str, config: Mapping[str, Any] | None) -> AdvantageOptions:
     """A `mas.advantage` mapping with the estimator's own defaults; refuses what that estimator does not read."""
-    return AdvantageOptions.from_config(config).resolved(name, DEFAULTS[name])
+    defaults = ESTIMATORS.find(name, "algorithm.adv_estimator").defaults
+    return AdvantageOptions.from_config(config).resolved(name, defaults)
 
 
-def compare(
+def within(
     batch: AdvantageInput,
     groups: Partition,
     options: AdvantageOptions,
@@ -64,13 +74,16 @@ def compare(
     scores: Tensor | None = None,
     unit: tuple[str, ...] = ("task", "session"),
     pool: tuple[str, ...] = ("agent",),
-) -> tuple[Tensor, GroupStats]:
-    """The kernel on a batch: what counts as one, and whose deviation batch_std takes, told by columns."""
+) -> AdvantageOutput:
+    """Every row against its group: the kernel on a batch.
+
+    `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
+    """
     units = None
     if options.weighting == "per_session" or options.baseline == "leave_one_out":
         owner = batch.partition(*unit)
         units = compact(groups.ids * owner.count + owner.ids)
-    return normalise(
+    advantages, stats = normalise(
         batch.scores if scores is None else scores,
         groups,
         options,
@@ -78,11 +91,7 @@ def compare(
         unit=units,
         pool=batch.partition(*pool) if options.scale == "batch_std" else None,
     )
-
-
-def conclude(batch: AdvantageInput, groups: Partition, advantages: Tensor, stats: GroupStats) -> AdvantageOutput:
-    """Advantages as float32, with the diagnostics of the groups they come from."""
-    return AdvantageOutput(advantages.float(), stats, diagnostics.per_agent(batch, groups, stats))
+    return AdvantageOutput(advantages, groups, stats)
 
 
 def _weight(batch: AdvantageInput, options: AdvantageOptions, units: Partition | None) -> Tensor | None:
@@ -110,8 +119,3 @@ def _spread(advantages: Tensor, rows: Tensor | None, size: int) -> Tensor:
     if rows is None:
         return advantages
     return advantages.new_zeros(size).index_copy_(0, rows, advantages)
-
-
-# The folder is the list: importing every file in it fills the registry.
-for _module in pkgutil.iter_modules(estimators.__path__):
-    importlib.import_module(f"{estimators.__name__}.{_module.name}")

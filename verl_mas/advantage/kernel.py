@@ -44,18 +44,14 @@ def normalise(
     weight: Tensor | None = None,
     unit: Partition | None = None,
     pool: Partition | None = None,
-    padding: Tensor | None = None,
 ) -> tuple[Tensor, GroupStats]:
     """Advantages [N] in float64, and the statistics of every group.
 
-    weight   how often a row counts (default once).
-    unit     rows that count as one when a group's size is told and when one is left out; each lies in one
-             group (default: every row by itself).
-    pool     rows whose deviation is shared when scale is batch_std (default: all).
-    padding  rows that take no part and get 0; their groups may be anything.
+    weight  how often a row counts (default once).
+    unit    rows that count as one in a group's size and when one is left out; each lies in one group (default:
+            every row by itself).
+    pool    rows whose deviation is shared when scale is batch_std (default: all).
     """
-    if padding is not None and bool(padding.any()):
-        return _around_padding(scores, groups, options, padding, weight=weight, unit=unit, pool=pool)
     x = scores.double()
     centred, mass, stats = moments(x, groups, options.deviation, weight)
     if unit is not None:
@@ -129,28 +125,6 @@ def _own_share(
 def _units_per_group(groups: Partition, unit: Partition) -> Tensor:
     group_of_unit = groups.ids.new_empty(unit.count).index_copy_(0, unit.ids, groups.ids)
     return torch.bincount(group_of_unit, minlength=groups.count)
-
-
-def _around_padding(
-    scores: Tensor,
-    groups: Partition,
-    options: AdvantageOptions,
-    padding: Tensor,
-    *,
-    weight: Tensor | None,
-    unit: Partition | None,
-    pool: Partition | None,
-) -> tuple[Tensor, GroupStats]:
-    real = (~padding).nonzero().squeeze(1)
-    advantage, stats = normalise(
-        scores[real],
-        compact(groups.ids[real]),
-        options,
-        weight=None if weight is None else weight[real],
-        unit=None if unit is None else compact(unit.ids[real]),
-        pool=None if pool is None else compact(pool.ids[real]),
-    )
-    return advantage.new_zeros(len(scores)).index_copy_(0, real, advantage), stats
 
 
 def compact(ids: Tensor, span: int | None = None) -> Partition:

@@ -38,7 +38,7 @@ class AdvantageInput:
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
     tokens: Tensor | None = None  # [N], how many of the row's tokens are trained: its response mask, summed
     padding: Tensor | None = None  # [N] bool: takes no part, gets advantage 0
-    team: Sequence[str] | None = None  # the agents that may appear; None: any
+    agents: Sequence[str] | None = None  # the names that `agent` may hold; None: any
     _codes: dict[str, Codes] = field(default_factory=dict, init=False, repr=False)
     _partitions: dict[tuple[str, ...], Partition] = field(default_factory=dict, init=False, repr=False)
 
@@ -136,11 +136,12 @@ COLUMNS = tuple(f.name for f in fields(AdvantageInput) if "Labels" in str(f.type
 
 @dataclass(frozen=True, eq=False)
 class AdvantageOutput:
-    """`advantages` [N] float32, 0 on padding; the groups they come from; what to log."""
+    """Advantages [N], the groups they come from, and what to log. Of `compute`: float32, 0 on padding."""
 
     advantages: Tensor
+    groups: Partition
     stats: GroupStats
-    metrics: dict[str, float]
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def _take(column: Any, rows: Tensor) -> Any:

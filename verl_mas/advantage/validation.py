@@ -70,16 +70,16 @@ def _check_finite(batch: AdvantageInput) -> None:
 
 
 def _check_agents(batch: AdvantageInput) -> None:
-    if batch.team is None:
+    if batch.agents is None:
         return
     names = batch.codes("agent").names
     for code, name in enumerate(names):
-        if name not in batch.team:
+        if name not in batch.agents:
             row = _first_row(batch.codes("agent").ids, code)
             raise DataError(
                 f"{batch.describe(row, 'task', 'session', 'agent')} is not of this team",
                 rule="every row comes from an agent of mas.agents",
-                fix=nearest(str(name), list(batch.team)),
+                fix=nearest(str(name), list(batch.agents)),
             )
 
 

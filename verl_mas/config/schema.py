@@ -32,7 +32,7 @@ class WorkflowSpec:
     """Which workflow runs, and the values of its own fields."""
 
     name: str = "single"
-    # A Python file or module that registers the workflow, for users without a package of their own.
+    # A Python file or module of your own: `name` may be a class in it.
     path: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
 
@@ -155,6 +155,9 @@ class TrajectorySpec:
 class MasConfig:
     """The whole `mas:` block."""
 
+    # Python files and modules of your own that register workflows, estimators, puzzles, graders, executors, commit
+    # rules or engines. Loaded before the checks, in every agent-loop worker and in the trainer.
+    plugins: list[str] = field(default_factory=list)
     workflow: WorkflowSpec = field(default_factory=WorkflowSpec)
     agents: dict[str, AgentSpec] = field(default_factory=dict)
     # None or empty: one policy `main`, which is `actor_rollout_ref` as it stands.

@@ -110,7 +110,7 @@ def advantages(
             observation=columns.observation,
             prompt=columns.observation,
             tokens=columns.tokens,
-            team=team,
+            agents=team,
         ),
         options,
     )

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.util
 import inspect
-import pkgutil
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from verl_mas.config.schema import MasConfig, WorkflowSpec
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry, nearest
+from verl_mas.user_code import load_module
 from verl_mas.workflow.members import Member, members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
-
-SHIPPED = "verl_mas.workflows"
 
 
 class Workflow:
@@ -54,7 +47,7 @@ class Workflow:
 
 
 W = TypeVar("W", bound=type[Workflow])
-WORKFLOWS: Registry[type[Workflow]] = Registry("workflow")
+WORKFLOWS: Registry[type[Workflow]] = Registry("workflow", package="verl_mas.workflows", group="verl_mas.workflows")
 
 
 def workflow(name: str) -> Callable[[W], W]:
@@ -90,41 +83,20 @@ def agents_of(mas: MasConfig) -> dict[str, Member]:
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
     """A workflow by its registered name or, in the file or module at `path`, by its class name."""
-    if path is not None:
-        found = getattr(_load(path), name, None)
-        if inspect.isclass(found) and issubclass(found, Workflow):
-            return found
-    elif name not in WORKFLOWS and name in shipped():
-        importlib.import_module(f"{SHIPPED}.{name}")
-    if name not in WORKFLOWS:
-        raise ConfigError(
-            f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
-            rule="a workflow is one we ship, or a class of the file or module at mas.workflow.path",
-            fix=nearest(name, sorted({*WORKFLOWS, *shipped()})),
-        )
-    return WORKFLOWS[name]
+    own = _classes(path) if path is not None else {}
+    if name in own:
+        return own[name]
+    if name in WORKFLOWS:
+        return WORKFLOWS[name]
+    raise ConfigError(
+        f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
+        rule="a workflow is one that we ship, one of an installed package or of mas.plugins, or a class of the file or "
+        "module at mas.workflow.path",
+        fix=nearest(name, [*own, *WORKFLOWS]),
+    )
 
 
-def shipped() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(importlib.import_module(SHIPPED).__path__)]
-
-
-def _load(path: str) -> ModuleType:
-    file = Path(path)
-    if file.suffix != ".py":
-        return importlib.import_module(path)
-    # One name per file, so that a second load finds the first and registers nothing twice.
-    name = "verl_mas_workflow_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
-    if name in sys.modules:
-        return sys.modules[name]
-    module_spec = importlib.util.spec_from_file_location(name, file)
-    if module_spec is None or module_spec.loader is None or not file.is_file():
-        raise ConfigError(
-            f"mas.workflow.path={path}",
-            rule="it must be a Python file or the name of a module",
-            fix="give the path that the workers see",
-        )
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
-    module_spec.loader.exec_module(module)
-    return module
+def _classes(path: str) -> dict[str, type[Workflow]]:
+    """The workflows of a file or module, by class name."""
+    found = vars(load_module(path, "mas.workflow.path"))
+    return {n: c for n, c in found.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from verl_mas.advantage.estimator import compare, conclude, estimator
+from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
@@ -16,14 +18,15 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
 
     A step's score is the row's, discounted by gamma for every act that the agent still takes in the session.
     """
-    groups = batch.partition("task", "agent")
-    episode, stats = compare(batch, groups, options)
+    episode = within(batch, batch.partition("task", "agent"), options)
     steps = batch.partition("task", "agent", "observation")
-    step, step_stats = compare(batch, steps, options, scores=step_scores(batch, options.gamma or 0.0))
-    output = conclude(batch, groups, episode + (options.step_weight or 0.0) * step, stats)
-    met_again = step_stats.size[step_stats.size > 1].sum() / max(1, len(batch))
-    output.metrics["advantage/acts_with_a_step_group"] = float(met_again)
-    return output
+    step = within(batch, steps, options, scores=step_scores(batch, options.gamma or 0.0))
+    met_again = step.stats.size[step.stats.size > 1].sum() / max(1, len(batch))
+    return replace(
+        episode,
+        advantages=episode.advantages + (options.step_weight or 0.0) * step.advantages,
+        metrics={"advantage/acts_with_a_step_group": float(met_again)},
+    )
 
 
 def step_scores(batch: AdvantageInput, gamma: float) -> Tensor:

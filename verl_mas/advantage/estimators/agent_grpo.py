@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.advantage.estimator import compare, conclude, estimator
+from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
@@ -10,5 +10,4 @@ from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 @estimator()
 def agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over all acts of agent k in the sessions of one task."""
-    groups = batch.partition("task", "agent")
-    return conclude(batch, groups, *compare(batch, groups, options))
+    return within(batch, batch.partition("task", "agent"), options)

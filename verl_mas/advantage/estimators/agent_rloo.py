@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.advantage.estimator import compare, conclude, estimator
+from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
@@ -13,5 +13,4 @@ def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOut
 
     A session's acts share its reward, so a baseline that kept them would depend on the act it judges.
     """
-    groups = batch.partition("task", "agent")
-    return conclude(batch, groups, *compare(batch, groups, options))
+    return within(batch, batch.partition("task", "agent"), options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from verl_mas.advantage import validation
-from verl_mas.advantage.estimator import compare, conclude, estimator
+from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
@@ -21,7 +21,7 @@ def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput
     branching = branching_agents(batch)
     groups = _groups(batch, branching[batch.codes("agent").ids])
     validation.check_branches(batch, groups, branching, options.group_size)
-    output = conclude(batch, groups, *compare(batch, groups, options, unit=("task", "session", "branch")))
+    output = within(batch, groups, options, unit=("task", "session", "branch"))
     for agent, branches in zip(batch.codes("agent").names, branching.tolist(), strict=True):
         output.metrics[f"advantage/{agent}/one_prompt"] = float(branches)
     return output

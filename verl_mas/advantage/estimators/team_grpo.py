@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.advantage.estimator import compare, conclude, estimator
+from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
@@ -10,5 +10,4 @@ from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 @estimator(weighting="per_session")
 def team_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """One mu and sigma over the sessions of a task for all agents, each session counted once."""
-    groups = batch.partition("task")
-    return conclude(batch, groups, *compare(batch, groups, options, pool=()))
+    return within(batch, batch.partition("task"), options, pool=())

@@ -1,0 +1,78 @@
+"""Files and modules of the user's own, loaded in every process that needs what they register."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError
+
+
+def load_user_code(mas: MasConfig) -> None:
+    """Everything that mas.plugins and mas.workflow.path name."""
+    for where in mas.plugins:
+        load_module(where, "mas.plugins")
+    if mas.workflow.path is not None:
+        load_module(mas.workflow.path, "mas.workflow.path")
+
+
+def load_module(where: str, setting: str) -> ModuleType:
+    """`my_file.py` or `my_package.my_module`, once per process. Exceptions of its code pass through as they are."""
+    try:
+        return _load_file(where, setting) if where.endswith(".py") else _import(where, setting)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting}={where}: {_place(error)}: {error}",
+            rule="what it imports is installed wherever the run has processes",
+            fix=f"install {error.name}, or put its folder on PYTHONPATH",
+        ) from error
+
+
+def _load_file(where: str, setting: str) -> ModuleType:
+    file = Path(where).resolve()
+    # One name per file, so that a second load finds the first and registers nothing twice.
+    name = "verl_mas_user_" + "".join(c if c.isalnum() else "_" for c in str(file))
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise _missing(where, setting)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        # A second attempt must fail in the same way instead of finding half a module.
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import(where: str, setting: str) -> ModuleType:
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise _missing(where, setting)
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{where}.".startswith(f"{error.name}."):
+            raise _missing(where, setting) from error
+        raise
+
+
+def _missing(where: str, setting: str) -> ConfigError:
+    return ConfigError(
+        f"{setting}={where}",
+        rule="it must be a Python file or the name of a module",
+        fix="give a path that exists wherever the run has processes, or put the module's folder on PYTHONPATH",
+    )
+
+
+def _place(error: ModuleNotFoundError) -> str:
+    """File and line of the import that failed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    return f"{frames[-1].filename}:{frames[-1].lineno}"
