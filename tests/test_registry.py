@@ -50,7 +50,7 @@ def test_two_entries_of_one_name_are_refused(animals, tmp_path):
     with pytest.raises(ConfigError, match="registered twice"):
         animals.register("crow")("another")
     install(tmp_path, "bear", "zoo_bears", "")
-    with pytest.raises(ConfigError, match="is in zoo_of_test.bear and in zoo_bears"):
+    with pytest.raises(ConfigError, match=r"is in zoo_of_test.bear and in zoo_bears"):
         animals["bear"]
 
 

@@ -32,8 +32,8 @@ def installed(group: str) -> list[EntryPoint]:
 class Registry(Generic[T]):
     """Entries by name.
 
-    `package` is the folder of those that we ship: a file registers an entry under the file's own name, when it is
-    imported. `group` names the entry points of other packages, each the module that registers an entry of its name.
+    `package` is the folder of those that we ship: a file without a leading underscore registers an entry under the
+    file's own name, when it is imported. `group` names the entry points of other packages, each the module that registers an entry of its name.
     """
 
     def __init__(self, noun: str, *, package: str | None = None, group: str | None = None):
@@ -100,7 +100,8 @@ class Registry(Generic[T]):
     def _in_folder(self) -> list[str]:
         if self._package is None:
             return []
-        return [module.name for module in pkgutil.iter_modules(import_module(self._package).__path__)]
+        modules = pkgutil.iter_modules(import_module(self._package).__path__)
+        return [module.name for module in modules if not module.name.startswith("_")]
 
     def _installed(self) -> list[EntryPoint]:
         return installed(self._group) if self._group else []

@@ -58,6 +58,8 @@ REMOTE = {"base_url": "http://localhost:1/v1", "model": "m"}
         ({"mas__updates_per_step": 64}, "64 optimiser steps on 32 sessions"),
         ({"mas__policies": {"a": {"trainable": False}, "b": {"trainable": False}}}, "no policy is trainable"),
         ({"mas__workflow__name": "solver_verifer"}, "did you mean 'solver_verifier'?"),
+        ({"mas__branch__commit": "gredy"}, "mas.branch.commit=gredy\n"),
+        ({"mas__plugins": ["no_such_file.py"]}, "mas.plugins=no_such_file.py"),
         ({"mas__advantage__epz": 1}, "mas.advantage.epz"),
         ({"mas__policies__a__remote": {"model": "m"}}, "has no base_url"),
         ({"mas__policies__a__remote": {**REMOTE, "key": "x"}}, "mas.policies.a.remote.key"),

@@ -45,7 +45,6 @@ def test_values_arrive_typed():
         ({"branch": {"k": "four"}}, "mas.branch.k is a whole number"),
         ({"branch": {"k": True}}, "mas.branch.k is a whole number"),
         ({"branch": {"k": 0}}, "mas.branch.k is at least 1"),
-        ({"branch": {"commit": "best"}}, "one of greedy, softmax, uniform, first"),
         ({"trajectories": {"sampling_rate": 1.5}}, "between 0 and 1"),
         ({"agents": {"solver": {"tools": "search"}}}, "mas.agents.solver.tools is a list"),
         ({"agents": ["solver"]}, "mas.agents is a mapping"),

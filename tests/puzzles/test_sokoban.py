@@ -4,8 +4,8 @@ from collections import deque
 
 import pytest
 
-from verl_mas.puzzles.plan_path import neighbours
-from verl_mas.puzzles.sokoban import Room, Sokoban, solve_backwards, words_of
+from verl_mas.puzzles.kinds.plan_path import neighbours
+from verl_mas.puzzles.kinds.sokoban import Room, Sokoban, solve_backwards, words_of
 
 
 def room(*rows: str) -> Sokoban:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from verl_mas.puzzles.sudoku import Sheet, Sudoku, allowed_digits, dig, full_grid, place, solutions
+from verl_mas.puzzles.kinds.sudoku import Sheet, Sudoku, allowed_digits, dig, full_grid, place, solutions
 
 
 @pytest.mark.parametrize("size", [4, 9])

@@ -7,7 +7,7 @@ import pytest
 import verl_mas.workflows.tool_user_planner as tool_module
 from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError
-from verl_mas.grading.code import Ran
+from verl_mas.execution.executor import RunResult
 from verl_mas.puzzles.base import TRAIN
 from verl_mas.puzzles.boards import board, row
 from verl_mas.testing.check_workflow import check_workflow
@@ -145,8 +145,8 @@ def dead_first_move(seed):
 
 @pytest.fixture
 def programs_print_themselves(monkeypatch):
-    async def execute(code: str) -> Ran:
-        return Ran(error="boom") if "fail" in code else Ran(output=code)
+    async def execute(code: str) -> RunResult:
+        return RunResult(error="boom") if "fail" in code else RunResult(output=code)
 
     monkeypatch.setattr(tool_module, "executor", lambda name: execute)
 

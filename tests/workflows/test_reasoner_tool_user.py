@@ -7,7 +7,7 @@ pytest.importorskip("math_verify")
 import verl_mas.workflows.reasoner_tool_user as workflow
 from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.errors import SessionFault
-from verl_mas.grading.code import Ran
+from verl_mas.execution.executor import RunResult
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
@@ -26,8 +26,8 @@ def code(said: str) -> str:
 def runs_code(monkeypatch):
     """No sandbox here: a "program" prints itself, unless it says that it fails."""
 
-    async def execute(code: str) -> Ran:
-        return Ran(error="ZeroDivisionError") if "fail" in code else Ran(output=f"working\n{code}\n")
+    async def execute(code: str) -> RunResult:
+        return RunResult(error="ZeroDivisionError") if "fail" in code else RunResult(output=f"working\n{code}\n")
 
     monkeypatch.setattr(workflow, "executor", lambda name: execute)
 

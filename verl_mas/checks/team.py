@@ -24,7 +24,9 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
+from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.commit import COMMIT_RULES
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # First parts of metric names that are no agent's and no policy's.
@@ -34,6 +36,7 @@ RESERVED = {"session", "rows", "timing", "group", "padding"}
 def validate(config: DictConfig) -> MasConfig:
     """The team, if verl and this plugin can run it; else ConfigError with the value, the rule and the way out."""
     mas = load(config.get("mas"))
+    load_user_code(mas)
     _names(mas)
     _assignment(mas)
     check_remotes(mas)
@@ -41,6 +44,7 @@ def validate(config: DictConfig) -> MasConfig:
     check_overrides(config, mas)
     check_trainer(config, mas)
     _estimator(config, mas)
+    COMMIT_RULES.find(mas.branch.commit, "mas.branch.commit")
     _own_rewards(mas)
     check_batch_sizes(config, mas)
     check_memory(config, mas)

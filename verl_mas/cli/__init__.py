@@ -1,9 +1,9 @@
-"""The `verl-mas` command. A subcommand is a module of this folder with `main(argv) -> exit code`."""
+"""The `verl-mas` command. A subcommand is a module of this folder with `main(argv) -> exit code`; `_name` is none."""
 
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import pkgutil
 import sys
 from pathlib import Path
@@ -13,12 +13,13 @@ from verl_mas.registry import nearest
 
 
 def commands() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def _summary(command: str) -> str:
     """The first line of the module's docstring, read without importing it."""
-    source = (Path(__file__).parent / f"{command}.py").read_text()
+    spec = importlib.util.find_spec(f"{__name__}.{command}")
+    source = Path(str(spec and spec.origin)).read_text()
     return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
 
 

@@ -11,9 +11,10 @@ from typing import Any, cast
 from verl_mas.cli._arguments import check_count, check_noise, log_loss, values
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import TEST, TRAIN, puzzles
+from verl_mas.puzzles.base import PUZZLES, TEST, TRAIN
 from verl_mas.puzzles.boards import board, row
 from verl_mas.puzzles.game import COMPACT, Play
+from verl_mas.user_code import load_module
 from verl_mas.warmup.puzzles import lessons
 from verl_mas.warmup.train import WarmUp, warm_up
 from verl_mas.workflow.base import find, resolve
@@ -21,6 +22,8 @@ from verl_mas.workflow.base import find, resolve
 
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
+    for where in options.plugins:
+        load_module(where, "--plugins")
     check_count("--train", options.train)
     check_count("--test", options.test)
     check_noise(options.noise)
@@ -61,8 +64,15 @@ def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("verl-mas puzzle", description=__doc__)
-    parser.add_argument("puzzle", choices=list(puzzles))
+    parser.add_argument("puzzle", help=f"{', '.join(PUZZLES)}, or one of --plugins")
     parser.add_argument("--out", required=True, help="folder for train.parquet, test.parquet and model/")
+    parser.add_argument(
+        "--plugins",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="files or modules of your own with puzzles or workflows",
+    )
     parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the board")
     parser.add_argument(
         "--practice", nargs="*", default=[], metavar="NAME=VALUE", help="other arguments, for training boards alone"

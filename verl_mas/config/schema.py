@@ -95,7 +95,8 @@ class BranchSpec:
 
     k: Count = 1
     validation_k: Count = 1
-    commit: Literal["greedy", "softmax", "uniform", "first"] = "greedy"
+    # The commit rule: greedy, softmax, uniform, first, or one of your own.
+    commit: str = "greedy"
     temperature: NotNegative = 1.0
 
 

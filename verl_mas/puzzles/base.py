@@ -91,7 +91,7 @@ class Puzzle(ABC):
         return best
 
 
-puzzles: Registry[type[Puzzle]] = Registry("puzzle")
+PUZZLES: Registry[type[Puzzle]] = Registry("puzzle", package="verl_mas.puzzles.kinds", group="verl_mas.puzzles")
 
 
 def stream(name: str, seed: int, split: str) -> random.Random:

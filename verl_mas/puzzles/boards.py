@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
 from verl_mas.errors import ConfigError, DataError
-
-# Importing a puzzle registers it.
-from verl_mas.puzzles import plan_path, sokoban, sudoku  # noqa: F401
-from verl_mas.puzzles.base import Puzzle, puzzles
+from verl_mas.puzzles.base import PUZZLES, Puzzle
 from verl_mas.registry import nearest
 
 PUZZLE, SEED, SPLIT, SIZE = "puzzle", "seed", "split", "size"
@@ -21,7 +18,7 @@ PUZZLE, SEED, SPLIT, SIZE = "puzzle", "seed", "split", "size"
 
 def board(name: str, seed: int, split: str, size: Mapping[str, Any]) -> Puzzle:
     """The board of a seed; `size` holds the arguments of that puzzle's `generate`."""
-    kind = puzzles[name]
+    kind = PUZZLES[name]
     known = list(_defaults(kind))
     for key in size:
         if key not in known:
@@ -59,7 +56,7 @@ def _defaults(kind: type[Puzzle]) -> dict[str, Any]:
 
 def row(name: str, seed: int, split: str, size: Mapping[str, Any]) -> dict[str, Any]:
     """A dataset row for verl. It holds the seed and the whole size; the board is made again from them."""
-    whole = {key: value for key, value in (_defaults(puzzles[name]) | dict(size)).items() if value is not None}
+    whole = {key: value for key, value in (_defaults(PUZZLES[name]) | dict(size)).items() if value is not None}
     return {
         "data_source": name,
         "prompt": [{"role": "user", "content": f"{name} {split} {seed}"}],

@@ -28,6 +28,7 @@ from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.rollout.stored import StoredRow, failed_validation_row, stored_rows
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import OUTPUT, Model, VerlPolicy
+from verl_mas.user_code import load_user_code
 from verl_mas.workflow import members_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.openai import OpenAIClient
@@ -59,6 +60,7 @@ class MasAgentLoopWorker(_StockWorker):
         **kwargs: Any,
     ):
         self.mas: MasConfig = load(config.get("mas"))
+        load_user_code(self.mas)
         served = _by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
         self.models = {name: self._model(name) for name in served}

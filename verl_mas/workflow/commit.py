@@ -1,36 +1,56 @@
-"""Which of K candidates the session goes on with."""
+"""Which of K candidates the session commits."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from verl_mas.registry import Registry
 
+# (scores, mas.branch.temperature, the session's random numbers) -> the place of the chosen candidate
 Choose = Callable[[Sequence[float], float, random.Random], int]
-COMMIT_RULES: Registry[Choose] = Registry("commit rule")
-NEEDS_NO_SCORE = ("first", "uniform")
 
 
-@COMMIT_RULES.register("greedy")
+@dataclass(frozen=True)
+class CommitRule:
+    choose: Choose
+    # False: the candidates need no reward to be chosen from.
+    needs_scores: bool = True
+
+
+COMMIT_RULES: Registry[CommitRule] = Registry("commit rule", group="verl_mas.commit_rules")
+
+
+def commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[Choose], Choose]:
+    """Register a function under the name that `mas.branch.commit` uses."""
+
+    def decorate(choose: Choose) -> Choose:
+        COMMIT_RULES.register(name)(CommitRule(choose, needs_scores))
+        return choose
+
+    return decorate
+
+
+@commit_rule("greedy")
 def greedy(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     """The best; the first of equals."""
     return max(range(len(scores)), key=lambda place: scores[place])
 
 
-@COMMIT_RULES.register("softmax")
+@commit_rule("softmax")
 def softmax(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     best = max(scores)
     weights = [math.exp((score - best) / temperature) for score in scores]
     return rng.choices(range(len(scores)), weights)[0]
 
 
-@COMMIT_RULES.register("uniform")
+@commit_rule("uniform", needs_scores=False)
 def uniform(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     return rng.randrange(len(scores))
 
 
-@COMMIT_RULES.register("first")
+@commit_rule("first", needs_scores=False)
 def first(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     return 0

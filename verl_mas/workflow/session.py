@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.workflow.client import Generation, LLMClient, Message, Request
-from verl_mas.workflow.commit import COMMIT_RULES, NEEDS_NO_SCORE
+from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
@@ -107,16 +107,15 @@ class Session:
         if len(replies) == 1:
             return replies[0]
         spec = self.setting.branch
-        if spec.commit not in NEEDS_NO_SCORE and any(
-            reply.reward is None and reply.team_reward is None for reply in replies
-        ):
+        rule = COMMIT_RULES[spec.commit]
+        if rule.needs_scores and any(reply.reward is None and reply.team_reward is None for reply in replies):
             raise WorkflowError(
                 f"commit of {len(replies)} replies of {replies[0].agent}, not all of them scored",
                 rule=f"the rule {spec.commit!r} compares rewards",
                 fix="set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform",
             )
         scores = [candidate_score(reply, self.setting.members, self.setting.reward) for reply in replies]
-        chosen = replies[COMMIT_RULES[spec.commit](scores, spec.temperature, self.rng)]
+        chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
             reply.committed = reply is chosen
         return chosen

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_mas.grading.code import Executor, Ran, executor
+from verl_mas.execution.executor import Executor, RunResult, executor
 from verl_mas.grading.math import (
     BoxedAnswer,
     Grade,
@@ -105,7 +105,7 @@ async def _read(truth: str, reply: Reply) -> Attempt:
 
 async def _executed(truth: str, reply: Reply, execute: Executor) -> Attempt:
     code = reply.parse(CodeBlock())
-    ran = Ran(error=code.reason) if isinstance(code, Malformed) else await execute(code)
+    ran = RunResult(error=code.reason) if isinstance(code, Malformed) else await execute(code)
     answer = legible(ran.last_line)
     right = await _right(truth, answer)
     reply.reward = 0.1 * (not isinstance(code, Malformed)) + 0.1 * (ran.last_line is not None) + 0.8 * right

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verl_mas.errors import ConfigError, FaultKind, SessionFault
+from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval import Passage
 from verl_mas.retrieval.source import Source, check_source, source
@@ -12,7 +13,6 @@ from verl_mas.workflow import Choice, Malformed, Message, Outcome, Tag, Task, Te
 from verl_mas.workflow.task import with_instruction
 
 QUERY, ANSWER = Tag("search"), Tag("answer")
-SCORES = {"em": exact_match, "f1": f1}
 
 
 class Enough(Choice, tag="verify"):
@@ -35,10 +35,7 @@ class SearchTeam(Workflow):
     retriever_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            raise ConfigError(
-                f"mas.workflow.args.score={self.score}", rule="the team is scored by em or f1", fix="use em"
-            )
+        self.grader()
         if self.max_turns < 1:
             raise ConfigError(
                 f"mas.workflow.args.max_turns={self.max_turns}", rule="there is at least one turn", fix="use 4"
@@ -58,13 +55,18 @@ class SearchTeam(Workflow):
 
     def check(self) -> None:
         check_source(self.retriever, self.topk)
+        self.grader().check()
+
+    def grader(self) -> Grader:
+        return GRADERS.find(self.score, "mas.workflow.args.score")
 
     def source(self) -> Source:
         """What the searcher's queries are put to."""
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        golden = golden_answers(task.ground_truth)
+        grader, golden = self.grader(), golden_answers(task.ground_truth)
+        truth = grader.read(task.ground_truth)
         passages = self.source()
         evidence: list[Message] = []
         queries: list[str] = []
@@ -84,7 +86,7 @@ class SearchTeam(Workflow):
         given = "" if isinstance(answer, Malformed) else answer
         return Outcome(
             answer=given,
-            reward=SCORES[self.score](given, golden) if given else 0.0,
+            reward=(await grader(truth, given) or 0.0) if given else 0.0,
             info={
                 "em": exact_match(given, golden) if given else 0.0,
                 "f1": f1(given, golden) if given else 0.0,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from verl_mas.errors import ConfigError
-from verl_mas.grading.math import BoxedAnswer, Grade, ground_truth, require_math_verify, shared_checker
+from verl_mas.grading.grader import GRADERS, Grader
+from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
 from verl_mas.workflow.task import with_instruction
 
-SCORES = ("verl", "math")
+# Not a grader: verl's reward function scores the answer, after the session.
+VERL = "verl"
 
 
 class Verdict(Choice, tag="verify"):
@@ -21,22 +24,19 @@ class Verdict(Choice, tag="verify"):
 class SolverVerifier(Workflow):
     """`max_rounds` proposals at most, with a review between each two.
 
-    `score` verl: verl's reward function scores the answer. `score` math: the box of the last proposal is compared
-    with the ground truth, and a proposal without a box is malformed. `verdict_reward` is then what a verifier earns
-    of its own for a right verdict.
+    `score` verl: verl's reward function scores the answer. Else it names a grader, such as math: that compares the box
+    of the last proposal with the ground truth, and a proposal without a box is malformed. `verdict_reward` is then
+    what a verifier earns of its own for a right verdict.
     """
 
     agents = ("solver", "verifier")
     own_rewards = ("verdict_reward",)
     max_rounds: int = 2
-    score: str = "verl"
+    score: str = VERL
     verdict_reward: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            raise ConfigError(
-                f"mas.workflow.args.score={self.score}", rule=f"one of {', '.join(SCORES)}", fix="use math"
-            )
+        self.grader()
         if type(self.max_rounds) is not int or self.max_rounds < 1:
             raise ConfigError(
                 f"mas.workflow.args.max_rounds={self.max_rounds!r}",
@@ -49,7 +49,7 @@ class SolverVerifier(Workflow):
                 rule="a right verdict earns a number that is not negative",
                 fix="use 0.3, or 0 for none",
             )
-        if self.verdict_reward and self.score == "verl":
+        if self.verdict_reward and self.score == VERL:
             raise ConfigError(
                 f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl",
                 rule="whether a verdict is right is known only while the session runs",
@@ -57,13 +57,17 @@ class SolverVerifier(Workflow):
             )
 
     def check(self) -> None:
-        if self.score == "math":
-            require_math_verify()
+        if grader := self.grader():
+            grader.check()
+
+    def grader(self) -> Grader | None:
+        return None if self.score == VERL else GRADERS.find(self.score, "mas.workflow.args.score")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        truth = ground_truth(task.ground_truth) if self.score == "math" else None
+        grader = self.grader()
+        truth = grader.read(task.ground_truth) if grader else None
         solution = await team.solver.act(solve(task))
-        grades = await _graded(truth, solution)
+        grades = await _graded(grader, truth, solution)
         reviews = 0
         # What each review said of a proposal, and whether it was right; a review that cannot be read says nothing.
         verdicts: list[tuple[bool | None, bool]] = []
@@ -71,23 +75,23 @@ class SolverVerifier(Workflow):
             review = await team.verifier.act(judge(task, solution))
             reviews += 1
             verdict = review.parse(Verdict)
-            if grades and grades[-1].checked:
+            if grades and grades[-1] is not None:
                 said = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
-                right = grades[-1] is Grade.CORRECT
+                right = grades[-1] == 1
                 verdicts.append((said, right))
                 if said is right:
                     review.reward = self.verdict_reward
             if verdict is Verdict.APPROVE:
                 break
             solution = await team.solver.act(solve(task, solution, review))
-            grades += await _graded(truth, solution)
+            grades += await _graded(grader, truth, solution)
         if not grades:
             return Outcome(answer=solution, info={"reviews": reviews})
-        correct = float(grades[-1] is Grade.CORRECT)
+        correct = grades[-1] or 0.0
         info = {
             "reviews": reviews,
             "acc": correct,
-            "unchecked": sum(not grade.checked for grade in grades) / len(grades),
+            "unchecked": sum(grade is None for grade in grades) / len(grades),
             "verdicts": {"verifier": verdicts},
         }
         if verdicts:
@@ -95,12 +99,12 @@ class SolverVerifier(Workflow):
         return Outcome(answer=solution, reward=correct, info=info)
 
 
-async def _graded(truth: str | None, solution: Reply) -> list[Grade]:
+async def _graded(grader: Grader | None, truth: Any, solution: Reply) -> list[float | None]:
     """The proposal's grade; none where verl's reward function scores."""
-    if truth is None:
+    if grader is None:
         return []
     answer = solution.parse(BoxedAnswer())
-    return [await shared_checker().agrade(truth, None if isinstance(answer, Malformed) else answer)]
+    return [0.0 if isinstance(answer, Malformed) else await grader(truth, answer)]
 
 
 def solve(task: Task, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verl_mas.errors import ConfigError
-from verl_mas.grading.code import executor
+from verl_mas.execution.executor import executor
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.game import COMPACT, REWARDS, Attempt, Choose, Play
 from verl_mas.workflow import CodeBlock, Malformed, Reply, workflow

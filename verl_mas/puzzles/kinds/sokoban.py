@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, puzzles, stream
-from verl_mas.puzzles.plan_path import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.puzzles.base import PUZZLES, TRAIN, Puzzle, belongs, stream
+from verl_mas.puzzles.kinds.plan_path import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
 
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
@@ -62,7 +62,7 @@ def _before(player: int, boxes: tuple[int, ...], came_from: int, in_front: int |
     return states
 
 
-@puzzles.register("sokoban")
+@PUZZLES.register("sokoban")
 class Sokoban(Puzzle):
     __slots__ = ("boxes", "initial_distance", "player", "room")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.errors import ConfigError
-from verl_mas.grading.code import Ran, executor
+from verl_mas.execution.executor import RunResult, executor
 
 
 def test_no_executor_is_refused_with_the_way_out():
@@ -13,10 +13,10 @@ def test_no_executor_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x", "math:pi"])
 def test_an_executor_that_is_no_function_is_refused(name):
-    with pytest.raises(ConfigError, match="executor="):
+    with pytest.raises(ConfigError, match="executor"):
         executor(name)
 
 
 def test_a_failed_program_has_no_answer():
-    assert Ran("0.5\n").last_line == "0.5"
-    assert Ran("0.5\n", error="killed").last_line is None and Ran("").last_line is None
+    assert RunResult("0.5\n").last_line == "0.5"
+    assert RunResult("0.5\n", error="killed").last_line is None and RunResult("").last_line is None

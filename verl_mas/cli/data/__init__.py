@@ -1,0 +1,36 @@
+"""Write a data set as verl reads it: a file of this folder, or a data set of an installed package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from verl_mas.data import sources
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+
+
+def main(argv: list[str], load: Loader = sources.from_hub) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(f"usage: verl-mas data <{'|'.join(DATA_SETS)}> --out FOLDER [...]\n")
+        return 0
+    dataset = DATA_SETS[argv[0]]()
+    options = _parser(argv[0], dataset).parse_args(argv[1:])
+    prepared = dataset.prepare(options, load)
+    manifest = prepared.write(options.out)
+    sys.stdout.write(json.dumps(manifest, indent=2) + "\n")
+    for name, source in prepared.sources.items():
+        if source.get("revision_pinned") is False:
+            sys.stdout.write(
+                f"{name}: no revision is pinned; this is {source['revision']}. Repeat it with "
+                f"--revision {name}={source['revision']}\n"
+            )
+    return 0
+
+
+def _parser(name: str, dataset: DataSet) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"verl-mas data {name}", description=type(dataset).__doc__)
+    dataset.arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    return parser

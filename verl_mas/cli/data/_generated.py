@@ -1,0 +1,33 @@
+"""Sets that are generated, of any size; on request with a tiny model that is taught on demonstrations of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from verl_mas.cli._arguments import check_count, check_noise, log_loss, pairs
+from verl_mas.warmup.puzzles import Lesson
+from verl_mas.warmup.train import WarmUp, warm_up
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, train: int, test: int) -> None:
+    parser.add_argument("--train-rows", type=int, default=train)
+    parser.add_argument("--test-rows", type=int, default=test)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--noise", type=float, metavar="SHARE", help="also teach a tiny model on demonstrations, wrong to this share"
+    )
+    parser.add_argument("--warm-up", nargs="*", default=[], metavar="NAME=VALUE", help="steps, batch, hidden, ...")
+
+
+def checked(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
+    """How the tiny model is taught, once every value has been looked at: nothing is written otherwise."""
+    check_count("--train-rows", options.train_rows)
+    check_count("--test-rows", options.test_rows)
+    check_noise(options.noise)
+    return taught.changed({"seed": str(options.seed)} | pairs(options.warm_up, "--warm-up NAME=VALUE"))
+
+
+def teach(options: argparse.Namespace, lessons: Iterator[Lesson], taught: WarmUp) -> None:
+    """The tiny model of a laptop variant, in `model` beside the data."""
+    warm_up(options.out / "model", lessons, taught, log_loss)

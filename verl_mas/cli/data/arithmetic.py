@@ -1,0 +1,37 @@
+"""Sums for a laptop."""
+
+from __future__ import annotations
+
+import argparse
+
+from verl_mas.cli.data._generated import add_arguments, checked, teach
+from verl_mas.data import arithmetic
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.items import Item
+from verl_mas.data.prepare import Prepared
+from verl_mas.warmup.arithmetic import lessons
+from verl_mas.warmup.train import WarmUp
+
+TAUGHT = WarmUp(steps=1_300, batch=64, learning_rate=4e-3, lessons=40_000)
+
+
+@DATA_SETS.register("arithmetic")
+class Arithmetic(DataSet):
+    """Short sums for a tiny model."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--terms", type=int, default=3)
+        parser.add_argument("--largest", type=int, default=9)
+        add_arguments(parser, train=640, test=160)
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        taught = checked(options, TAUGHT)
+        of_size = {"terms": options.terms, "largest": options.largest}
+
+        def items(split: str, count: int) -> list[Item]:
+            return arithmetic.chains(count, **of_size, split=split, seed=options.seed)
+
+        train, test = items("train", options.train_rows), items("test", options.test_rows)
+        if options.noise is not None:
+            teach(options, lessons(**of_size, noise=options.noise, seed=options.seed), taught)
+        return Prepared(train, test, test, {"arithmetic": {**of_size, "seed": options.seed}})

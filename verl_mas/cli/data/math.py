@@ -1,0 +1,28 @@
+"""The math team's data."""
+
+from __future__ import annotations
+
+import argparse
+
+from verl_mas.cli.data._public import Reading, add_arguments
+from verl_mas.data import sources
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.items import first_of_each, math_item
+from verl_mas.data.prepare import Prepared
+
+# How many of each test set are run during training.
+IN_TRAINING = {"math500": 50, "aime24": 30, "aime25": 30, "amc23": 0, "olympiadbench": 0, "minerva": 0}
+
+
+@DATA_SETS.register("math")
+class Math(DataSet):
+    """The math team's public sets, or files of your own."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_arguments(parser)
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        reading = Reading(math_item, load, options)
+        train, test = reading.all(sources.MATH_TRAIN, sources.MATH_TEST)
+        # Of sets that are all tested at the end only, the whole is better than nothing.
+        return reading.prepared(train, test, first_of_each(test, IN_TRAINING, otherwise=50) or test)
