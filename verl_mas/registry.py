@@ -32,8 +32,9 @@ def installed(group: str) -> list[EntryPoint]:
 class Registry(Generic[T]):
     """Entries by name.
 
-    `package` is the folder of those that we ship: a file without a leading underscore registers an entry under the
-    file's own name, when it is imported. `group` names the entry points of other packages, each the module that registers an entry of its name.
+    `package` is the folder of those that we ship: a file registers an entry under the file's own name when it is
+    imported, unless that begins with an underscore. `group` names the entry points of other packages, each the
+    module that registers an entry of its name.
     """
 
     def __init__(self, noun: str, *, package: str | None = None, group: str | None = None):

@@ -1,0 +1,100 @@
+"""A package of somebody else's that adds one of each; as a file of mas.plugins it adds the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage.estimator import estimator, within
+from verl_mas.engines import add_engine
+from verl_mas.execution.executor import EXECUTORS, RunResult
+from verl_mas.grading.grader import GRADERS, grader
+from verl_mas.puzzles.base import PUZZLES, TRAIN, Puzzle
+from verl_mas.workflow import Outcome, Task, Team, Workflow, workflow
+from verl_mas.workflow.commit import commit_rule
+
+
+@workflow("acme_guess")
+class Guess(Workflow):
+    agents = ("guesser",)
+    branches = True
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        chosen = team.commit(await team.guesser.branch(task.messages))
+        return Outcome(answer=chosen, reward=await GRADERS["acme_same"](task.ground_truth, chosen.text))
+
+
+@estimator(scale="none")
+def acme_mean(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    return within(batch, batch.partition("task"), options)
+
+
+@grader("acme_same")
+def same(truth: object, answer: str) -> float:
+    return float(answer == truth)
+
+
+@EXECUTORS.register("acme_echo")
+async def echo(code: str) -> RunResult:
+    return RunResult(output=code)
+
+
+@commit_rule("acme_last", needs_scores=False)
+def last(scores: Sequence[float], temperature: float, rng: object) -> int:
+    return len(scores) - 1
+
+
+@PUZZLES.register("acme_countdown")
+class Countdown(Puzzle):
+    """Say "down" until nothing is left."""
+
+    name = "acme_countdown"
+    rules = "Count down to 0."
+    action_help = "down"
+    action_pattern = re.compile("down")
+
+    def __init__(self, start: int):
+        self.initial_distance = self.left = start
+
+    @classmethod
+    def generate(cls, seed: int, split: str = TRAIN, start: int = 3) -> Countdown:
+        return cls(start)
+
+    def copy(self) -> Countdown:
+        other = Countdown(self.initial_distance)
+        other.left = self.left
+        return other
+
+    def legal_actions(self) -> Sequence[str]:
+        return ("down",) if self.left else ()
+
+    def step(self, action: str) -> bool:
+        legal = action in self.legal_actions()
+        self.left -= legal
+        return legal
+
+    def distance(self) -> int:
+        return self.left
+
+    def standing(self) -> float:
+        return 1 - self.left / self.initial_distance
+
+    def render(self) -> str:
+        return str(self.left)
+
+    compact = render
+
+    def key(self) -> tuple:
+        return (self.left,)
+
+
+class Replica:
+    """Would start servers."""
+
+
+class Adapter:
+    """Would send them weights."""
+
+
+add_engine("acme", replica=f"{__name__}.Replica", adapter=f"{__name__}.Adapter")

@@ -1,0 +1,81 @@
+"""One of each kind, added without a change to this package: by installing a package, or as a file of mas.plugins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+USES = """
+import asyncio
+import sys
+import torch
+from verl.workers.rollout.base import get_rollout_class
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+from verl_mas import cli
+from verl_mas.advantage import AdvantageInput, compute
+from verl_mas.config.schema import BranchSpec, MasConfig, WorkflowSpec
+from verl_mas.execution.executor import executor
+from verl_mas.puzzles.boards import board
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.user_code import load_user_code
+from verl_mas.workflow import Task, resolve
+from verl_mas.workflow.run import run
+
+plugins, out = sys.argv[1:-1], sys.argv[-1]
+load_user_code(MasConfig(plugins=plugins))
+# The workflow, its grader and the commit rule.
+task, llm = Task([{"role": "user", "content": "?"}], ground_truth="b"), ScriptedLLM({"guesser": ["a", "b"]})
+session = run(resolve(WorkflowSpec("acme_guess")), task, llm, branch=BranchSpec(k=2, commit="acme_last"))
+assert [reply.committed for reply in session.replies] == [False, True] and session.team_reward == 1.0
+rows = AdvantageInput(torch.tensor([1.0, 0.0]), task=["t", "t"], session=[0, 1], agent=["x", "x"])
+assert compute("acme_mean", rows).advantages.tolist() == [0.5, -0.5]
+assert board("acme_countdown", 0, "train", {"start": 5}).distance() == 5
+assert asyncio.run(executor("acme_echo")("print(1)")).output == "print(1)"
+names = RolloutReplicaRegistry.get("acme").__name__, get_rollout_class("acme", "async").__name__
+assert names == ("Replica", "Adapter")
+assert cli.main(["puzzle", "acme_countdown", "--out", out, "--train", "2", "--test", "2", "--plugins", *plugins]) == 0
+settings = "mas.workflow.name=acme_guess algorithm.adv_estimator=acme_mean mas.branch.commit=acme_last mas.branch.k=2"
+model = "actor_rollout_ref.rollout.name=acme actor_rollout_ref.model.path=owner/tiny"
+sizes = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=4"
+team = f"+mas=team +platform=cpu {settings} {model} {sizes} mas.plugins={plugins}"
+assert cli.main(["check", *team.replace("'", "").split()]) == 0
+"""
+
+
+def use(out: Path, *plugins: str, path: str = "") -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", USES, *plugins, str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (out / "train.parquet").is_file() and "guesser -> main" in done.stdout
+
+
+def test_an_installed_package_adds_one_of_each(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "site-packages"
+    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("test_*", "__pycache__"))
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(target), str(source)], check=True)
+    use(tmp_path / "out", path=str(target))
+
+
+def test_a_file_of_mas_plugins_adds_the_same(tmp_path):
+    use(tmp_path / "out", str(HERE / "acme_team.py"))
+
+
+@pytest.mark.e2e
+def test_a_run_trains_with_the_workflow_the_estimator_and_the_commit_rule_of_a_file(main_ppo, tmp_path):
+    own = ["mas.workflow.name=acme_guess", "algorithm.adv_estimator=acme_mean", "mas.branch.commit=acme_last"]
+    done = main_ppo(
+        tmp_path / "run",
+        *("+mas=team", f"mas.plugins=[{HERE / 'acme_team.py'}]", *own, "mas.branch.k=2"),
+        *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=2"),
+        *("trainer.total_training_steps=1", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+    )
+    assert done.exit_code == 0, done.output[-6000:]
+    assert done.steps[1]["mas/session/acts/mean"] == 2.0
