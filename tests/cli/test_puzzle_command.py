@@ -32,6 +32,8 @@ def test_mistakes_are_refused_with_the_way_out(tmp_path):
         main(["plan_path", "--out", str(tmp_path), "--size", "sise=4"])
     with pytest.raises(ConfigError, match="planner_executor"):
         tiny_workflow("single", {})
+    with pytest.raises(ConfigError, match="did you mean 'plan_path'"):
+        main(["plan_pth", "--out", str(tmp_path)])
 
 
 @pytest.mark.parametrize(

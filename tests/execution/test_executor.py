@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.errors import ConfigError
-from verl_mas.execution.executor import RunResult, executor
+from verl_mas.execution.executor import EXECUTORS, RunResult, executor
 
 
 def test_no_executor_is_refused_with_the_way_out():
@@ -20,3 +20,13 @@ def test_an_executor_that_is_no_function_is_refused(name):
 def test_a_failed_program_has_no_answer():
     assert RunResult("0.5\n").last_line == "0.5"
     assert RunResult("0.5\n", error="killed").last_line is None and RunResult("").last_line is None
+
+
+def test_an_executor_is_found_by_its_registered_name():
+    @EXECUTORS.register("test_registered")
+    async def run(code: str) -> RunResult:
+        return RunResult(output=code)
+
+    assert executor("test_registered") is run
+    with pytest.raises(ConfigError, match="did you mean 'test_registered'"):
+        executor("test_registred")

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.grading.grader import GRADERS, Grader
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Task, resolve
+from verl_mas.workflow.run import run
+
+
+def grade(name, truth, answer):
+    grader = GRADERS[name]
+    return asyncio.run(grader(grader.read(truth), answer))
+
+
+def test_the_shipped_graders_are_found_by_name():
+    assert {"em", "f1", "math"} <= set(GRADERS)
+    assert all(isinstance(GRADERS[name], Grader) for name in ("em", "f1", "math"))
+
+
+def test_short_answers_are_graded_by_match_and_by_shared_words():
+    assert grade("em", {"target": ["the Tazor"]}, "Tazor") == 1.0 and grade("em", "Tazor", "city of Tazor") == 0.0
+    assert grade("f1", "Tazor", "city of Tazor") == pytest.approx(0.5)
+
+
+def test_a_math_answer_is_right_wrong_or_could_not_be_checked():
+    pytest.importorskip("math_verify")
+    assert grade("math", "\\frac{1}{2}", "0.5") == 1.0 and grade("math", 1, "2") == 0.0
+    assert grade("math", "42", "9^{9^{9^{9}}}") is None
+
+
+@pytest.mark.parametrize("name", ["em", "f1", "math"])
+def test_a_task_without_a_ground_truth_is_refused_before_anybody_acts(name):
+    with pytest.raises(DataError, match="ground truth None"):
+        GRADERS[name].read(None)
+
+
+@pytest.mark.parametrize("team", ["solver_verifier", "search_team"])
+def test_a_score_that_names_no_grader_is_refused_with_the_known_ones(team):
+    with pytest.raises(ConfigError, match=r"mas.workflow.args.score=mth\n(?s:.)*known: .*em, f1, math"):
+        resolve(WorkflowSpec(team, args={"score": "mth"}))
+
+
+def test_a_team_is_scored_by_a_grader_of_ones_own_that_may_give_half():
+    GRADERS.register("test_half")(Grader(lambda truth, answer: 0.5))
+    llm = ScriptedLLM({"solver": "\\boxed{7}", "verifier": "<verify>reject</verify>"})
+    workflow = resolve(WorkflowSpec("solver_verifier", args={"score": "test_half", "verdict_reward": 0.3}))
+    session = run(workflow, Task([{"role": "user", "content": "?"}]), llm)
+    assert session.team_reward == session.info["acc"] == 0.5
+    # Half right is not right, so that a rejection is the right verdict.
+    assert session.replies[1].reward == 0.3
