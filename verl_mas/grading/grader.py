@@ -33,7 +33,8 @@ class Grader:
 
     async def __call__(self, truth: Any, answer: str) -> float | None:
         grade = self.function(truth, answer)
-        return await grade if inspect.isawaitable(grade) else grade
+        grade = await grade if inspect.isawaitable(grade) else grade
+        return None if grade is None else float(grade)
 
 
 GRADERS: Registry[Grader] = Registry("grader", package="verl_mas.grading.graders", group="verl_mas.graders")
