@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.errors import ConfigError
-from verl_mas.execution.executor import EXECUTORS, RunResult, executor
+from verl_mas.execution.executor import RunResult, executor, register_executor
 
 
 def test_no_executor_is_refused_with_the_way_out():
@@ -23,7 +23,7 @@ def test_a_failed_program_has_no_answer():
 
 
 def test_an_executor_is_found_by_its_registered_name():
-    @EXECUTORS.register("test_registered")
+    @register_executor("test_registered")
     async def run(code: str) -> RunResult:
         return RunResult(output=code)
 

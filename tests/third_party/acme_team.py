@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.engines import add_engine
-from verl_mas.execution.executor import EXECUTORS, RunResult
-from verl_mas.grading.grader import GRADERS, grader
-from verl_mas.puzzles.base import PUZZLES, TRAIN, Puzzle
+from verl_mas.engines.added import add_engine
+from verl_mas.execution.executor import RunResult, register_executor
+from verl_mas.grading.grader import GRADERS, register_grader
+from verl_mas.puzzles.base import TRAIN, Puzzle, register_puzzle
 from verl_mas.workflow import Outcome, Task, Team, Workflow, workflow
-from verl_mas.workflow.commit import commit_rule
+from verl_mas.workflow.commit import register_commit_rule
 
 
 @workflow("acme_guess")
@@ -30,22 +30,22 @@ def acme_mean(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutp
     return within(batch, batch.partition("task"), options)
 
 
-@grader("acme_same")
+@register_grader("acme_same")
 def same(truth: object, answer: str) -> float:
     return float(answer == truth)
 
 
-@EXECUTORS.register("acme_echo")
+@register_executor("acme_echo")
 async def echo(code: str) -> RunResult:
     return RunResult(output=code)
 
 
-@commit_rule("acme_last", needs_scores=False)
+@register_commit_rule("acme_last", needs_scores=False)
 def last(scores: Sequence[float], temperature: float, rng: object) -> int:
     return len(scores) - 1
 
 
-@PUZZLES.register("acme_countdown")
+@register_puzzle("acme_countdown")
 class Countdown(Puzzle):
     """Say "down" until nothing is left."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
@@ -32,6 +33,13 @@ class Executor(Protocol):
 
 EXECUTORS: Registry[Executor] = Registry("executor", package="verl_mas.execution.executors", group="verl_mas.executors")
 SETTING = "mas.workflow.args.executor"
+
+E = TypeVar("E", bound=Executor)
+
+
+def register_executor(name: str) -> Callable[[E], E]:
+    """Register an async function `code -> RunResult`."""
+    return EXECUTORS.register(name)  # type: ignore[return-value]
 
 
 def executor(name: str | None) -> Executor:

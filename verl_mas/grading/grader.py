@@ -40,7 +40,7 @@ class Grader:
 GRADERS: Registry[Grader] = Registry("grader", package="verl_mas.grading.graders", group="verl_mas.graders")
 
 
-def grader(
+def register_grader(
     name: str, *, read: Callable[[Any], Any] = _as_it_is, check: Callable[[], None] = _nothing
 ) -> Callable[[GradeFunction], Grader]:
     """Register a function `(truth, answer) -> float | None`, sync or async."""

@@ -6,8 +6,8 @@ import random
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
@@ -91,7 +91,13 @@ class Puzzle(ABC):
         return best
 
 
+P = TypeVar("P", bound=type[Puzzle])
 PUZZLES: Registry[type[Puzzle]] = Registry("puzzle", package="verl_mas.puzzles.kinds", group="verl_mas.puzzles")
+
+
+def register_puzzle(name: str) -> Callable[[P], P]:
+    """Register a puzzle class under the name that dataset rows and `verl-mas puzzle` use."""
+    return PUZZLES.register(name)  # type: ignore[return-value]
 
 
 def stream(name: str, seed: int, split: str) -> random.Random:

@@ -23,7 +23,7 @@ class CommitRule:
 COMMIT_RULES: Registry[CommitRule] = Registry("commit rule", group="verl_mas.commit_rules")
 
 
-def commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[Choose], Choose]:
+def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[Choose], Choose]:
     """Register a function under the name that `mas.branch.commit` uses."""
 
     def decorate(choose: Choose) -> Choose:
@@ -33,24 +33,24 @@ def commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[Choose], C
     return decorate
 
 
-@commit_rule("greedy")
+@register_commit_rule("greedy")
 def greedy(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     """The best; the first of equals."""
     return max(range(len(scores)), key=lambda place: scores[place])
 
 
-@commit_rule("softmax")
+@register_commit_rule("softmax")
 def softmax(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     best = max(scores)
     weights = [math.exp((score - best) / temperature) for score in scores]
     return rng.choices(range(len(scores)), weights)[0]
 
 
-@commit_rule("uniform", needs_scores=False)
+@register_commit_rule("uniform", needs_scores=False)
 def uniform(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     return rng.randrange(len(scores))
 
 
-@commit_rule("first", needs_scores=False)
+@register_commit_rule("first", needs_scores=False)
 def first(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
     return 0

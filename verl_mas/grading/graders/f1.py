@@ -1,10 +1,10 @@
 """Shared words of a short answer and the best of the accepted ones."""
 
-from verl_mas.grading.grader import grader
+from verl_mas.grading.grader import register_grader
 from verl_mas.grading.qa import f1 as overlap
 from verl_mas.grading.qa import golden_answers
 
 
-@grader("f1", read=golden_answers)
+@register_grader("f1", read=golden_answers)
 def f1(golden: list[str], answer: str) -> float:
     return overlap(answer, golden)

@@ -1,10 +1,10 @@
 """Whether an answer equals the ground truth as mathematics."""
 
 from verl_mas.grading import math as answers
-from verl_mas.grading.grader import grader
+from verl_mas.grading.grader import register_grader
 
 
-@grader("math", read=answers.ground_truth, check=answers.require_math_verify)
+@register_grader("math", read=answers.ground_truth, check=answers.require_math_verify)
 async def math(truth: str, answer: str) -> float | None:
     grade = await answers.shared_checker().agrade(truth, answer)
     return float(grade is answers.Grade.CORRECT) if grade.checked else None

@@ -7,7 +7,7 @@ import string
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import PUZZLES, TRAIN, Puzzle, belongs, stream
+from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, register_puzzle, stream
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL, AGENT, GOAL = ".", "#", "A", "G"
@@ -93,7 +93,7 @@ def check_distance(min_distance: int) -> None:
         raise ConfigError(f"min_distance={min_distance}", rule="a board is unsolved at first", fix="1 or more")
 
 
-@PUZZLES.register("plan_path")
+@register_puzzle("plan_path")
 class PlanPath(Puzzle):
     __slots__ = ("at", "board", "initial_distance")
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import PUZZLES, TRAIN, Puzzle, belongs, stream
+from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, register_puzzle, stream
 from verl_mas.puzzles.kinds.plan_path import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
 
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
@@ -62,7 +62,7 @@ def _before(player: int, boxes: tuple[int, ...], came_from: int, in_front: int |
     return states
 
 
-@PUZZLES.register("sokoban")
+@register_puzzle("sokoban")
 class Sokoban(Puzzle):
     __slots__ = ("boxes", "initial_distance", "player", "room")
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import PUZZLES, TRAIN, Puzzle, belongs, stream
+from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, register_puzzle, stream
 
 EMPTY = "."
 # Tokenizers take digits one by one; a cell of two letters can be a token.
@@ -120,7 +120,7 @@ def allowed_digits(cells: list[int], size: int) -> tuple[frozenset[int], ...]:
     )
 
 
-@PUZZLES.register("sudoku")
+@register_puzzle("sudoku")
 class Sudoku(Puzzle):
     __slots__ = ("cells", "initial_distance", "sheet", "wrong")
 
