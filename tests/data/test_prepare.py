@@ -182,6 +182,12 @@ def test_the_instructions_around_a_dapo_problem_are_taken_off():
     assert math_item({"prompt": [{"content": text}], "answer": "1"}, 0, "s").question == "How many?"
 
 
+def test_an_unknown_data_set_names_the_nearest(capsys):
+    with pytest.raises(ConfigError, match="did you mean 'arithmetic'"):
+        main(["arithmetics", "--out", "runs"])
+    assert main(["--help"]) == 0 and "arithmetic|fanoutqa|invented|math|search" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
