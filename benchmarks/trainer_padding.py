@@ -5,11 +5,14 @@ python benchmarks/trainer_padding.py
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from verl_mas.trainer.batching import plan, verl_padding
+from verl_mas.trainer.batching import plan
 
 RANKS, TASKS, SESSIONS, STEPS = 8, 64, 8, 1000
+MEASURED = 1201
 
 
 def main() -> None:
@@ -23,7 +26,14 @@ def main() -> None:
         share = (verl / counts).mean()
         print(f"{updates:>16} {ours.max():>11} {ours.mean():>11.1f} {verl.mean():>11.1f} {share:>12.1%}")
         assert ours.max() <= RANKS * updates - 1
-    print(f"the measured case of 1201 rows: ours {plan(1201, 1, RANKS).padding}, verl {verl_padding(1201, 8, 64, 8)}")
+    ours, verl = plan(MEASURED, 1, RANKS).padding, verl_padding(MEASURED, RANKS, TASKS, SESSIONS)
+    print(f"the measured case of {MEASURED} rows: ours {ours}, verl {verl} ({verl / MEASURED:.0%})")
+    assert ours == 7
+
+
+def verl_padding(rows: int, data_parallel: int, mini_batch: int, sessions_per_task: int) -> int:
+    """What verl's own rule would add to the same rows."""
+    return -rows % math.lcm(data_parallel, mini_batch * sessions_per_task)
 
 
 if __name__ == "__main__":

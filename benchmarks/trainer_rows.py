@@ -15,16 +15,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import ray
 import torch
-import transfer_queue as tq
+import transfer_queue as tq  # a real one, whose calls are timed
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_mas import row as fields
+from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
-from verl_mas.trainer import metrics as m
-from verl_mas.trainer import rows as r
-from verl_mas.trainer import step as s
+from verl_mas.data_plane import Rows
+from verl_mas.row import RESPONSE_MASK, SCORES, RowKey, RowTags
+from verl_mas.trainer.batching import by_policy
+from verl_mas.trainer.metrics import agent_metrics, policy_metrics
+from verl_mas.trainer.step import PolicyRows, compute_advantages, in_order, read_columns, write_advantages
 
 POLICIES, LIMIT_US = ("solver", "verifier"), 50.0
 
@@ -46,40 +47,41 @@ class Clock:
         return timed
 
 
-def fill(count: int, tokens: int) -> KVBatchMeta:
+def fill(count: int, tokens: int) -> Rows:
     """Rows of a solver and a verifier, eight sessions a task."""
-    keys = [f"1-{i // 16}_{i // 2 % 8}_{i % 2}" for i in range(count)]
+    keys = [str(RowKey(f"1-{i // 16}", i // 2 % 8, i % 2)) for i in range(count)]
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(tokens // 2, tokens + 1, (count,), generator=generator).tolist()
     mask = torch.nested.as_nested_tensor([torch.ones(n, dtype=torch.int64) for n in lengths], layout=torch.jagged)
     scores = torch.nested.as_nested_tensor(
         [torch.cat([torch.zeros(n - 1), torch.rand(1, generator=generator)]) for n in lengths], layout=torch.jagged
     )
-    rows = {fields.RESPONSE_MASK: mask, fields.SCORES: scores}
-    tags = [
-        {
-            **{fields.POLICY: POLICIES[i % 2], fields.AGENT: POLICIES[i % 2], fields.TURN: 0, fields.BRANCH: 0},
-            **{fields.TRAINABLE: True, fields.MALFORMED: False, fields.OBSERVATION: i, "global_steps": 1},
-            **{fields.TEAM_REWARD: 0.0, fields.LOCAL_REWARD: 0.0, fields.PENALTY: 0.0},
-            **{"prompt_len": 100, "response_len": n, "seq_len": 100 + n},
-        }
-        for i, n in enumerate(lengths)
-    ]
-    tq.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(rows, batch_size=count), tags=tags)
-    return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+    rows = KVBatchMeta(partition_id=data_plane.TRAIN, keys=keys, tags=[tags(i, n) for i, n in enumerate(lengths)])
+    written = data_plane.write(rows, {RESPONSE_MASK: mask, SCORES: scores})
+    return data_plane.join([written])
 
 
-def step(batch: KVBatchMeta) -> None:
+def tags(number: int, length: int) -> dict[str, Any]:
+    agent = POLICIES[number % 2]
+    return RowTags(
+        **{"prompt_len": 100, "response_len": length, "global_steps": 1, "min_global_steps": 0, "max_global_steps": 0},
+        **{"policy": agent, "agent": agent, "role": agent, "turn": 0, "branch": 0, "session": number // 2 % 8},
+        **{"trainable": True, "committed": True, "malformed": False, "temperature": 1.0, "observation": number},
+        **{"team_reward": 0.0, "local_reward": 0.0, "penalty": 0.0},
+    ).as_dict()
+
+
+def step(batch: Rows) -> None:
     """What `MasTrainer` does with the rows of a step besides calling its policies."""
-    batch = s.in_order(batch)
-    split = r.by_policy(batch.tags, POLICIES)
-    parts = {name: s.PolicyRows(r.select(batch, rows)) for name, rows in split.items()}
-    columns = s.read(batch)
-    per_row, found = s.advantages(batch, columns, "agent_grpo", AdvantageOptions(), list(POLICIES))
-    s.write_advantages(batch, columns, per_row, parts)
-    m.of_agents(batch, columns, per_row, found)
-    m.of_policies(parts, POLICIES)
-    r.join([part.batch for part in parts.values()])
+    batch = in_order(batch)
+    split = by_policy(batch.tags, POLICIES)
+    parts = {name: PolicyRows(data_plane.select(batch, rows)) for name, rows in split.items()}
+    columns = read_columns(batch)
+    per_row, found = compute_advantages(columns, "agent_grpo", AdvantageOptions(), list(POLICIES))
+    write_advantages(batch, columns, per_row, parts)
+    agent_metrics(columns, per_row, found)
+    policy_metrics(parts, POLICIES)
+    data_plane.join([part.batch for part in parts.values()])
 
 
 def main() -> None:
@@ -91,7 +93,7 @@ def main() -> None:
     tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
     batch = fill(options.rows, options.tokens)
     clock = Clock()
-    s.tq.kv_batch_put, s.tq.kv_batch_get = clock.watch(tq.kv_batch_put), clock.watch(tq.kv_batch_get)
+    tq.kv_batch_put, tq.kv_batch_get = clock.watch(tq.kv_batch_put), clock.watch(tq.kv_batch_get)
     best = float("inf")
     for _ in range(3):
         clock.seconds, start = 0.0, time.perf_counter()

@@ -1,31 +1,168 @@
-"""Every tag and field name that a row carries. Nobody else spells them."""
+"""What a training row carries: its key, its tags, its fields. Nobody else spells their names.
 
-# Tags: small, kept with the row's key, so rows are split and grouped without moving a tensor.
-POLICY = "policy"
-AGENT = "agent"
-ROLE = "role"
-TURN = "turn"
-BRANCH = "branch"
-SESSION = "session"
-TRAINABLE = "trainable"
-COMMITTED = "committed"  # False: a candidate that its session did not go on with
-MALFORMED = "malformed"
-TEAM_REWARD = "team_reward"
-LOCAL_REWARD = "local_reward"
-PENALTY = "penalty"
-OBSERVATION = "observation"  # a stable hash of the prompt's token ids
-IS_PADDING = "is_padding"  # verl's
+Tags are small and kept with the row's key, so rows are split and grouped without moving a tensor.
+"""
 
-# Fields: verl's own names.
-UID = "uid"
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from typing import Any
+
+from verl_mas.errors import DataError
+
+# -- fields of a row, by verl's names -----------------------------------------------------------------------
+
+UID = "uid"  # the task's
+SESSION_ID = "session_id"
+PROMPTS = "prompts"
+RESPONSES = "responses"
+INPUT_IDS = "input_ids"
+POSITION_IDS = "position_ids"
 RESPONSE_MASK = "response_mask"
+LOSS_MASK = "loss_mask"
 SCORES = "rm_scores"
-REWARDS = "token_level_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 OLD_LOG_PROBS = "old_log_probs"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
+ROLLOUT_WEIGHTS = "rollout_is_weights"
+MULTI_MODAL_DATA = "multi_modal_data"
+MULTI_MODAL_INPUTS = "multi_modal_inputs"
+NUM_TURNS = "num_turns"
+# The dataset row's.
+AGENT_NAME = "agent_name"
+RAW_PROMPT = "raw_prompt"
+DATA_SOURCE = "data_source"
+REWARD_MODEL = "reward_model"
+GROUND_TRUTH = "ground_truth"
+EXTRA_INFO = "extra_info"
+# A mapping of its own, and what is in it.
+EXTRA_FIELDS = "extra_fields"
 REWARD_EXTRA_INFO = "reward_extra_info"
+VERDICTS = "verdicts"  # ours: `Outcome.verdicts`, in REWARD_EXTRA_INFO
 
-# Fields: ours.
-TEMPERATURE = "temperature"  # a row's own; also a tag. verl's engines read it where the trainer sets none
+# -- tags that are read or written one by one ---------------------------------------------------------------
+
+POLICY = "policy"
+AGENT = "agent"
+TURN = "turn"
+TRAINABLE = "trainable"
+# Also a field: verl's engines read it there, where the trainer sets no temperature for the whole batch.
+TEMPERATURE = "temperature"
+# verl's. The weight versions are in EXTRA_FIELDS, too.
+GLOBAL_STEPS = "global_steps"
+MIN_GLOBAL_STEPS = "min_global_steps"
+MAX_GLOBAL_STEPS = "max_global_steps"
+IS_PADDING = "is_padding"
+IS_PROMPT = "is_prompt"
+STATUS = "status"
+# The status of a task (its key is the uid), and of a row.
+PENDING, RUNNING, FINISHED, FAILURE = "pending", "running", "finished", "failure"
+SUCCESS = "success"
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """A row's task, session and number in the session. verl cuts keys in the same way."""
+
+    uid: str
+    session: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{session_key(self.uid, self.session)}_{self.index}"
+
+    @classmethod
+    def parse(cls, key: str) -> RowKey:
+        uid, session, index = key.rsplit("_", 2)
+        return cls(uid, int(session), int(index))
+
+
+def session_key(uid: str, session: int) -> str:
+    return f"{uid}_{session}"
+
+
+@dataclass(frozen=True)
+class RowTags:
+    """The tags of a row that a session left."""
+
+    prompt_len: int
+    response_len: int
+    global_steps: int
+    # The oldest and newest weights that sampled the row. None: its engine counts no versions.
+    min_global_steps: int | None
+    max_global_steps: int | None
+    policy: str
+    agent: str
+    role: str
+    turn: int
+    branch: int
+    session: int
+    trainable: bool
+    committed: bool  # False: a candidate that its session did not continue with
+    malformed: bool
+    team_reward: float
+    local_reward: float
+    penalty: float
+    observation: int  # a stable hash of the prompt's token ids
+    temperature: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {STATUS: SUCCESS, **vars(self), "seq_len": self.prompt_len + self.response_len}
+
+    @classmethod
+    def of(cls, tag: Mapping[str, Any]) -> RowTags:
+        try:
+            return cls(**{name: tag[name] for name in _TAG_NAMES})
+        except KeyError as missing:
+            raise DataError(
+                f"a row without the tag {missing}",
+                rule="every row is tagged with its agent, policy and rewards",
+                fix="set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows",
+            ) from None
+
+    @classmethod
+    def failed(
+        cls, *, policy: str, agent: str, role: str, session: int, step: int, prompt_len: int, observation: int
+    ) -> RowTags:
+        """Of the row of one token that counts a failed validation session as zero."""
+        return cls(
+            prompt_len=prompt_len,
+            response_len=1,
+            global_steps=step,
+            min_global_steps=step,
+            max_global_steps=step,
+            policy=policy,
+            agent=agent,
+            role=role,
+            turn=0,
+            branch=0,
+            session=session,
+            trainable=False,
+            committed=False,
+            malformed=True,
+            team_reward=0.0,
+            local_reward=0.0,
+            penalty=0.0,
+            observation=observation,
+            temperature=1.0,
+        )
+
+
+_TAG_NAMES = tuple(field.name for field in dataclass_fields(RowTags))
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A row as it is written."""
+
+    key: RowKey
+    fields: Mapping[str, Any]
+    tags: RowTags
+
+
+def is_padding(tag: Mapping[str, Any]) -> bool:
+    """Whether verl added the row to fill a batch. It has the other tags of the row that it was made from."""
+    return bool(tag.get(IS_PADDING, False))

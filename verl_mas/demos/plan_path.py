@@ -142,11 +142,11 @@ def _report(run: Run, steps: list[Step], settings: dict[str, Any], console: Cons
 
 def _session(step: int, settings: dict[str, Any]) -> str:
     """One held-out session of a validation; the same board whatever the step."""
-    from verl_mas.rollout.trajectories import read
+    from verl_mas.rollout.trajectories import read_sessions
 
     sessions = {
         session["task"]["index"]: session
-        for session in read(FOLDER / "checkpoints" / "trajectories", validate=True, step=step)
+        for session in read_sessions(FOLDER / "checkpoints" / "trajectories", validate=True, step=step)
     }
     index = random.Random(0).choice(sorted(sessions))
     puzzle = board(NAME, index, TEST, SIZE)

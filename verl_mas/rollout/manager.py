@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +9,9 @@ import ray
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import folder_of, write_advantages
-from verl_mas.rollout.worker import INFO_COUNT, INFO_SUM, RemoteMasAgentLoopWorker
+from verl_mas.rollout.worker import RemoteMasAgentLoopWorker
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
@@ -34,20 +34,5 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         Raises EngineLost when an engine was lost meanwhile.
         """
         workers: list[Any] = self.agent_loop_workers
-        counts: defaultdict[str, float] = defaultdict(float)
-        for part in ray.get([worker.pop_metrics.remote(validate) for worker in workers]):
-            for name, count in part.items():
-                counts[name] += count
-        sessions = counts.pop("sessions", 0)
-        means = {name: counts.pop(name, 0) / max(1, sessions) for name in ("acts", "seconds")}
-        reported = [name.removeprefix(INFO_SUM) for name in counts if name.startswith(INFO_SUM)]
-        infos = {name: counts.pop(INFO_SUM + name) / counts.pop(INFO_COUNT + name) for name in reported}
-        return {
-            **{f"session/{name}/mean": value for name, value in infos.items()},
-            "session/count": sessions,
-            "session/acts/mean": means["acts"],
-            "session/seconds/mean": means["seconds"],
-            "session/dropped": counts.pop("dropped", 0),
-            "session/retried": counts.pop("retried", 0),
-            **{f"session/{name}": value for name, value in counts.items()},
-        }
+        parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in workers])
+        return sum(parts, SessionCounts()).metrics()

@@ -1,41 +1,43 @@
-"""The rows of a session as TransferQueue stores them: verl's fields, ours, and the tags."""
+"""The rows of a session as they are stored: verl's fields, ours, and the tags."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from verl_mas import row as names
-from verl_mas.rollout.verl_client import OUTPUT, Model
+from verl_mas.rollout.verl_client import Model, output_of
+from verl_mas.row import (
+    INPUT_IDS,
+    LOSS_MASK,
+    MAX_GLOBAL_STEPS,
+    MIN_GLOBAL_STEPS,
+    MULTI_MODAL_DATA,
+    MULTI_MODAL_INPUTS,
+    POSITION_IDS,
+    RESPONSE_MASK,
+    REWARD_EXTRA_INFO,
+    TEMPERATURE,
+    RowKey,
+    RowTags,
+    StoredRow,
+)
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
 
 
-@dataclass(frozen=True)
-class StoredRow:
-    key: str
-    fields: dict[str, Any]
-    tags: dict[str, Any]
-
-
 def stored_rows(session: Session, models: Mapping[str, Model], dataset: Mapping[str, Any]) -> list[StoredRow]:
-    """What the session leaves for training, in order. Acts without tokens (remote, empty) leave nothing.
+    """What the session leaves for training, in order.
 
     `dataset` are the dataset row's fields, with uid, session_id and global_steps.
     """
-    rows = [row for row in session.rows() if row.generation.has_tokens]
     return [
-        StoredRow(
-            key=f"{session.task.key}_{index}",
-            fields=_fields(row, session, models[row.first.policy], dataset),
-            tags=_tags(row, session),
-        )
-        for index, row in enumerate(rows)
+        StoredRow(row.key, _fields(row, session, models[row.first.policy], dataset), _tags(row, session))
+        for row in session.rows()
+        if row.key is not None
     ]
 
 
@@ -48,53 +50,43 @@ def failed_validation_row(
     log_probs: bool,
 ) -> StoredRow:
     """A validation session that failed counts as zero; without a row it would drop out of the average."""
+    task = session.task
+    member = next(member for member in session.setting.members.values() if member.spec.policy == policy)
+    tags = RowTags.failed(
+        policy=policy,
+        agent=member.name,
+        role=member.role,
+        session=task.session,
+        step=task.step,
+        prompt_len=len(prompt_ids),
+        observation=observation(prompt_ids),
+    )
     output = AgentLoopOutput(
         prompt_ids=list(prompt_ids),
-        response_ids=[model.tokenizer.eos_token_id],
-        response_mask=[0],
-        response_logprobs=[0.0] if log_probs else None,
+        response_ids=[model.tokenizer.eos_token_id] * tags.response_len,
+        response_mask=[0] * tags.response_len,
+        response_logprobs=[0.0] * tags.response_len if log_probs else None,
         multi_modal_data={},
         mm_processor_kwargs={},
         mm_processor_output=None,
         reward_score=0.0,
         num_turns=0,
         metrics=AgentLoopMetrics(generate_sequences=0.0, num_preempted=-1),
-        extra_fields={"min_global_steps": session.task.step, "max_global_steps": session.task.step},
+        extra_fields={MIN_GLOBAL_STEPS: task.step, MAX_GLOBAL_STEPS: task.step},
     )
-    member = next(member for member in session.setting.members.values() if member.spec.policy == policy)
-    fields = {**_verl_fields(output, model, dataset), names.TEMPERATURE: torch.tensor(1.0)}
-    tags = {
-        **_verl_tags(fields, session),
-        names.POLICY: policy,
-        names.AGENT: member.name,
-        names.ROLE: member.role,
-        names.TURN: 0,
-        names.BRANCH: 0,
-        names.SESSION: session.task.session,
-        names.TRAINABLE: False,
-        names.COMMITTED: False,
-        names.MALFORMED: True,
-        names.TEAM_REWARD: 0.0,
-        names.LOCAL_REWARD: 0.0,
-        names.PENALTY: 0.0,
-        names.OBSERVATION: observation(prompt_ids),
-        names.TEMPERATURE: 1.0,
-    }
-    return StoredRow(f"{session.task.key}_0", fields, tags)
+    fields = _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(tags.temperature)}
+    return StoredRow(RowKey(task.uid, task.session, 0), fields, tags)
 
 
 def _fields(row: Row, session: Session, model: Model, dataset: Mapping[str, Any]) -> dict[str, Any]:
-    made: AgentLoopOutput = row.generation.extra[OUTPUT]
+    made = output_of(row.generation)
     output = made.model_copy(
         update={
-            "reward_score": row.score,
-            "extra_fields": {**made.extra_fields, names.REWARD_EXTRA_INFO: dict(session.info)},
+            "reward_score": row.reward.score,
+            "extra_fields": {**made.extra_fields, REWARD_EXTRA_INFO: session.reported},
         }
     )
-    return {
-        **_verl_fields(output, model, dataset),
-        names.TEMPERATURE: torch.tensor(row.generation.temperature or 1.0),
-    }
+    return _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(_temperature(row))}
 
 
 def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,51 +96,44 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Mapping[str, An
     batched = input_ids.unsqueeze(0)
     position_ids = model.compute_position_ids(batched, torch.ones_like(batched), multi_modal).squeeze(0)
     fields = {**output.as_dict(), **dataset}
-    fields.pop("multi_modal_data", None)
+    fields.pop(MULTI_MODAL_DATA, None)
     return {
         **fields,
-        "loss_mask": fields[names.RESPONSE_MASK],
-        "input_ids": input_ids,
-        "position_ids": position_ids,
-        "multi_modal_inputs": multi_modal,
+        LOSS_MASK: fields[RESPONSE_MASK],
+        INPUT_IDS: input_ids,
+        POSITION_IDS: position_ids,
+        MULTI_MODAL_INPUTS: multi_modal,
     }
 
 
-def _tags(row: Row, session: Session) -> dict[str, Any]:
-    act, output = row.first, row.generation.extra[OUTPUT]
-    weights, earned = session.setting.reward, row.reward
-    gross = (weights.team or 0.0) * earned.team + (weights.local or 0.0) * earned.local
-    lengths = {"prompts": output.prompt_ids, "responses": output.response_ids}
-    return {
-        **_verl_tags({**lengths, "extra_fields": output.extra_fields}, session),
-        names.POLICY: act.policy,
-        names.AGENT: act.agent,
-        names.ROLE: act.role,
-        names.TURN: act.turn,
-        names.BRANCH: act.branch,
-        names.SESSION: session.task.session,
-        names.TRAINABLE: act.trainable,
-        names.COMMITTED: act.committed,
-        names.MALFORMED: row.malformed,
-        names.TEAM_REWARD: earned.team,
-        names.LOCAL_REWARD: earned.local,
-        names.PENALTY: gross - row.score,
-        names.OBSERVATION: observation(output.prompt_ids),
-        names.TEMPERATURE: row.generation.temperature or 1.0,
-    }
+def _tags(row: Row, session: Session) -> RowTags:
+    act, reward, output = row.first, row.reward, output_of(row.generation)
+    return RowTags(
+        prompt_len=len(output.prompt_ids),
+        response_len=len(output.response_ids),
+        global_steps=session.task.step,
+        min_global_steps=output.extra_fields.get(MIN_GLOBAL_STEPS),
+        max_global_steps=output.extra_fields.get(MAX_GLOBAL_STEPS),
+        policy=act.policy,
+        agent=act.agent,
+        role=act.role,
+        turn=act.turn,
+        branch=act.branch,
+        session=session.task.session,
+        trainable=act.trainable,
+        committed=act.committed,
+        malformed=row.malformed,
+        team_reward=reward.team,
+        local_reward=reward.local,
+        penalty=reward.penalty,
+        observation=observation(output.prompt_ids),
+        temperature=_temperature(row),
+    )
 
 
-def _verl_tags(fields: Mapping[str, Any], session: Session) -> dict[str, Any]:
-    prompt, response = len(fields["prompts"]), len(fields["responses"])
-    return {
-        "status": "success",
-        "prompt_len": prompt,
-        "response_len": response,
-        "seq_len": prompt + response,
-        "global_steps": session.task.step,
-        "min_global_steps": fields["extra_fields"].get("min_global_steps"),
-        "max_global_steps": fields["extra_fields"].get("max_global_steps"),
-    }
+def _temperature(row: Row) -> float:
+    """Greedy engines report log-probs at temperature 1."""
+    return row.generation.temperature or 1.0
 
 
 def observation(prompt_ids: Sequence[int]) -> int:

@@ -60,7 +60,8 @@ class TrajectoryWriter:
                 logger.exception("a trajectory was not written")
 
     def _append(self, finished: SessionResult, status: str) -> None:
-        line = json.dumps(record(finished, status, self._spec.max_text_chars), ensure_ascii=False, default=_plain)
+        record = session_record(finished, status, self._spec.max_text_chars)
+        line = json.dumps(record, ensure_ascii=False, default=_plain)
         path = file_of(self._directory, finished.session.task.validate, finished.session.task.step, self._worker)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -83,7 +84,7 @@ def write_advantages(directory: str | Path, step: int, advantages: Mapping[str, 
         file.write(json.dumps(dict(advantages)) + "\n")
 
 
-def read(directory: str | Path, validate: bool = False, step: int | None = None) -> Iterator[dict[str, Any]]:
+def read_sessions(directory: str | Path, validate: bool = False, step: int | None = None) -> Iterator[dict[str, Any]]:
     """Sessions in the order of their steps, their acts with advantages where the trainer has written them."""
     folder = Path(directory) / ("val" if validate else "train")
     if not folder.is_dir():
@@ -106,12 +107,10 @@ def read(directory: str | Path, validate: bool = False, step: int | None = None)
                 yield session
 
 
-def record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> dict[str, Any]:
+def session_record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> dict[str, Any]:
     """One session as plain data."""
     session, task = finished.session, finished.session.task
     rows = session.rows()
-    stored = [row for row in rows if row.generation.has_tokens]
-    keys = {id(row): f"{task.key}_{index}" for index, row in enumerate(stored)}
     by_act = {id(reply): row for row in rows for reply in row.replies}
     clip = _Clip(max_text_chars)
     return {
@@ -127,11 +126,11 @@ def record(finished: SessionResult, status: str, max_text_chars: int | None = No
             "data_source": task.data_source,
             "index": task.extra_info.get("index"),
         },
-        "acts": [_act(reply, by_act[id(reply)], keys, clip) for reply in session.replies],
+        "acts": [_act(reply, by_act[id(reply)], clip) for reply in session.replies],
         "outcome": {
             "answer": clip.text(session.answer),
             "reward": session.team_reward,
-            "info": session.info,
+            "info": session.reported,
         },
         "faults": [
             {
@@ -148,10 +147,10 @@ def record(finished: SessionResult, status: str, max_text_chars: int | None = No
     }
 
 
-def _act(reply: Reply, row: Row, keys: Mapping[int, str], clip: _Clip) -> dict[str, Any]:
-    generation, earned = reply.generation, row.reward
+def _act(reply: Reply, row: Row, clip: _Clip) -> dict[str, Any]:
+    generation, reward = reply.generation, row.reward
     return {
-        "key": keys.get(id(row)),
+        "key": None if row.key is None else str(row.key),
         "agent": reply.agent,
         "role": reply.role,
         "policy": reply.policy,
@@ -168,7 +167,7 @@ def _act(reply: Reply, row: Row, keys: Mapping[int, str], clip: _Clip) -> dict[s
         "temperature": generation.temperature,
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
-        "reward": {"team": earned.team, "local": earned.local, "penalty": earned.penalty, "score": row.score},
+        "reward": {"team": reward.team, "local": reward.local, "penalty": reward.penalty, "score": reward.score},
         "advantage": None,
         "started": reply.started,
         "seconds": reply.seconds,

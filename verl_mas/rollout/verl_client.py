@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -26,9 +26,32 @@ from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, Wo
 from verl_mas.registry import nearest
 from verl_mas.rollout.cancellable import cancellable
 from verl_mas.rollout.truncation import fit
-from verl_mas.workflow.client import Generation, Request
+from verl_mas.row import MIN_GLOBAL_STEPS
+from verl_mas.workflow.client import Continuation, Generation, Request
 
-OUTPUT = "output"  # in Generation.extra: verl's AgentLoopOutput, with the tokens of the whole row
+
+@dataclass(frozen=True, kw_only=True)
+class VerlGeneration(Generation):
+    """What a policy that verl serves answered."""
+
+    output: AgentLoopOutput  # verl's record of the whole row, which the token fields are taken from
+
+    @classmethod
+    def of(cls, output: AgentLoopOutput, **values: Any) -> VerlGeneration:
+        return cls(
+            prompt_ids=output.prompt_ids,
+            response_ids=output.response_ids,
+            response_mask=output.response_mask,
+            log_probs=output.response_logprobs,
+            output=output,
+            **values,
+        )
+
+
+def output_of(generation: Generation) -> AgentLoopOutput:
+    """verl's record of a generation with tokens: only policies that verl serves give any."""
+    assert isinstance(generation, VerlGeneration), f"{type(generation).__name__} has tokens and no output"
+    return generation.output
 
 
 @dataclass
@@ -73,8 +96,8 @@ class VerlPolicy:
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         loop = self._loop(request)
-        if request.continues is not None and _is_full(request.continues):
-            return [_nothing_said(request.continues)] * n
+        if request.continues is not None and _is_full(request.continues.generation):
+            return [_nothing_said(request.continues.generation)] * n
         try:
             if request.tools:
                 return await _together([partial(self._with_tools, loop, request) for _ in range(n)])
@@ -159,9 +182,10 @@ class VerlPolicy:
         )
         return await loop.loop.run_in_executor(None, lambda: build(fitted))
 
-    async def _continued(self, loop: ToolAgentLoop, request: Request, before: Generation) -> Prompt:
-        previous: AgentLoopOutput = before.extra[OUTPUT]
-        known = list(request.messages[: request.known])
+    async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
+        previous = output_of(continues.generation)
+        same_row = continues.row is not None
+        known = list(request.messages[: continues.known])
         merged, mask, log_probs = await loop.ct_merge_context_msg(
             known,
             list(request.messages),
@@ -169,26 +193,26 @@ class VerlPolicy:
             list(previous.response_mask),
             None if previous.response_logprobs is None else list(previous.response_logprobs),
         )
-        if not request.same_row and len(merged.token_ids) > self._limit(request):
+        if not same_row and len(merged.token_ids) > self._limit(request):
             raise SessionFault(
                 FaultKind.LIMIT,
                 f"a conversation of {len(merged.token_ids)} tokens is no prompt: {self._limit(request)}",
             )
         return Prompt(
             ids=merged.token_ids,
-            mask=mask if request.same_row else [],
-            log_probs=log_probs if request.same_row else None,
+            mask=mask if same_row else [],
+            log_probs=log_probs if same_row else None,
             media=previous.multi_modal_data or {},
             mm_processor_kwargs=previous.mm_processor_kwargs or {},
             mm_processor_output=previous.mm_processor_output,
-            previous=previous if request.same_row else None,
+            previous=previous if same_row else None,
         )
 
     async def _sample(self, loop: ToolAgentLoop, request: Request, prompt: Prompt, branch: int) -> Generation:
         room = self._rollout.response_length - len(prompt.mask)
         if room <= 0:
             assert request.continues is not None
-            return _nothing_said(request.continues)
+            return _nothing_said(request.continues.generation)
         params = self._limited(self.sampling(request), room, same_row=bool(prompt.mask))
         started = asyncio.get_running_loop().time()
         answer = await self._client.generate(
@@ -264,17 +288,13 @@ class VerlPolicy:
     def _generation(
         self, output: AgentLoopOutput, text: str, stop_reason: str | None, sampled: int, params: dict[str, Any]
     ) -> Generation:
-        return Generation(
+        return VerlGeneration.of(
+            output,
             text=text,
             stop_reason=stop_reason,
-            prompt_ids=output.prompt_ids,
-            response_ids=output.response_ids,
-            response_mask=output.response_mask,
-            log_probs=output.response_logprobs,
             sampled=sampled,
             # Greedy engines report log-probs at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
-            extra={OUTPUT: output},
         )
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -313,16 +333,7 @@ async def _together(calls: Sequence[Any]) -> list[Any]:
 
 def _nothing_said(before: Generation) -> Generation:
     """The row is full: the act ends at its length before it begins."""
-    return Generation(
-        text="",
-        stop_reason="length",
-        prompt_ids=before.prompt_ids,
-        response_ids=before.response_ids,
-        response_mask=before.response_mask,
-        log_probs=before.log_probs,
-        temperature=before.temperature,
-        extra=before.extra,
-    )
+    return replace(before, text="", stop_reason="length", sampled=0)
 
 
 def _is_full(generation: Generation) -> bool:
@@ -334,7 +345,7 @@ def _extra_fields(fields: dict[str, Any], previous: AgentLoopOutput | None) -> d
     # verl's single_turn_agent has the two lists as well.
     merged = {**fields, "turn_scores": [], "tool_rewards": []}
     if previous is not None:
-        merged["min_global_steps"] = previous.extra_fields.get("min_global_steps")
+        merged[MIN_GLOBAL_STEPS] = previous.extra_fields.get(MIN_GLOBAL_STEPS)
     return merged
 
 

@@ -4,42 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import ray
-import transfer_queue as tq
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.llm_server import LLMServerClient
 
+from verl_mas import data_plane
 from verl_mas.config import load
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, WorkflowError
-from verl_mas.rollout.stored import StoredRow, failed_validation_row, stored_rows
+from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.stored import failed_validation_row, stored_rows
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
-from verl_mas.rollout.verl_client import OUTPUT, Model, VerlPolicy
+from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
+from verl_mas.row import (
+    AGENT_NAME,
+    DATA_SOURCE,
+    EXTRA_INFO,
+    FAILURE,
+    FINISHED,
+    GLOBAL_STEPS,
+    GROUND_TRUTH,
+    RAW_PROMPT,
+    REWARD_EXTRA_INFO,
+    REWARD_MODEL,
+    RUNNING,
+    SESSION_ID,
+    UID,
+    StoredRow,
+)
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow import members_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.session import Score, Session, SessionConfig, SessionResult, run_session
+from verl_mas.workflow.rewards import Score
+from verl_mas.workflow.session import Session, SessionConfig, SessionResult, run_session
 from verl_mas.workflow.task import Task
 
 # The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
 AGENT_LOOP = "mas"
-# Of the numbers in `Outcome.info` and of the reward function: their sum, and how many sessions had one.
-INFO_SUM, INFO_COUNT = "info_sum/", "info_count/"
 logger = logging.getLogger(__name__)
 
 _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -68,7 +81,8 @@ class MasAgentLoopWorker(_StockWorker):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
         self.setting = self._setting(served)
-        self.counts: dict[bool, defaultdict[str, float]] = {False: defaultdict(float), True: defaultdict(float)}
+        # Since they were last asked for: of training sessions, and of validation's.
+        self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.trajectories = self._trajectory_writer()
         self.broken: Exception | None = None
 
@@ -76,34 +90,29 @@ class MasAgentLoopWorker(_StockWorker):
         self._raise_if_broken()
         await super().generate_sequences(batch)
 
-    async def pop_metrics(self, validate: bool) -> dict[str, float]:
+    async def pop_counts(self, validate: bool) -> SessionCounts:
         """What was counted since the last call."""
         self._raise_if_broken()
-        counts, self.counts[validate] = self.counts[validate], defaultdict(float)
-        return dict(counts)
+        counts, self.counts[validate] = self.counts[validate], SessionCounts()
+        return counts
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
         """All sessions of one task. Their rows appear together, before the task is called finished."""
-        if prompt["agent_name"] != AGENT_LOOP:
+        if prompt[AGENT_NAME] != AGENT_LOOP:
             return await super()._run_prompt(prompt, sampling_params, trajectory, trace)
-        uid, validate = prompt["uid"], trajectory["validate"]
-        partition = "val" if validate else "train"
-        await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": "running"})
+        uid, validate = prompt[UID], trajectory["validate"]
+        partition = data_plane.VALIDATION if validate else data_plane.TRAIN
+        await data_plane.set_status(uid, partition, RUNNING)
         written = False
         try:
             rows = await self._run_group(prompt, trajectory, trace)
             if rows:
-                await tq.async_kv_batch_put(
-                    keys=[row.key for row in rows],
-                    fields=list_of_dict_to_tensordict([row.fields for row in rows]),
-                    tags=[row.tags for row in rows],
-                    partition_id=partition,
-                )
+                await data_plane.put(rows, partition)
                 written = True
         except GroupFailed as failure:
-            self.counts[validate]["groups_given_up"] += 1
+            self.counts[validate] += SessionCounts(groups_given_up=1)
             logger.warning("task %s is given up: %s", uid, failure)
         except Exception as error:
             # What a session may do wrong is data by now. This is a lost engine, or an error of ours: the run ends.
@@ -112,16 +121,16 @@ class MasAgentLoopWorker(_StockWorker):
         finally:
             # A group without rows is a failure to the replay buffer, which then looks for another; a group that
             # only lost some of its sessions is not.
-            await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": "finished" if written else "failure"})
+            await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
 
     async def _run_group(self, prompt: dict[str, Any], trajectory: dict[str, Any], trace: bool) -> list[StoredRow]:
         validate = trajectory["validate"]
         rollout = self.config.actor_rollout_ref.rollout
         sessions = int(prompt.pop("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n))
         greedy = not prompt.pop("__do_sample__", True) and not validate
-        dataset = {name: value for name, value in prompt.items() if name != "agent_name"}
+        dataset = {name: value for name, value in prompt.items() if name != AGENT_NAME}
         tasks = [
-            asyncio.ensure_future(self._run_session({**dataset, "session_id": number}, trajectory, trace, greedy))
+            asyncio.ensure_future(self._run_session({**dataset, SESSION_ID: number}, trajectory, trace, greedy))
             for number in range(sessions)
         ]
         try:
@@ -175,7 +184,7 @@ class MasAgentLoopWorker(_StockWorker):
                 rule="a team is scored when its session ends, and the colocated reward model scores later",
                 fix="set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True",
             )
-        return Score(answer.reward_score, answer.extra_fields.get("reward_extra_info", {}))
+        return Score(answer.reward_score, answer.extra_fields.get(REWARD_EXTRA_INFO, {}))
 
     def _answer(self, session: Session) -> AgentLoopOutput:
         """The answer as an output that the reward function can decode, which it does with verl's own tokenizer."""
@@ -187,7 +196,7 @@ class MasAgentLoopWorker(_StockWorker):
                 fix="return Outcome(answer=...) or Outcome(reward=...)",
             )
         if isinstance(answer, Reply) and self._is_whole_row(answer, session):
-            output: AgentLoopOutput = answer.generation.extra[OUTPUT]
+            output = output_of(answer.generation)
             return output.model_copy(update={"extra_fields": dict(output.extra_fields)})
         text = session.answer or ""
         ids = self.tokenizer.encode(text, add_special_tokens=False) or [self.tokenizer.eos_token_id]
@@ -208,7 +217,7 @@ class MasAgentLoopWorker(_StockWorker):
     async def _teacher(self, reply: Reply, task: Task, dataset: dict[str, Any]) -> None:
         if not (self.distillation_enabled and reply.generation.has_tokens):
             return
-        output: AgentLoopOutput = reply.generation.extra[OUTPUT]
+        output = output_of(reply.generation)
         await self._compute_teacher_logprobs(
             output,
             prompt_ids=output.prompt_ids,
@@ -218,18 +227,8 @@ class MasAgentLoopWorker(_StockWorker):
         )
 
     def _record(self, finished: SessionResult) -> None:
-        counts = self.counts[finished.session.task.validate]
-        counts["sessions"] += 1
-        counts["acts"] += len(finished.session.replies)
-        counts["seconds"] += finished.session.seconds
-        counts["dropped"] += finished.failed
-        counts["retried"] += bool(finished.faults) and not finished.failed
-        for name, value in ({} if finished.failed else finished.session.info).items():
-            if isinstance(value, int | float | np.number):
-                counts[INFO_SUM + name] += float(value)
-                counts[INFO_COUNT + name] += 1
+        self.counts[finished.session.task.validate] += SessionCounts.of(finished)
         for fault in finished.faults:
-            counts[f"faults/{fault.kind.value}"] += 1
             logger.warning("session %s: %s", finished.session.task.key, fault)
         if self.trajectories is not None:
             self.trajectories.write(finished, "dropped" if finished.failed else "finished")
@@ -295,16 +294,16 @@ def _by_policy(
 
 
 def _task(dataset: Mapping[str, Any], validate: bool, greedy: bool) -> Task:
-    reward_model = dataset.get("reward_model") or {}
-    messages: Sequence[Any] = dataset["raw_prompt"]
+    reward_model = dataset.get(REWARD_MODEL) or {}
+    messages: Sequence[Any] = dataset[RAW_PROMPT]
     return Task(
         messages=list(messages),
-        ground_truth=reward_model.get("ground_truth"),
-        data_source=dataset.get("data_source"),
-        extra_info=dataset.get("extra_info") or {},
-        uid=str(dataset["uid"]),
-        session=dataset["session_id"],
-        step=int(dataset["global_steps"]),
+        ground_truth=reward_model.get(GROUND_TRUTH),
+        data_source=dataset.get(DATA_SOURCE),
+        extra_info=dataset.get(EXTRA_INFO) or {},
+        uid=str(dataset[UID]),
+        session=dataset[SESSION_ID],
+        step=int(dataset[GLOBAL_STEPS]),
         validate=validate,
         greedy=greedy,
         fields=dataset,

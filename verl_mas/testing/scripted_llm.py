@@ -65,13 +65,13 @@ class ScriptedLLM:
 
 def _generation(request: Request, text: str) -> Generation:
     sampled = _bytes(text)
-    heard = _bytes(_rendered(request.messages[request.known :]))
-    before = request.continues
+    continues = request.continues
+    heard = _bytes(_rendered(request.messages[continues.known if continues else 0 :]))
     prompt, response, mask, log_probs = heard, list[int](), list[int](), list[float]()
-    if before is not None:
-        tokens = [*before.prompt_ids, *before.response_ids]
-        prompt = [*tokens, *heard]
-        if request.same_row:
+    if continues is not None:
+        before = continues.generation
+        prompt = [*before.prompt_ids, *before.response_ids, *heard]
+        if continues.row is not None:
             prompt = list(before.prompt_ids)
             response = [*before.response_ids, *heard]
             mask = [*before.response_mask, *[0] * len(heard)]

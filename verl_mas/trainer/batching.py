@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from verl_mas import row as fields
 from verl_mas.errors import DataError
-
-if TYPE_CHECKING:
-    from transfer_queue import KVBatchMeta
+from verl_mas.row import POLICY, is_padding
 
 Tags = Sequence[Mapping[str, Any]]
 
@@ -20,7 +16,7 @@ def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
     """The rows of every policy; every row has one."""
     rows: dict[str, list[int]] = {name: [] for name in policies}
     for i, tag in enumerate(tags):
-        policy = tag.get(fields.POLICY)
+        policy = tag.get(POLICY)
         if policy not in rows:
             raise DataError(
                 f"row {i} is tagged with policy {policy!r}",
@@ -29,30 +25,6 @@ def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
             )
         rows[policy].append(i)
     return rows
-
-
-def select(batch: KVBatchMeta, rows: Sequence[int], **extra_info: Any) -> KVBatchMeta:
-    """Some rows of a batch; no tensor moves."""
-    return type(batch)(
-        partition_id=batch.partition_id,
-        keys=[batch.keys[i] for i in rows],
-        tags=[batch.tags[i] for i in rows],
-        fields=batch.fields,
-        extra_info={**(batch.extra_info or {}), **extra_info},
-    )
-
-
-def join(parts: Sequence[KVBatchMeta]) -> KVBatchMeta:
-    """All rows of all parts, in order."""
-    return type(parts[0])(
-        partition_id=parts[0].partition_id,
-        keys=[key for part in parts for key in part.keys],
-        tags=[tag for part in parts for tag in part.tags],
-    )
-
-
-def is_padding(tag: Mapping[str, Any]) -> bool:
-    return bool(tag.get(fields.IS_PADDING, False))
 
 
 @dataclass(frozen=True)
@@ -95,8 +67,3 @@ def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
         for mini in share:
             order += [next(real) for _ in range(size - len(mini))] + mini
     return order
-
-
-def verl_padding(rows: int, data_parallel: int, mini_batch: int, sessions_per_task: int) -> int:
-    """What verl's own rule would add to the same rows."""
-    return -rows % math.lcm(data_parallel, mini_batch * sessions_per_task)

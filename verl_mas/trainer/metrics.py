@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verl_mas import row as fields
-from verl_mas.trainer.batching import is_padding
+from verl_mas.row import is_padding
 
 if TYPE_CHECKING:
     import torch
-    from transfer_queue import KVBatchMeta
 
     from verl_mas.trainer.step import Columns, PolicyRows
 
@@ -27,7 +25,7 @@ def prefixed(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{ROOT}/{key}": value for key, value in metrics.items()}
 
 
-def of_policies(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, Any]:
+def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, Any]:
     """What verl logs for an actor, per policy; a team of one policy keeps verl's own names too."""
     found: dict[str, Any] = {}
     for name in policies:
@@ -43,24 +41,26 @@ def of_policies(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dic
     return found
 
 
-def of_agents(
-    batch: KVBatchMeta,
-    columns: Columns,
-    advantages: torch.Tensor | None = None,
-    diagnostics: Mapping[str, float] | None = None,
+def agent_metrics(
+    columns: Columns, advantages: torch.Tensor | None = None, diagnostics: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Behaviour and rewards of every agent that acted."""
-    tags = batch.tags
-    agents = np.array([tag[fields.AGENT] for tag in tags], dtype=object)
-    sessions = len({key.rsplit("_", 1)[0] for key in batch.keys})
-    lengths = np.array([tag["response_len"] for tag in tags], dtype=float)
-    prompts = np.array([tag["prompt_len"] for tag in tags], dtype=float)
-    malformed = np.array([bool(tag.get(fields.MALFORMED, False)) for tag in tags], dtype=float)
-    values = {"score": columns.scores.numpy(), **{k: v.numpy() for k, v in columns.parts.items()}}
+    tags = columns.tags
+    agents = np.array([tag.agent for tag in tags], dtype=object)
+    sessions = len({(key.uid, key.session) for key in columns.keys})
+    lengths = np.array([tag.response_len for tag in tags], dtype=float)
+    prompts = np.array([tag.prompt_len for tag in tags], dtype=float)
+    malformed = np.array([tag.malformed for tag in tags], dtype=float)
+    rewards = {
+        "score": columns.scores.numpy(),
+        "team": np.array([tag.team_reward for tag in tags], dtype=np.float32),
+        "local": np.array([tag.local_reward for tag in tags], dtype=np.float32),
+        "penalty": np.array([tag.penalty for tag in tags], dtype=np.float32),
+    }
     found: dict[str, float] = {}
     for agent in dict.fromkeys(agents):
         of = agents == agent
-        own = {f"reward/{part}": float(value[of].mean()) for part, value in values.items()}
+        own = {f"reward/{part}": float(value[of].mean()) for part, value in rewards.items()}
         own |= {
             "acts": float(of.sum()),
             "acts_per_session": float(of.sum()) / sessions,
@@ -89,7 +89,7 @@ def _agent_first(key: str) -> str:
     return f"{agent}/group/{name}" if kind == "advantage" and name else key
 
 
-def line(step: int, metrics: Mapping[str, Any], timing: Mapping[str, float], policies: Sequence[str]) -> str:
+def step_line(step: int, metrics: Mapping[str, Any], timing: Mapping[str, float], policies: Sequence[str]) -> str:
     """A step in one line: what took how long, how many rows each policy had, how the team did."""
     phases = {"gen": "rollout", "old_log_prob": "log-probs", "adv": "advantages", "update_actor": "update"}
     seconds = ", ".join(f"{word} {timing[key]:.1f}s" for key, word in phases.items() if key in timing)

@@ -9,9 +9,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
-from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
 from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
@@ -20,10 +18,11 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.utils.padding import response_to_nested
 
-from verl_mas import row as fields
+from verl_mas import data_plane
+from verl_mas.data_plane import Rows
+from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer.batching import Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
-from verl_mas.trainer.step import put
 
 
 class PolicyTrainer(Servers, PPOTrainerSync):
@@ -72,9 +71,9 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     # -- the step -------------------------------------------------------------------------------------------
 
-    def prepare(self, rows: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+    def prepare(self, rows: Rows, metrics: dict[str, Any]) -> Rows:
         """Pads and balances the rows, and has the policy score them: old and reference log-probs."""
-        rows.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
         rows = self._balance_batch(rows, metrics=metrics)
         rows = self._compute_old_log_prob(rows, metrics=metrics)
         if self.use_reference_policy:
@@ -85,7 +84,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         assert self.plan is not None
         return self.plan.multiple
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> KVBatchMeta:
+    def _balance_batch(self, batch: Rows, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Rows:
         self.plan = plan(len(batch), self.updates, self.data_parallel)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
         batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
@@ -98,27 +97,26 @@ class PolicyTrainer(Servers, PPOTrainerSync):
             ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")
         return max(ranks["actor"]) + 1
 
-    def correct_rollout(self, rows: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+    def correct_rollout(self, rows: Rows, metrics: dict[str, Any]) -> Rows:
         """verl's importance weights and rejection between the engine's and the trainer's probabilities."""
         correction = self.config.algorithm.get("rollout_correction")
         if not correction or correction.get("bypass_mode", False):
             return rows
-        wanted = [fields.RESPONSE_MASK, fields.ROLLOUT_LOG_PROBS, fields.OLD_LOG_PROBS]
         if not self.config.actor_rollout_ref.rollout.calculate_log_probs:
             return rows
-        data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition_id, select_fields=wanted)
-        mask = data[fields.RESPONSE_MASK]
+        data = data_plane.read(rows, [RESPONSE_MASK, ROLLOUT_LOG_PROBS, OLD_LOG_PROBS])
+        mask = data[RESPONSE_MASK]
         corrected, found = compute_rollout_correction_and_add_to_batch(
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
         if not correction.rollout_is and not correction.rollout_rs:
             return rows  # it only measured
-        changed = [fields.RESPONSE_MASK, "rollout_is_weights"]
+        changed = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
         new = {name: response_to_nested(corrected.batch[name], mask) for name in changed if name in corrected.batch}
-        return put(rows, new)
+        return data_plane.write(rows, new)
 
-    def update(self, rows: KVBatchMeta, metrics: dict[str, Any], *, counted: int) -> None:
+    def update(self, rows: Rows, metrics: dict[str, Any], *, counted: int) -> None:
         """The policy's optimiser steps. `counted`: how many rows a mean over rows is a mean of."""
         assert self.plan is not None
         actor = self.config.actor_rollout_ref.actor
@@ -173,11 +171,12 @@ _SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
 
 
 def _at_own_temperature(method: Any) -> Any:
-    def call(rows: KVBatchMeta) -> Any:
-        if len({tag[fields.TEMPERATURE] for tag in rows.tags}) > 1:
-            rows.extra_info.pop("temperature", None)
+    def call(rows: Rows) -> Any:
+        temperatures = {tag[TEMPERATURE] for tag in rows.tags}
+        if len(temperatures) > 1:
+            rows.extra_info.pop(TEMPERATURE, None)
         else:
-            rows.extra_info["temperature"] = rows.tags[0][fields.TEMPERATURE]
+            rows.extra_info[TEMPERATURE] = temperatures.pop()
         return method(rows)
 
     return call

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import transfer_queue as tq
-from tensordict import TensorDict
 from torch import Tensor
-from transfer_queue import KVBatchMeta
 
-from verl_mas import row as fields
+from verl_mas import data_plane
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute, to_tokens
-from verl_mas.trainer import batching as r
+from verl_mas.data_plane import Rows
+from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +22,10 @@ logger = logging.getLogger(__name__)
 class Columns:
     """What the driver reads of the rows, in the order of the batch."""
 
+    keys: Sequence[RowKey]
+    tags: Sequence[RowTags]
     scores: Tensor  # [N]
     masks: Sequence[Tensor]  # N times [T]
-    parts: Mapping[str, Tensor]  # team, local and penalty [N]
-    observation: Tensor  # [N], equal for rows with the same prompt
 
     @property
     def tokens(self) -> Tensor:
@@ -38,77 +36,63 @@ class Columns:
 class PolicyRows:
     """One policy's rows of a step on their way through verl."""
 
-    batch: KVBatchMeta
+    batch: Rows
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @property
     def real(self) -> int:
-        return sum(not r.is_padding(tag) for tag in self.batch.tags)
+        return sum(not is_padding(tag) for tag in self.batch.tags)
 
 
-REWARD_PARTS = {"team": fields.TEAM_REWARD, "local": fields.LOCAL_REWARD, "penalty": fields.PENALTY}
-
-
-def in_order(batch: KVBatchMeta) -> KVBatchMeta:
+def in_order(batch: Rows) -> Rows:
     """Rows by task, session and act: sessions end in any order, and sums of floats should not depend on it."""
 
     def place(i: int) -> tuple[int, int, str, int, int]:
-        uid, session, index = split_key(batch.keys[i])
-        return batch.tags[i].get("global_steps", 0), len(uid), uid, session, index
+        key = RowKey.parse(batch.keys[i])
+        return batch.tags[i][GLOBAL_STEPS], len(key.uid), key.uid, key.session, key.index
 
     batch.reorder(sorted(range(len(batch)), key=place))
     return batch
 
 
-def split_key(key: str) -> tuple[str, int, int]:
-    """A row's task, session and number in the session."""
-    uid, session, index = key.rsplit("_", 2)
-    return uid, int(session), int(index)
-
-
-def read(batch: KVBatchMeta) -> Columns:
-    wanted = [fields.RESPONSE_MASK, fields.SCORES]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
-    masks, scores = data[fields.RESPONSE_MASK].unbind(), data[fields.SCORES].unbind()
+def read_columns(batch: Rows) -> Columns:
+    data = data_plane.read(batch, [RESPONSE_MASK, SCORES])
     return Columns(
-        scores=torch.stack([score.sum() for score in scores]).float(),
-        masks=masks,
-        parts={
-            name: torch.tensor([tag[key] for tag in batch.tags], dtype=torch.float32)
-            for name, key in REWARD_PARTS.items()
-        },
-        observation=torch.tensor([tag[fields.OBSERVATION] for tag in batch.tags]),
+        keys=[RowKey.parse(key) for key in batch.keys],
+        tags=[RowTags.of(tag) for tag in batch.tags],
+        scores=torch.stack([score.sum() for score in data[SCORES].unbind()]).float(),
+        masks=data[RESPONSE_MASK].unbind(),
     )
 
 
-def stack(columns: Sequence[Columns]) -> Columns:
+def stack_columns(columns: Sequence[Columns]) -> Columns:
     """The same columns of several batches, one after the other."""
     return Columns(
+        keys=[key for c in columns for key in c.keys],
+        tags=[tag for c in columns for tag in c.tags],
         scores=torch.cat([c.scores for c in columns]),
         masks=[mask for c in columns for mask in c.masks],
-        parts={name: torch.cat([c.parts[name] for c in columns]) for name in REWARD_PARTS},
-        observation=torch.cat([c.observation for c in columns]),
     )
 
 
-def advantages(
-    batch: KVBatchMeta, columns: Columns, estimator: str, options: AdvantageOptions, team: Sequence[str]
+def compute_advantages(
+    columns: Columns, estimator: str, options: AdvantageOptions, team: Sequence[str]
 ) -> tuple[Tensor, dict[str, float]]:
     """Of every row of the step, whatever its policy, so that groups may span policies."""
-    keys = [split_key(key) for key in batch.keys]
-    tags = batch.tags
+    keys, tags = columns.keys, columns.tags
+    observation = torch.tensor([tag.observation for tag in tags])
     output = compute(
         estimator,
         AdvantageInput(
             scores=columns.scores,
-            task=[uid for uid, _, _ in keys],
-            session=[session for _, session, _ in keys],
-            agent=[tag[fields.AGENT] for tag in tags],
-            turn=[tag[fields.TURN] for tag in tags],
-            branch=[tag[fields.BRANCH] for tag in tags],
-            observation=columns.observation,
-            prompt=columns.observation,
+            task=[key.uid for key in keys],
+            session=[key.session for key in keys],
+            agent=[tag.agent for tag in tags],
+            turn=[tag.turn for tag in tags],
+            branch=[tag.branch for tag in tags],
+            observation=observation,
+            prompt=observation,
             tokens=columns.tokens,
             agents=team,
         ),
@@ -117,7 +101,7 @@ def advantages(
     return output.advantages, output.metrics
 
 
-def write_advantages(batch: KVBatchMeta, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:
+def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:
     """Gives every row its advantages; padding gets zeros. Rows that no policy trains get theirs for the metrics."""
     number = {key: i for i, key in enumerate(batch.keys)}
     placed: set[str] = set()
@@ -125,27 +109,20 @@ def write_advantages(batch: KVBatchMeta, columns: Columns, per_row: Tensor, part
         at = [number.get(key) for key in part.batch.keys]
         part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in at])
         masks = [columns.masks[i] if i is not None else NOTHING for i in at]
-        part.batch = put(part.batch, nested(part.advantages, masks))
+        part.batch = data_plane.write(part.batch, as_nested(part.advantages, masks))
         placed.update(part.batch.keys)
     rest = [i for i, key in enumerate(batch.keys) if key not in placed]
     if rest:
-        put(r.select(batch, rest), nested(per_row[rest], [columns.masks[i] for i in rest]))
+        data_plane.write(data_plane.select(batch, rest), as_nested(per_row[rest], [columns.masks[i] for i in rest]))
 
 
 NOTHING = torch.zeros(1, dtype=torch.int64)
 
 
-def nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
+def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The fields that give every token of a row the row's advantage."""
     tokens = to_tokens(per_row, torch.nested.as_nested_tensor(list(masks), layout=torch.jagged))
-    return {fields.ADVANTAGES: tokens, fields.RETURNS: tokens}
-
-
-def put(rows: KVBatchMeta, new: dict[str, Tensor]) -> KVBatchMeta:
-    """Writes fields of these rows. Only the returned batch knows that the rows have them."""
-    extra_info, tags = rows.extra_info, rows.tags
-    rows = tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition_id, fields=TensorDict(new, batch_size=len(rows)))
-    rows.extra_info, rows.tags = extra_info, tags
-    return rows
+    return {ADVANTAGES: tokens, RETURNS: tokens}
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:
@@ -153,8 +130,8 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
 
     Padding fills first, it is short; but each optimiser step needs a real row.
     """
-    padding = [i for i, tag in enumerate(part.batch.tags) if r.is_padding(tag)]
-    zero = [i for i, tag in enumerate(part.batch.tags) if not r.is_padding(tag) and float(part.advantages[i]) == 0.0]
+    padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
+    zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]
     idle = set(padding) | set(zero)
     kept = [i for i in range(len(part.batch)) if i not in idle]
     must = max(0, updates - len(kept))

@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
-import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from ray.actor import ActorHandle
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.single_controller.ray import ResourcePoolManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -25,20 +23,45 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas import row as fields
+from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, updates_per_step
 from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
-from verl_mas.trainer import batching as r
-from verl_mas.trainer import metrics as m
-from verl_mas.trainer import step as s
+from verl_mas.data_plane import Rows
+from verl_mas.row import (
+    AGENT,
+    MAX_GLOBAL_STEPS,
+    MIN_GLOBAL_STEPS,
+    POLICY,
+    PROMPTS,
+    RESPONSES,
+    SCORES,
+    TRAINABLE,
+    TURN,
+    UID,
+    is_padding,
+)
+from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, run_identity
 from verl_mas.trainer.frozen import FrozenPolicy
+from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
 from verl_mas.trainer.phases import PhasedClient, TurnstileActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
-from verl_mas.trainer.validation import Validation
+from verl_mas.trainer.step import (
+    NOTHING,
+    Columns,
+    PolicyRows,
+    as_nested,
+    compute_advantages,
+    in_order,
+    read_columns,
+    scale_for_skipped,
+    without_zero_advantage,
+    write_advantages,
+)
+from verl_mas.trainer.validation import Validation, ValidationHost
 from verl_mas.workflow.base import agents_of
 
 if TYPE_CHECKING:
@@ -180,59 +203,59 @@ class MasTrainer(PPOTrainerSync):
         batch = super()._fetch_one_gen_batch()
         names = [f"{self.global_steps}-{self._fetched + i}" for i in range(len(batch))]
         self._fetched += len(batch)
-        tu.assign_non_tensor_stack(batch, fields.UID, names)
+        tu.assign_non_tensor_stack(batch, UID, names)
         return batch
 
     # -- the step -------------------------------------------------------------------------------------------
 
-    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
+    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> Rows:
         with marked_timer("gen", timing_raw, color="red"):
             try:
                 batch, found = self.replay_buffer.sample(
-                    global_steps=self.global_steps, partition_id="train", batch_size=sample_batch_size
+                    global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=sample_batch_size
                 )
             finally:
                 # A lost engine ends the run here, with its name, also when it left no rows to sample.
                 sessions = self.agent_loop_manager.pop_metrics()
-            metrics.update(m.prefixed(sessions))
+            metrics.update(prefixed(sessions))
             metrics.update(found)
             self._sleep()
-        batch = s.in_order(batch)
+        batch = in_order(batch)
         parts = self._parts(batch)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
-            columns = s.read(batch)
-            per_row, found = s.advantages(batch, columns, self.estimator, self.options, self.agents)
-            s.write_advantages(batch, columns, per_row, parts)
+            columns = read_columns(batch)
+            per_row, found = compute_advantages(columns, self.estimator, self.options, self.agents)
+            write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
                 self.global_steps, dict(zip(batch.keys, per_row.tolist(), strict=True))
             )
         with marked_timer("update_actor", timing_raw, color="red"):
             self.pools.each(parts, lambda name: self._update(name, parts[name], columns, batch))
-        metrics.update(m.of_agents(batch, columns, per_row, found))
-        metrics.update(m.of_policies(parts, list(self.trained)))
+        metrics.update(agent_metrics(columns, per_row, found))
+        metrics.update(policy_metrics(parts, list(self.trained)))
         return self._whole(batch, parts)
 
-    def _parts(self, batch: KVBatchMeta) -> dict[str, s.PolicyRows]:
-        rows = r.by_policy(batch.tags, list(self.mas.policies))
+    def _parts(self, batch: Rows) -> dict[str, PolicyRows]:
+        rows = by_policy(batch.tags, list(self.mas.policies))
         parts = {}
         for name in self.trained:
-            kept = [i for i in rows[name] if batch.tags[i].get(fields.TRAINABLE, True)]
+            kept = [i for i in rows[name] if batch.tags[i][TRAINABLE]]
             if kept:
-                parts[name] = s.PolicyRows(r.select(batch, kept))
+                parts[name] = PolicyRows(data_plane.select(batch, kept))
             else:
                 logger.info("step %d: policy %s has no rows; no update", self.global_steps, name)
         return parts
 
-    def _prepare(self, name: str, part: s.PolicyRows) -> None:
+    def _prepare(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
         policy.global_steps = self.global_steps
         with _seconds(part.metrics, "timing/old_log_prob"):
             part.batch = policy.prepare(part.batch, part.metrics)
             part.batch = policy.correct_rollout(part.batch, part.metrics)
 
-    def _update(self, name: str, part: s.PolicyRows, columns: s.Columns, batch: KVBatchMeta) -> None:
+    def _update(self, name: str, part: PolicyRows, columns: Columns, batch: Rows) -> None:
         policy = self.trained[name]
         counted, rows = part.real, part.batch
         with _seconds(part.metrics, "timing/update"):
@@ -240,64 +263,76 @@ class MasTrainer(PPOTrainerSync):
                 rows = self._without_zero_advantage(policy, part, columns, batch)
             policy.update(rows, part.metrics, counted=counted)
 
-    def _without_zero_advantage(
-        self, policy: PolicyTrainer, part: s.PolicyRows, columns: s.Columns, batch: KVBatchMeta
-    ) -> KVBatchMeta:
+    def _without_zero_advantage(self, policy: PolicyTrainer, part: PolicyRows, columns: Columns, batch: Rows) -> Rows:
         assert policy.plan is not None
-        kept = s.without_zero_advantage(part, policy.plan.updates, policy.plan.multiple)
+        kept = without_zero_advantage(part, policy.plan.updates, policy.plan.multiple)
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
         if len(kept) == len(part.batch):
             return part.batch
         tokens = dict(zip(batch.keys, columns.tokens.tolist(), strict=True))
         mode = policy.config.actor_rollout_ref.actor.loss_agg_mode
-        scale = s.scale_for_skipped(part, kept, tokens, mode)
-        rows = r.select(part.batch, kept)
+        scale = scale_for_skipped(part, kept, tokens, mode)
+        rows = data_plane.select(part.batch, kept)
         masks = dict(zip(batch.keys, columns.masks, strict=True))
-        rows = s.put(rows, s.nested(part.advantages[kept] * scale, [masks.get(k, s.NOTHING) for k in rows.keys]))
+        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NOTHING) for key in rows.keys])
+        rows = data_plane.write(rows, new)
         return policy._balance_batch(rows, {})
 
-    def _whole(self, batch: KVBatchMeta, parts: Mapping[str, s.PolicyRows]) -> KVBatchMeta:
+    def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
         """All rows, padding included: what verl's metrics read and what is cleared at the end of the step."""
         placed = {key for part in parts.values() for key in part.batch.keys}
-        rest = r.select(batch, [i for i, key in enumerate(batch.keys) if key not in placed])
-        whole = r.join([*(part.batch for part in parts.values()), rest])
+        rest = data_plane.select(batch, [i for i, key in enumerate(batch.keys) if key not in placed])
+        whole = data_plane.join([*(part.batch for part in parts.values()), rest])
         for tag in whole.tags:
-            for version in ("min_global_steps", "max_global_steps"):
+            for version in (MIN_GLOBAL_STEPS, MAX_GLOBAL_STEPS):
                 # An engine that never gets weights has no version.
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
 
     # -- what is logged -------------------------------------------------------------------------------------
 
-    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, global_steps: int, epoch: int):
+    def _compute_metrics(self, batch: Rows, metrics: dict, timing_raw: dict, global_steps: int, epoch: int):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
-        logger.info("%s", m.line(global_steps, metrics, timing_raw, list(self.trained)))
+        logger.info("%s", step_line(global_steps, metrics, timing_raw, list(self.trained)))
 
-    def read_text(self, tag: Mapping[str, Any], ids: Any) -> str:
-        """Tokens of a row, in the language of its policy."""
-        return self.members[tag[fields.POLICY]].tokenizer.decode(ids, skip_special_tokens=True)
+    def read_text(self, policy: str, ids: Any) -> str:
+        """Tokens in the language of a policy."""
+        return self.members[policy].tokenizer.decode(ids, skip_special_tokens=True)
 
-    def _log_rollout_data(self, batch: KVBatchMeta, timing_raw: dict, rollout_data_dir: str) -> None:
+    def _log_rollout_data(self, batch: Rows, timing_raw: dict, rollout_data_dir: str) -> None:
         """verl's dump, with every row's agent and policy."""
         with marked_timer("dump_rollout_generations", timing_raw, color="green"):
-            rows = s.in_order(r.select(batch, [i for i, tag in enumerate(batch.tags) if not r.is_padding(tag)]))
-            wanted = ["prompts", "responses", fields.SCORES]
-            data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition_id, select_fields=wanted)
+            rows = in_order(data_plane.select(batch, [i for i, tag in enumerate(batch.tags) if not is_padding(tag)]))
+            wanted = [PROMPTS, RESPONSES, SCORES]
+            data = data_plane.read(rows, wanted)
             prompts, replies, scores = (data[name].unbind() for name in wanted)
+            policies = [tag[POLICY] for tag in rows.tags]
             self._dump_generations(
-                inputs=[self.read_text(tag, ids) for tag, ids in zip(rows.tags, prompts, strict=True)],
-                outputs=[self.read_text(tag, ids) for tag, ids in zip(rows.tags, replies, strict=True)],
+                inputs=[self.read_text(policy, ids) for policy, ids in zip(policies, prompts, strict=True)],
+                outputs=[self.read_text(policy, ids) for policy, ids in zip(policies, replies, strict=True)],
                 gts=[None] * len(rows),
                 scores=[float(score.sum()) for score in scores],
                 reward_extra_infos_dict={
-                    "uid": rows.keys,
-                    **{name: [tag[name] for tag in rows.tags] for name in (fields.AGENT, fields.POLICY, fields.TURN)},
+                    UID: rows.keys,
+                    **{name: [tag[name] for tag in rows.tags] for name in (AGENT, POLICY, TURN)},
                 },
                 dump_path=rollout_data_dir,
             )
 
     def _validate(self) -> dict[str, float]:
-        return Validation(self).run()
+        host = ValidationHost(
+            step=self.global_steps,
+            batches=self.val_dataloader,
+            sessions_per_task=self.config.actor_rollout_ref.rollout.val_kwargs.n,
+            dump_folder=self.config.trainer.get("validation_data_dir", None),
+            rollout=self.agent_loop_manager,
+            replay_buffer=self.replay_buffer,
+            read_text=self.read_text,
+            log=self._maybe_log_val_generations,
+            dump=self._dump_generations,
+            average=self._val_metrics_update,
+        )
+        return Validation(host).run()
 
     # -- profiling ------------------------------------------------------------------------------------------
 

@@ -3,29 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import transfer_queue as tq
-from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
-from verl_mas import row as fields
-from verl_mas.trainer import batching as r
-from verl_mas.trainer import metrics as m
-from verl_mas.trainer import step as s
+from verl_mas import data_plane
+from verl_mas.data_plane import Rows
+from verl_mas.row import (
+    DATA_SOURCE,
+    EXTRA_FIELDS,
+    GLOBAL_STEPS,
+    GROUND_TRUTH,
+    NUM_TURNS,
+    PROMPTS,
+    RAW_PROMPT,
+    RESPONSES,
+    REWARD_EXTRA_INFO,
+    REWARD_MODEL,
+    UID,
+    VERDICTS,
+    RowTags,
+    session_key,
+)
+from verl_mas.trainer.metrics import agent_metrics, prefixed
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
+from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
+from verl_mas.workflow.outcome import Judgement
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.trainer import MasTrainer
+    # The agent-loop worker imports verl's trainers, and with them this module, before it is a module itself.
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-PARTITION = "val"
+    from verl_mas.rollout.manager import MasAgentLoopManager
+
+
+@dataclass(frozen=True)
+class ValidationHost:
+    """What validation needs of the trainer."""
+
+    step: int
+    batches: Iterable[dict[str, Any]]  # verl's validation data
+    sessions_per_task: int
+    dump_folder: str | None
+    rollout: MasAgentLoopManager
+    replay_buffer: ReplayBuffer
+    read_text: Callable[[str, Any], str]  # of a policy, and tokens of it
+    # verl's own: a table of samples, a file of them, and their averages per data source.
+    log: Callable[..., None]
+    dump: Callable[..., None]
+    average: Callable[..., dict[str, float]]
 
 
 @dataclass
-class Session:
+class ScoredSession:
     """One finished session, with its acts in order."""
 
     uid: str
@@ -35,6 +68,7 @@ class Session:
     turns: int
     score: float
     info: Mapping[str, Any]
+    verdicts: Mapping[str, Sequence[Judgement]] = field(default_factory=dict)
     acts: list[tuple[str, str, str]] = field(default_factory=list)  # agent, prompt, reply
 
     @property
@@ -55,89 +89,85 @@ class Session:
 class Validation:
     """One pass over the validation data, with verl's dataloader, queue and rollout."""
 
-    def __init__(self, trainer: MasTrainer):
-        self.trainer = trainer
-        self.sessions: list[Session] = []
+    def __init__(self, host: ValidationHost):
+        self.host = host
+        self.sessions: list[ScoredSession] = []
         self.expected: dict[tuple[str, str], int] = {}
-        self.behaviour: list[tuple[KVBatchMeta, s.Columns]] = []
+        self.columns: list[Columns] = []
 
     def run(self) -> dict[str, float]:
-        for number, batch in enumerate(self.trainer.val_dataloader):
+        for number, batch in enumerate(self.host.batches):
             self._collect(self._roll_out(batch, number))
         self._show()
-        return self._scores() | self._passes() | self._ways() | confusion(self.sessions)
+        return self._scores() | self._passes() | self._behaviour() | confusion(self.sessions)
 
-    def _roll_out(self, batch: dict[str, Any], number: int) -> KVBatchMeta:
-        trainer, size = self.trainer, len(batch["raw_prompt"])
-        batch[fields.UID] = np.array([f"val{trainer.global_steps}-{number}-{i}" for i in range(size)], dtype=object)
-        sources = batch.get("data_source", ["unknown"] * size)
-        count = trainer.config.actor_rollout_ref.rollout.val_kwargs.n
-        counts = batch.get("__rollout_n__", [count] * size)
-        for uid, source, n in zip(batch[fields.UID], sources, counts, strict=True):
-            self.expected[str(source), str(uid)] = int(n)
+    def _roll_out(self, batch: dict[str, Any], number: int) -> Rows:
+        host, size = self.host, len(batch[RAW_PROMPT])
+        uids = [f"val{host.step}-{number}-{i}" for i in range(size)]
+        batch[UID] = np.array(uids, dtype=object)
+        sources = batch.get(DATA_SOURCE, ["unknown"] * size)
+        counts = batch.get("__rollout_n__", [host.sessions_per_task] * size)
+        for uid, source, n in zip(uids, sources, counts, strict=True):
+            self.expected[str(source), uid] = int(n)
         prompts = tu.get_tensordict(batch)
-        tu.assign_non_tensor_data(prompts, "global_steps", trainer.global_steps)
+        tu.assign_non_tensor_data(prompts, GLOBAL_STEPS, host.step)
         tu.assign_non_tensor_data(prompts, "validate", True)
-        tag = {"is_prompt": True, "status": "pending", "global_steps": trainer.global_steps}
-        tq.kv_batch_put(keys=list(batch[fields.UID]), partition_id=PARTITION, tags=[dict(tag) for _ in range(size)])
-        trainer.agent_loop_manager.generate_sequences(prompts)
-        rows, _ = trainer.replay_buffer.sample(
-            global_steps=trainer.global_steps, partition_id=PARTITION, batch_size=size
-        )
+        data_plane.announce(uids, data_plane.VALIDATION, host.step)
+        host.rollout.generate_sequences(prompts)
+        rows, _ = host.replay_buffer.sample(global_steps=host.step, partition_id=data_plane.VALIDATION, batch_size=size)
         return rows
 
-    def _collect(self, rows: KVBatchMeta) -> None:
+    def _collect(self, rows: Rows) -> None:
         if not len(rows):
             return
-        rows = s.in_order(rows)
-        columns = s.read(rows)
-        self.behaviour.append((rows, columns))
+        rows = in_order(rows)
+        columns = read_columns(rows)
+        self.columns.append(columns)
         self.sessions += list(self._sessions(rows, columns))
-        tq.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
+        data_plane.clear(rows)
 
-    def _sessions(self, rows: KVBatchMeta, columns: s.Columns) -> Iterator[Session]:
-        wanted = ["prompts", "responses", "num_turns", "reward_model", "data_source", "extra_fields"]
-        data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition_id, select_fields=wanted)
+    def _sessions(self, rows: Rows, columns: Columns) -> Iterator[ScoredSession]:
+        wanted = [PROMPTS, RESPONSES, NUM_TURNS, REWARD_MODEL, DATA_SOURCE, EXTRA_FIELDS]
+        data = data_plane.read(rows, wanted)
         columns_there = set(data.keys())
         listed = {name: list(data[name]) if name in columns_there else [None] * len(rows) for name in wanted}
         by_session: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for i, key in enumerate(rows.keys):
-            uid, session, _ = s.split_key(key)
-            by_session[uid, session].append(i)
+        for i, key in enumerate(columns.keys):
+            by_session[key.uid, key.session].append(i)
         for (uid, number), acts in by_session.items():
             last = acts[-1]
-            extra = plain(listed["extra_fields"][last]) or {}
-            yield Session(
+            extra = plain(listed[EXTRA_FIELDS][last]) or {}
+            info = dict(extra.get(REWARD_EXTRA_INFO) or {})
+            yield ScoredSession(
                 uid=uid,
                 number=number,
-                source=str(plain(listed["data_source"][last]) or "unknown"),
-                truth=(plain(listed["reward_model"][last]) or {}).get("ground_truth"),
-                turns=int(plain(listed["num_turns"][last]) or 0),
-                score=float(columns.parts["team"][last]),
-                info=extra.get("reward_extra_info") or {},
-                acts=[self._act(rows.tags[i], listed["prompts"][i], listed["responses"][i]) for i in acts],
+                source=str(plain(listed[DATA_SOURCE][last]) or "unknown"),
+                truth=(plain(listed[REWARD_MODEL][last]) or {}).get(GROUND_TRUTH),
+                turns=int(plain(listed[NUM_TURNS][last]) or 0),
+                score=float(columns.tags[last].team_reward),
+                verdicts=info.pop(VERDICTS, {}),
+                info=info,
+                acts=[self._act(columns.tags[i], listed[PROMPTS][i], listed[RESPONSES][i]) for i in acts],
             )
 
-    def _act(self, tag: Mapping[str, Any], prompt: Any, reply: Any) -> tuple[str, str, str]:
-        return tag[fields.AGENT], self.trainer.read_text(tag, prompt), self.trainer.read_text(tag, reply)
+    def _act(self, tags: RowTags, prompt: Any, reply: Any) -> tuple[str, str, str]:
+        return tags.agent, self.host.read_text(tags.policy, prompt), self.host.read_text(tags.policy, reply)
 
     # -- what is logged -------------------------------------------------------------------------------------
 
     def _show(self) -> None:
         """Whole sessions, not last acts, in verl's tables and files."""
-        trainer = self.trainer
         scores = [session.value for session in self.sessions]
         inputs, outputs = [x.prompt for x in self.sessions], [x.text for x in self.sessions]
-        trainer._maybe_log_val_generations(inputs=inputs, outputs=outputs, scores=scores)
-        folder = trainer.config.trainer.get("validation_data_dir", None)
-        if folder:
-            trainer._dump_generations(
+        self.host.log(inputs=inputs, outputs=outputs, scores=scores)
+        if self.host.dump_folder:
+            self.host.dump(
                 inputs=inputs,
                 outputs=outputs,
                 gts=[x.truth for x in self.sessions],
                 scores=scores,
-                reward_extra_infos_dict=self._infos() | {"uid": [f"{x.uid}_{x.number}" for x in self.sessions]},
-                dump_path=folder,
+                reward_extra_infos_dict=self._infos() | {UID: [session_key(x.uid, x.number) for x in self.sessions]},
+                dump_path=self.host.dump_folder,
             )
 
     def _infos(self) -> dict[str, list[Any]]:
@@ -148,7 +178,7 @@ class Validation:
         return {"reward": [session.score for session in self.sessions], **plain_ones}
 
     def _scores(self) -> dict[str, float]:
-        return self.trainer._val_metrics_update(
+        return self.host.average(
             [session.source for session in self.sessions],
             [session.uid for session in self.sessions],
             self._infos(),
@@ -170,25 +200,18 @@ class Validation:
             f"val-core/{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()
         }
 
-    def _ways(self) -> dict[str, float]:
-        if not self.behaviour:
+    def _behaviour(self) -> dict[str, float]:
+        if not self.columns:
             return {}
-        rows = r.join([rows for rows, _ in self.behaviour])
-        columns = s.stack([columns for _, columns in self.behaviour])
-        found = m.of_agents(rows, columns)
-        found |= m.prefixed(self.trainer.agent_loop_manager.pop_metrics(validate=True))
+        found = agent_metrics(stack_columns(self.columns)) | prefixed(self.host.rollout.pop_metrics(validate=True))
         return {f"val-aux/{key}": value for key, value in found.items()}
 
 
-def confusion(sessions: Sequence[Session]) -> dict[str, float]:
-    """How verdicts on proposals compare with the truth.
-
-    A workflow declares them in `Outcome.info["verdicts"]`: by agent, a pair for each verdict. What it said is True
-    for "this is right", False for "it is wrong", None where it could not be read; what is true is True or False.
-    """
+def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
+    """How verdicts on proposals (`Outcome.verdicts`) compare with the truth."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for session in sessions:
-        for agent, verdicts in (session.info.get("verdicts") or {}).items():
+        for agent, verdicts in session.verdicts.items():
             for said, right in verdicts:
                 word = {True: "accepts", False: "rejects", None: "malformed"}[said]
                 counts[agent][f"{word}_right" if right else f"{word}_wrong"] += 1

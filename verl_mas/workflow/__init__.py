@@ -1,7 +1,7 @@
 """What people write against: plain async Python that says who acts when."""
 
 from verl_mas.workflow.base import Workflow, resolve, workflow
-from verl_mas.workflow.client import Generation, LLMClient, Message, Request
+from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
 from verl_mas.workflow.members import instances, members_of, nested
 from verl_mas.workflow.outcome import Outcome
@@ -16,6 +16,7 @@ __all__ = [
     "Choice",
     "CodeBlock",
     "Codec",
+    "Continuation",
     "Conversation",
     "Generation",
     "JsonBlock",

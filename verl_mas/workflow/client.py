@@ -24,12 +24,22 @@ class Generation:
     log_probs: Sequence[float] | None = None
     sampled: int = 0
     temperature: float | None = None
-    # Whatever the serving side wants back when it makes the row; opaque here.
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_tokens(self) -> bool:
         return len(self.response_ids) > 0
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Where a conversation is: the tokens so far, how many of its messages are in them, and its open row.
+
+    `row` None: the next act starts a row, and what came before is its prompt.
+    """
+
+    generation: Generation
+    known: int
+    row: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +59,8 @@ class Request:
     truncation: str = "error"
     # How many messages at the front are the system prompt and the task itself, which truncation leaves alone.
     opening: int = 0
-    # A conversation goes on from these tokens; `known` messages are already in them.
-    continues: Generation | None = None
-    known: int = 0
-    # False: what came before is prompt, not part of this row.
-    same_row: bool = False
+    # Where the conversation is that this act continues.
+    continues: Continuation | None = None
     # The dataset row, for tools and reward functions that need it.
     fields: Mapping[str, Any] = field(default_factory=dict)
 

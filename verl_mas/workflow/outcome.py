@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_mas.errors import WorkflowError
+from verl_mas.row import VERDICTS
 from verl_mas.workflow.reply import Reply
+
+# What was said of a proposal (True: it is right, False: it is wrong, None: unreadable), and whether it is right.
+Judgement = tuple[bool | None, bool]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`reward` None leaves the scoring of `answer` to verl's reward function, unless acts have rewards of their own.
 
-    `score_answer` asks for verl's score as well as theirs. `info` goes to the metrics.
+    `score_answer` asks for verl's score as well as theirs. `info` goes to the metrics. `verdicts`, by agent, are
+    compared with the truth in validation.
     """
 
     answer: Reply | str | None = None
     reward: float | None = None
     score_answer: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    verdicts: Mapping[str, Sequence[Judgement]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if VERDICTS in self.info:
+            raise WorkflowError(
+                f"Outcome(info={{{VERDICTS!r}: ...}})",
+                rule="verdicts have a field of their own; info has numbers and texts for the metrics",
+                fix="return Outcome(verdicts={agent: [(said, right), ...]})",
+            )
 
     @property
     def text(self) -> str | None:

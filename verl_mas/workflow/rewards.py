@@ -4,17 +4,43 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from verl_mas.config.schema import RewardSpec
+from verl_mas.row import RowKey
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.members import Member
+from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.task import Task
 
 
 @dataclass(frozen=True)
-class RowReward:
-    """What one act of a session earned: the team's reward, its own, and its penalty (0 or more)."""
+class Score:
+    """What verl's reward function gave for a session's answer."""
+
+    reward: float
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
+    """Whether verl's reward function is to score the answer."""
+    if outcome is None or outcome.reward is not None:
+        return False
+    own = any(reply.reward is not None or reply.team_reward is not None for reply in replies)
+    return outcome.score_answer or not own
+
+
+def team_reward(outcome: Outcome | None, score: Score | None) -> float:
+    if outcome is not None and outcome.reward is not None:
+        return outcome.reward
+    return score.reward if score else 0.0
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What the acts of one row earned by themselves: the team's reward, their own, and their penalty (0 or more)."""
 
     agent: str
     team: float = 0.0
@@ -22,28 +48,42 @@ class RowReward:
     penalty: float = 0.0
 
 
-def row_scores(acts: Sequence[RowReward], spec: RewardSpec) -> list[float]:
-    """The score of each act of one session. A penalty that lands on several rows is the sum of their penalties."""
+@dataclass(frozen=True)
+class RowReward:
+    """`score`: the weighted team and local rewards less `penalty`, which is every penalty that landed on this row."""
+
+    team: float
+    local: float
+    penalty: float
+    score: float
+
+
+def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
+    """Of each row of one session. A penalty that lands on several rows is the sum of their penalties."""
     landed: dict[object, float] = defaultdict(float)
-    scope = [_scope(number, act, spec.penalty_on) for number, act in enumerate(acts)]
+    scope = [_scope(number, earned, spec.penalty_on) for number, earned in enumerate(rows)]
     if spec.penalty_on != "none":
-        for where, act in zip(scope, acts, strict=True):
-            landed[where] += act.penalty
-    team, local = spec.team or 0.0, spec.local or 0.0
-    return [team * act.team + local * act.local - landed[where] for where, act in zip(scope, acts, strict=True)]
+        for where, earned in zip(scope, rows, strict=True):
+            landed[where] += earned.penalty
+    return [_reward(earned, landed[where], spec) for where, earned in zip(scope, rows, strict=True)]
 
 
-def _scope(number: int, act: RowReward, penalty_on: str | None) -> object:
-    return {"act": number, "agent": act.agent}.get(penalty_on or "", "session")
+def _scope(number: int, earned: Earned, penalty_on: str | None) -> object:
+    return {"act": number, "agent": earned.agent}.get(penalty_on or "", "session")
+
+
+def _reward(earned: Earned, penalty: float, spec: RewardSpec) -> RowReward:
+    score = (spec.team or 0.0) * earned.team + (spec.local or 0.0) * earned.local - penalty
+    return RowReward(earned.team, earned.local, penalty, score)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One act, or the acts of one conversation. `score` is the weighted parts less every penalty that landed here."""
+    """One act, or the acts of one conversation. `key` None: they have no tokens (remote, empty) to train on."""
 
     replies: Sequence[Reply]
     reward: RowReward
-    score: float
+    key: RowKey | None
 
     @property
     def first(self) -> Reply:
@@ -60,26 +100,30 @@ class Row:
 
 
 def rows_of(
-    replies: Iterable[Reply], team_reward: float, members: Mapping[str, Member], weights: RewardSpec
+    task: Task, replies: Iterable[Reply], team_reward: float, members: Mapping[str, Member], weights: RewardSpec
 ) -> list[Row]:
     """The session's rows, in the order in which they began."""
     by_row: dict[int, list[Reply]] = {}
     for reply in replies:
         by_row.setdefault(reply.row, []).append(reply)
-    rewards = [_earned(acts, team_reward, members) for acts in by_row.values()]
-    scores = row_scores(rewards, weights)
-    return [Row(*row) for row in zip(by_row.values(), rewards, scores, strict=True)]
+    rewards = row_rewards([_earned(acts, team_reward, members) for acts in by_row.values()], weights)
+    rows, stored = [], 0
+    for acts, reward in zip(by_row.values(), rewards, strict=True):
+        has_tokens = acts[-1].generation.has_tokens
+        rows.append(Row(acts, reward, RowKey(task.uid, task.session, stored) if has_tokens else None))
+        stored += has_tokens
+    return rows
 
 
 def candidate_score(reply: Reply, members: Mapping[str, Member], weights: RewardSpec) -> float:
     """What a candidate is worth before the session has ended."""
-    return row_scores([_earned([reply], 0.0, members)], weights)[0]
+    return row_rewards([_earned([reply], 0.0, members)], weights)[0].score
 
 
-def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> RowReward:
+def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> Earned:
     own = [reply.team_reward for reply in acts if reply.team_reward is not None]
     penalty = members[acts[0].agent].spec.format_penalty
-    return RowReward(
+    return Earned(
         agent=acts[0].agent,
         team=own[-1] if own else team_reward,
         local=sum(reply.reward or 0.0 for reply in acts),

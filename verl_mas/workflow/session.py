@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
-from verl_mas.workflow.client import Generation, LLMClient, Message, Request
+from verl_mas.row import VERDICTS
+from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.rewards import Row, candidate_score, rows_of
+from verl_mas.workflow.rewards import Row, Score, candidate_score, needs_score, rows_of, team_reward
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
@@ -37,12 +38,6 @@ class SessionConfig:
     branch: BranchSpec = field(default_factory=BranchSpec)
     reward: RewardSpec = field(default_factory=RewardSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
-
-
-@dataclass(frozen=True)
-class Score:
-    reward: float
-    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Session:
@@ -69,15 +64,14 @@ class Session:
         sampling: Mapping[str, Any],
         *,
         n: int = 1,
-        row: int | None = None,
-        continues: Generation | None = None,
-        known: int = 0,
+        continues: Continuation | None = None,
     ) -> list[Reply]:
-        """`n` replies to one prompt, recorded. `row` is the conversation's open row, if it has one."""
+        """`n` replies to one prompt, recorded."""
         await self._admit(n)
         turn = self._turns[member.name]
         self._turns[member.name] += 1
-        request = self._request(member, turn, messages, sampling, continues, known, same_row=row is not None)
+        request = self._request(member, turn, messages, sampling, continues)
+        row = continues.row if continues else None
         started = time.time()
         with failures(agent=member.name, turn=turn):
             generations = await self._generate(member, request, n)
@@ -120,37 +114,33 @@ class Session:
             reply.committed = reply is chosen
         return chosen
 
-    @property
-    def candidates(self) -> int:
-        """How many candidates a branch has where the workflow does not say."""
+    def candidates(self, k: int | None) -> int:
+        """How many candidates a branch has where the workflow asks for `k`."""
         spec = self.setting.branch
-        return spec.validation_k if self.task.validate else spec.k
-
-    @property
-    def needs_score(self) -> bool:
-        """Whether verl's reward function is to score the answer."""
-        outcome = self.outcome
-        if outcome is None or outcome.reward is not None:
-            return False
-        own = any(reply.reward is not None or reply.team_reward is not None for reply in self.replies)
-        return outcome.score_answer or not own
+        if self.task.validate:
+            return spec.validation_k
+        return spec.k if k is None else k
 
     @property
     def team_reward(self) -> float:
-        if self.outcome is not None and self.outcome.reward is not None:
-            return self.outcome.reward
-        return self.score.reward if self.score else 0.0
+        return team_reward(self.outcome, self.score)
 
     @property
     def info(self) -> dict[str, Any]:
         return {**(self.score.info if self.score else {}), **(self.outcome.info if self.outcome else {})}
 
     @property
+    def reported(self) -> dict[str, Any]:
+        """What rows and records carry of the outcome: `info`, with the verdicts."""
+        verdicts = self.outcome.verdicts if self.outcome else {}
+        return {**self.info, VERDICTS: verdicts} if verdicts else self.info
+
+    @property
     def answer(self) -> str | None:
         return self.outcome.text if self.outcome else None
 
     def rows(self) -> list[Row]:
-        return rows_of(self.replies, self.team_reward, self.setting.members, self.setting.reward)
+        return rows_of(self.task, self.replies, self.team_reward, self.setting.members, self.setting.reward)
 
     async def close(self) -> None:
         """End every act that is still out: nobody waits for it any more."""
@@ -176,10 +166,7 @@ class Session:
         turn: int,
         messages: Sequence[Message],
         sampling: Mapping[str, Any],
-        continues: Generation | None,
-        known: int,
-        *,
-        same_row: bool,
+        continues: Continuation | None,
     ) -> Request:
         task, spec = self.task, member.spec
         wishes = member.sampling(task, sampling)
@@ -199,8 +186,6 @@ class Session:
             truncation=spec.truncation,
             opening=task.opening(messages),
             continues=continues,
-            known=known,
-            same_row=same_row,
             fields=task.fields,
         )
 
@@ -263,7 +248,7 @@ async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -
                     rule="a workflow ends with an Outcome",
                     fix="return Outcome(answer=reply) or Outcome(reward=...)",
                 )
-            if score is not None and session.needs_score:
+            if score is not None and needs_score(session.outcome, session.replies):
                 session.score = await asyncio.wait_for(score(session), limit)
     finally:
         await session.close()

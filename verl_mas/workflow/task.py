@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_mas.row import session_key
 from verl_mas.workflow.client import Message
 
 
@@ -50,7 +51,8 @@ class Task:
 
     @property
     def key(self) -> str:
-        return f"{self.uid}_{self.session}"
+        """The session's name, as it begins the keys of its rows."""
+        return session_key(self.uid, self.session)
 
 
 def text_of(message: Message) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
-from verl_mas.workflow.client import Generation, Message
+from verl_mas.workflow.client import Continuation, Message
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.reply import Reply
 
@@ -67,16 +68,12 @@ class Agent:
 
     async def branch(self, messages: Prompt, k: int | None = None, **sampling: Any) -> list[Reply]:
         """K candidates from one prompt. In validation there are `mas.branch.validation_k`, whatever `k` says."""
-        count = self._count(k)
+        count = self._session.candidates(k)
         return await self._session.act(self._member, self._opening(messages), sampling, n=count)
 
     def conversation(self, messages: Prompt = ()) -> Conversation:
         """A conversation of this agent's own; `messages` come before its first act."""
-        return Conversation(self, self._opening(messages))
-
-    def _count(self, k: int | None) -> int:
-        validate = self._session.task.validate
-        return self._session.candidates if k is None or validate else k
+        return Conversation(self._session, self._member, self._opening(messages))
 
     def _opening(self, messages: Prompt) -> list[Message]:
         """With the system prompt of the config, which replaces the workflow's."""
@@ -94,37 +91,31 @@ class Conversation:
     A branch ends the row: the tokens before it become the prompt of each candidate, and of the row after it.
     """
 
-    def __init__(self, agent: Agent, messages: list[Message]):
-        self._agent, self.messages = agent, messages
-        self._last: Generation | None = None
-        self._known = 0
-        self._row: int | None = None
+    def __init__(self, session: Session, member: Member, messages: list[Message]):
+        self._session, self._member, self.messages = session, member, messages
+        self._at: Continuation | None = None
 
     async def act(self, messages: Prompt = (), **sampling: Any) -> Reply:
         """Say `messages`, hear the reply."""
-        reply = (await self._say(messages, sampling, n=1, row=self._row))[0]
-        self._go_on(reply, row=reply.row)
+        said = [*self.messages, *as_messages(messages)]
+        reply = (await self._session.act(self._member, said, sampling, continues=self._at))[0]
+        self._continue_from(reply, row=reply.row)
         return reply
 
     async def branch(self, messages: Prompt = (), k: int | None = None, **sampling: Any) -> list[Reply]:
         """K candidates for the next turn; `commit` one before the conversation goes on."""
-        return await self._say(messages, sampling, n=self._agent._count(k), row=None)
+        said = [*self.messages, *as_messages(messages)]
+        at = self._at and replace(self._at, row=None)
+        return await self._session.act(self._member, said, sampling, n=self._session.candidates(k), continues=at)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        chosen = self._agent._session.commit(replies)
-        self._go_on(chosen, row=None)
+        chosen = self._session.commit(replies)
+        self._continue_from(chosen, row=None)
         return chosen
 
-    async def _say(self, messages: Prompt, sampling: dict[str, Any], *, n: int, row: int | None) -> list[Reply]:
-        said = [*self.messages, *as_messages(messages)]
-        return await self._agent._session.act(
-            self._agent._member, said, sampling, n=n, row=row, continues=self._last, known=self._known
-        )
-
-    def _go_on(self, reply: Reply, row: int | None) -> None:
+    def _continue_from(self, reply: Reply, row: int | None) -> None:
         self.messages = [*reply.messages, reply.message]
-        self._known = len(self.messages)
-        self._last, self._row = reply.generation, row
+        self._at = Continuation(reply.generation, known=len(self.messages), row=row)
 
 
 def as_messages(prompt: Prompt) -> list[Message]:

@@ -9,6 +9,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
+from verl_mas.workflow.outcome import Judgement
 from verl_mas.workflow.task import with_instruction
 
 # Not a grader: verl's reward function scores the answer, after the session.
@@ -70,7 +71,7 @@ class SolverVerifier(Workflow):
         grades = await _graded(grader, truth, solution)
         reviews = 0
         # What each review said of a proposal, and whether it was right; a review that cannot be read says nothing.
-        verdicts: list[tuple[bool | None, bool]] = []
+        verdicts: list[Judgement] = []
         while reviews + 1 < self.max_rounds:
             review = await team.verifier.act(judge(task, solution))
             reviews += 1
@@ -92,11 +93,10 @@ class SolverVerifier(Workflow):
             "reviews": reviews,
             "acc": correct,
             "unchecked": sum(grade is None for grade in grades) / len(grades),
-            "verdicts": {"verifier": verdicts},
         }
         if verdicts:
             info["right_verdicts"] = sum(said is right for said, right in verdicts) / len(verdicts)
-        return Outcome(answer=solution, reward=correct, info=info)
+        return Outcome(answer=solution, reward=correct, info=info, verdicts={"verifier": verdicts})
 
 
 async def _graded(grader: Grader | None, truth: Any, solution: Reply) -> list[float | None]:

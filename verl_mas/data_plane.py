@@ -1,0 +1,96 @@
+"""All traffic with TransferQueue. Another data plane for verl's rows is another module with these names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import transfer_queue as tq
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow
+
+# verl's partitions.
+TRAIN, VALIDATION = "train", "val"
+
+
+class Rows(Protocol):
+    """Rows by key and tags; their tensors stay where they are. verl passes TransferQueue's KVBatchMeta around."""
+
+    keys: list[str]
+    tags: list[dict[str, Any]]
+    partition_id: str
+    fields: list[str] | None
+    extra_info: dict[str, Any]
+
+    def __len__(self) -> int: ...
+
+    def reorder(self, indexes: list[int]) -> None: ...
+
+
+# -- rows by key and tags: nothing moves --------------------------------------------------------------------
+
+
+def select(rows: Rows, places: Sequence[int]) -> Rows:
+    """Some of the rows."""
+    return tq.KVBatchMeta(
+        partition_id=rows.partition_id,
+        keys=[rows.keys[i] for i in places],
+        tags=[rows.tags[i] for i in places],
+        fields=rows.fields,
+        extra_info=dict(rows.extra_info or {}),
+    )
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """All rows of all parts, in order."""
+    return tq.KVBatchMeta(
+        partition_id=parts[0].partition_id,
+        keys=[key for part in parts for key in part.keys],
+        tags=[tag for part in parts for tag in part.tags],
+    )
+
+
+# -- what the trainer moves ---------------------------------------------------------------------------------
+
+
+def read(rows: Rows, fields: Sequence[str]) -> TensorDict:
+    return tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition_id, select_fields=list(fields))
+
+
+def write(rows: Rows, fields: Mapping[str, Tensor]) -> Rows:
+    """Only the returned rows know that they have these fields."""
+    written = tq.kv_batch_put(
+        keys=rows.keys, partition_id=rows.partition_id, fields=TensorDict(dict(fields), batch_size=len(rows))
+    )
+    written.extra_info, written.tags = rows.extra_info, rows.tags
+    return written
+
+
+def clear(rows: Rows) -> None:
+    tq.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
+
+
+def announce(uids: Sequence[str], partition: str, step: int) -> None:
+    """Tasks that the rollout is about to get: the replay buffer waits for them."""
+    tag = {IS_PROMPT: True, STATUS: PENDING, GLOBAL_STEPS: step}
+    tq.kv_batch_put(keys=list(uids), partition_id=partition, tags=[dict(tag) for _ in uids])
+
+
+# -- what the rollout moves ---------------------------------------------------------------------------------
+
+
+async def set_status(uid: str, partition: str, status: str) -> None:
+    """Of a task."""
+    await tq.async_kv_put(key=uid, partition_id=partition, tag={STATUS: status})
+
+
+async def put(rows: Sequence[StoredRow], partition: str) -> None:
+    await tq.async_kv_batch_put(
+        keys=[str(row.key) for row in rows],
+        fields=list_of_dict_to_tensordict([dict(row.fields) for row in rows]),
+        tags=[row.tags.as_dict() for row in rows],
+        partition_id=partition,
+    )
