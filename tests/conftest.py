@@ -121,3 +121,20 @@ def two(make):
         return make(**{**team, **settings})
 
     return two
+
+
+@pytest.fixture(scope="session")
+def tags():
+    """A row's tags, of which a test names those that it is about."""
+    from verl_mas.row import RowTags
+
+    def make(agent: str = "a", **named) -> RowTags:
+        of_no_interest = {
+            **{"prompt_len": 10, "response_len": 4, "global_steps": 1, "min_global_steps": 0, "max_global_steps": 0},
+            **{"policy": "main", "agent": agent, "role": agent, "turn": 0, "branch": 0, "session": 0},
+            **{"trainable": True, "committed": True, "malformed": False, "temperature": 1.0, "observation": 0},
+            **{"team_reward": 0.0, "local_reward": 0.0, "penalty": 0.0},
+        }
+        return RowTags(**{**of_no_interest, **named})
+
+    return make

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import transfer_queue as tq
 from tensordict import TensorDict
 from torch import Tensor
+from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow
@@ -35,7 +36,7 @@ class Rows(Protocol):
 
 def select(rows: Rows, places: Sequence[int]) -> Rows:
     """Some of the rows."""
-    return tq.KVBatchMeta(
+    return KVBatchMeta(
         partition_id=rows.partition_id,
         keys=[rows.keys[i] for i in places],
         tags=[rows.tags[i] for i in places],
@@ -46,7 +47,7 @@ def select(rows: Rows, places: Sequence[int]) -> Rows:
 
 def join(parts: Sequence[Rows]) -> Rows:
     """All rows of all parts, in order."""
-    return tq.KVBatchMeta(
+    return KVBatchMeta(
         partition_id=parts[0].partition_id,
         keys=[key for part in parts for key in part.keys],
         tags=[tag for part in parts for tag in part.tags],

@@ -7,6 +7,7 @@ import pytest
 from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, EngineLost, FaultKind
 from verl_mas.rollout.truncation import fit
+from verl_mas.rollout.verl_client import output_of
 from verl_mas.workflow import Outcome, Request, Task, Workflow
 
 Q = [{"role": "user", "content": "q"}]
@@ -69,7 +70,7 @@ def test_a_conversation_never_tokenises_again_what_was_sampled(policy, play, tok
     assert [bool(p) for p in data.log_probs] == [bool(m) for m in data.response_mask]
     assert [len(call["prompt_ids"]) for call in server.calls] == sorted(len(c["prompt_ids"]) for c in server.calls)
     assert server.calls[1]["prompt_ids"][: len(server.calls[0]["prompt_ids"])] == server.calls[0]["prompt_ids"]
-    output = data.extra["output"]
+    output = output_of(data)
     assert (output.num_turns, output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
         6,
         0,

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
+from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectorySpec
 from verl_mas.errors import ConfigError, DataError, EngineLost
 from verl_mas.rollout import worker as module
-from verl_mas.rollout.trajectories import TrajectoryWriter, read, write_advantages
+from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.trajectories import TrajectoryWriter, read_sessions, write_advantages
 from verl_mas.workflow import Outcome, Tag, Workflow, members_of
 from verl_mas.workflow.session import SessionConfig
 
@@ -71,7 +73,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         client, server = policy(answer, n=n)
         OmegaConf.update(client.config, "actor_rollout_ref.rollout.val_kwargs.n", n)
         queue = Queue()
-        monkeypatch.setattr(module, "tq", queue)
+        monkeypatch.setattr(data_plane, "tq", queue)
         monkeypatch.setattr(module, "resolve", lambda spec: workflow())
         worker = object.__new__(module.MasAgentLoopWorker)
         faults = faults or FaultSpec(retries=0)
@@ -81,7 +83,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.setting = SessionConfig(
             members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
-        worker.counts = {False: defaultdict(float), True: defaultdict(float)}
+        worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "w")
         worker.broken, worker.distillation_enabled = None, False
 
@@ -145,12 +147,12 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     it = make(Solve)
     it.run()
     assert sorted(it.queue.rows) == ["u_0_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
-    counts = it.call(it.worker.pop_metrics(False))
-    assert (counts["sessions"], counts["dropped"], counts["faults/workflow"]) == (3, 1, 1)
-    assert it.call(it.worker.pop_metrics(False)) == {}
+    counts = it.call(it.worker.pop_counts(False))
+    assert (counts.sessions, counts.dropped, counts.faults) == (3, 1, {"workflow": 1})
+    assert it.call(it.worker.pop_counts(False)) == SessionCounts()
     it.worker.trajectories.close()
     write_advantages(tmp_path, 4, {"u_0_0": 1.25})
-    sessions = {session["session"]: session for session in read(tmp_path)}
+    sessions = {session["session"]: session for session in read_sessions(tmp_path)}
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]
     assert sessions[0]["acts"][0]["advantage"] == 1.25 and sessions[2]["acts"][0]["advantage"] is None
     assert sessions[1]["faults"] == [
@@ -173,8 +175,8 @@ def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make,
     it = make(Reports)
     it.run()
     manager = object.__new__(MasAgentLoopManager)
-    pop = SimpleNamespace(remote=lambda validate: it.call(it.worker.pop_metrics(validate)))
-    manager.agent_loop_workers = [SimpleNamespace(pop_metrics=pop)]
+    pop = SimpleNamespace(remote=lambda validate: it.call(it.worker.pop_counts(validate)))
+    manager.agent_loop_workers = [SimpleNamespace(pop_counts=pop)]
     monkeypatch.setattr("ray.get", lambda parts: parts)
     metrics = manager.pop_metrics()
     assert (metrics["session/searches/mean"], metrics["session/agreed/mean"]) == (3.5, 1.0)
@@ -185,7 +187,7 @@ def test_fail_group_gives_up_every_session_of_the_task(make):
     it = make(Solve, faults=FaultSpec(then="fail_group", retries=0))
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
-    assert it.call(it.worker.pop_metrics(False))["groups_given_up"] == 1
+    assert it.call(it.worker.pop_counts(False)).groups_given_up == 1
 
 
 def test_a_task_without_rows_is_a_failure_that_can_be_replaced(make):
@@ -200,7 +202,7 @@ def test_a_failed_validation_session_counts_as_zero(make, then):
     it.run(validate=True)
     assert sorted(it.queue.rows) == ["u_0_0", "u_1_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
     assert not it.queue.rows["u_1_0"]["trainable"]
-    assert it.call(it.worker.pop_metrics(True))["dropped"] == 1
+    assert it.call(it.worker.pop_counts(True)).dropped == 1
 
 
 def test_a_task_may_have_its_own_number_of_sessions_and_be_greedy(make):
@@ -222,7 +224,7 @@ def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
     it.run()
     assert it.queue.status["u"] == ["running", "failure"], "nobody waits for this task for ever"
     with pytest.raises(EngineLost):
-        it.call(it.worker.pop_metrics(False))
+        it.call(it.worker.pop_counts(False))
     with pytest.raises(EngineLost):
         it.call(it.worker.generate_sequences(None))
 
@@ -261,10 +263,10 @@ def test_every_local_policy_needs_its_engines():
 def test_the_manager_adds_up_its_workers(monkeypatch):
     from verl_mas.rollout.manager import MasAgentLoopManager
 
-    counts = [{"sessions": 3.0, "acts": 6.0, "dropped": 1.0, "faults/timeout": 2.0}, {"sessions": 1.0, "acts": 2.0}]
+    counts = [SessionCounts(sessions=3, acts=6, dropped=1, faults={"timeout": 2}), SessionCounts(sessions=1, acts=2)]
     manager = object.__new__(MasAgentLoopManager)
     manager.agent_loop_workers = [
-        SimpleNamespace(pop_metrics=SimpleNamespace(remote=partial(lambda c, v: c, c))) for c in counts
+        SimpleNamespace(pop_counts=SimpleNamespace(remote=partial(lambda c, v: c, c))) for c in counts
     ]
     monkeypatch.setattr("ray.get", lambda parts: parts)
     metrics = manager.pop_metrics()
@@ -300,7 +302,7 @@ def test_trajectories_are_sampled_the_same_way_every_time_and_clipped(tmp_path, 
             task = Task([{"role": "user", "content": "long question"}], session=session)
             writer.write(play(Single, ScriptedLLM("long \ud800 answer"), task=task), "finished")
         writer.close()
-        return list(read(folder))
+        return list(read_sessions(folder))
 
     first, second = write(tmp_path / "a"), write(tmp_path / "b")
     assert [s["session"] for s in first] == [s["session"] for s in second] and 30 < len(first) < 90
@@ -309,4 +311,4 @@ def test_trajectories_are_sampled_the_same_way_every_time_and_clipped(tmp_path, 
 
 def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
     with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
-        list(read(tmp_path / "elsewhere"))
+        list(read_sessions(tmp_path / "elsewhere"))

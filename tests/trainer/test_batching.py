@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
 
+from verl_mas.data_plane import join, select
 from verl_mas.errors import DataError
-from verl_mas.trainer.batching import by_policy, join, plan, select, spread_padding, verl_padding
+from verl_mas.trainer.batching import by_policy, plan, spread_padding
 
 
 def batch(*policies: str) -> KVBatchMeta:
@@ -65,9 +66,3 @@ def test_every_optimiser_step_has_a_real_row_and_every_rank_keeps_its_rows(data)
 def test_real_rows_keep_their_order():
     tags = [{"is_padding": i in (1, 2)} for i in range(6)]
     assert [i for i in spread_padding(tags, 1, 2) if i not in (1, 2)] == [0, 3, 4, 5]
-
-
-def test_verls_rule_pads_28_percent_in_the_measured_case():
-    padding = verl_padding(1201, data_parallel=8, mini_batch=64, sessions_per_task=8)
-    assert round(100 * padding / 1201) == 28
-    assert plan(1201, 1, 8).padding == 7

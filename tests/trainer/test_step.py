@@ -6,24 +6,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
 
-from verl_mas.trainer import step as s
+from verl_mas import data_plane
+from verl_mas.advantage import AdvantageOptions
+from verl_mas.trainer.step import (
+    Columns,
+    PolicyRows,
+    as_nested,
+    compute_advantages,
+    in_order,
+    read_columns,
+    scale_for_skipped,
+    stack_columns,
+    without_zero_advantage,
+    write_advantages,
+)
 
 
 def batch(keys, tags=None):
     return KVBatchMeta(partition_id="train", keys=keys, tags=tags or [{"global_steps": 1} for _ in keys], extra_info={})
 
 
-def test_a_key_is_task_session_and_number():
-    assert s.split_key("12-3_4_5") == ("12-3", 4, 5)
-
-
 def test_rows_come_in_the_order_of_tasks_sessions_and_acts_whoever_ended_first():
     keys = ["1-10_0_0", "1-2_1_0", "1-2_0_10", "1-2_0_9"]
-    assert s.in_order(batch(keys)).keys == ["1-2_0_9", "1-2_0_10", "1-2_1_0", "1-10_0_0"]
+    assert in_order(batch(keys)).keys == ["1-2_0_9", "1-2_0_10", "1-2_1_0", "1-10_0_0"]
 
 
 class Queue:
-    """TransferQueue's put, remembering what was written."""
+    """TransferQueue, remembering what was written."""
 
     def __init__(self):
         self.rows = {}
@@ -33,30 +42,24 @@ class Queue:
             self.rows.setdefault(key, {}).update({name: row[name] for name in row.keys()})  # noqa: SIM118
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[{} for _ in keys], fields=list(fields.keys()))
 
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        return {name: nested([self.rows[key][name] for key in keys]) for name in select_fields}
+
 
 @pytest.fixture
 def queue(monkeypatch):
     queue = Queue()
-    monkeypatch.setattr(s.tq, "kv_batch_put", queue.kv_batch_put)
+    monkeypatch.setattr(data_plane, "tq", queue)
     return queue
-
-
-def columns(masks):
-    size = len(masks)
-    zeros = torch.zeros(size)
-    return s.Columns(
-        scores=zeros,
-        masks=[torch.tensor(mask) for mask in masks],
-        parts=dict.fromkeys(s.REWARD_PARTS, zeros),
-        observation=torch.zeros(size, dtype=torch.int64),
-    )
 
 
 def test_every_row_gets_its_advantage_on_its_own_tokens_and_padding_gets_nothing(queue):
     rows = batch(["1-0_0_0", "1-0_0_1", "1-0_1_0"])
-    of_a = s.PolicyRows(batch(["1-0_1_0", "pad_0_0", "1-0_0_0"], [{"n": 2}, {"is_padding": True}, {"n": 0}]))
+    of_a = PolicyRows(batch(["1-0_1_0", "pad_0_0", "1-0_0_0"], [{"n": 2}, {"is_padding": True}, {"n": 0}]))
     of_a.batch.extra_info["temperature"] = 0.5
-    s.write_advantages(rows, columns([[1, 1, 0], [1], [1, 1]]), torch.tensor([1.0, 2.0, -3.0]), parts := {"a": of_a})
+    masks = [torch.tensor(mask) for mask in ([1, 1, 0], [1], [1, 1])]
+    columns = Columns(keys=[], tags=[], scores=torch.zeros(3), masks=masks)
+    write_advantages(rows, columns, torch.tensor([1.0, 2.0, -3.0]), parts := {"a": of_a})
     assert queue.rows["1-0_0_0"]["advantages"].tolist() == [1.0, 1.0, 0.0]
     assert queue.rows["1-0_0_1"]["advantages"].tolist() == [2.0]
     assert queue.rows["1-0_1_0"]["returns"].tolist() == [-3.0, -3.0]
@@ -66,10 +69,29 @@ def test_every_row_gets_its_advantage_on_its_own_tokens_and_padding_gets_nothing
     assert parts["a"].batch.extra_info == {"temperature": 0.5}
 
 
+def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(queue, tags):
+    keys = ["1-0_0_0", "1-0_0_1", "1-0_1_0"]
+    masks = [torch.tensor([1, 1, 0]), torch.tensor([1]), torch.tensor([1, 1])]
+    scores = [torch.tensor([0.0, 1.0, 0.0]), torch.tensor([1.0]), torch.tensor([0.0, 0.0])]
+    own = [tags("solver", observation=7), tags("verifier", turn=2, branch=1, observation=8), tags("solver")]
+    rows = KVBatchMeta(partition_id="train", keys=keys, tags=[tag.as_dict() for tag in own])
+    data_plane.write(rows, {name: nested(values) for name, values in (("response_mask", masks), ("rm_scores", scores))})
+    columns = stack_columns([read_columns(data_plane.select(rows, part)) for part in ([0], [1, 2])])
+    assert [str(key) for key in columns.keys] == keys and columns.tags == own
+    assert columns.scores.tolist() == [1.0, 1.0, 0.0] and columns.tokens.tolist() == [2, 1, 2]
+    advantages, _ = compute_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
+    assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
+    assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
+
+
+def nested(values):
+    return torch.nested.as_nested_tensor(values, layout=torch.jagged)
+
+
 def rows_with(kinds):
     """`kinds`: + a row with an advantage, 0 a row without, p padding."""
     tags = [{"is_padding": kind == "p"} for kind in kinds]
-    part = s.PolicyRows(batch([f"1-{i}_0_0" for i in range(len(kinds))], tags))
+    part = PolicyRows(batch([f"1-{i}_0_0" for i in range(len(kinds))], tags))
     part.advantages = torch.tensor([1.0 if kind == "+" else 0.0 for kind in kinds])
     return part
 
@@ -80,7 +102,7 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
     multiple = updates * ranks
     real = data.draw(st.lists(st.sampled_from("+0"), min_size=updates, max_size=30))
     kinds = real + ["p"] * (-len(real) % multiple)
-    kept = s.without_zero_advantage(rows_with(kinds), updates, multiple)
+    kept = without_zero_advantage(rows_with(kinds), updates, multiple)
     assert len(kept) % multiple == 0 and len(kept) > 0
     assert {i for i, kind in enumerate(kinds) if kind == "+"} <= set(kept)
     assert sum(kinds[i] != "p" for i in kept) >= updates
@@ -90,8 +112,8 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
 def test_a_mean_over_tokens_stays_a_mean_over_all_tokens():
     part = rows_with("+00p")
     tokens = {"1-0_0_0": 3, "1-1_0_0": 4, "1-2_0_0": 5}
-    assert s.scale_for_skipped(part, [0], tokens, "token-mean") == 3 / 12
-    assert s.scale_for_skipped(part, [0], tokens, "seq-mean-token-sum") == 1.0
+    assert scale_for_skipped(part, [0], tokens, "token-mean") == 3 / 12
+    assert scale_for_skipped(part, [0], tokens, "seq-mean-token-sum") == 1.0
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "token-sum"])
@@ -122,8 +144,8 @@ def test_the_loss_is_what_it_is_with_all_rows(mode, ranks):
 
     part = rows_with("+0+0")
     part.advantages = advantages
-    kept = s.without_zero_advantage(part, 1, ranks)
+    kept = without_zero_advantage(part, 1, ranks)
     assert kept == [0, 2]
     tokens = dict(zip(part.batch.keys, lengths, strict=True))
-    scale = s.scale_for_skipped(part, kept, tokens, mode)
+    scale = scale_for_skipped(part, kept, tokens, mode)
     torch.testing.assert_close(loss(kept, advantages * scale, counted=4), loss([0, 1, 2, 3], advantages, counted=4))

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.trainer.validation import Session, Validation, confusion
+from verl_mas.trainer.validation import ScoredSession, Validation, confusion
 
 
-def session(score, number=0, uid="val1-0-0", **info):
-    return Session(uid=uid, number=number, source="s", truth="t", turns=2, score=score, info=info)
+def session(score, number=0, uid="val1-0-0", verdicts=None, **info):
+    return ScoredSession(
+        uid=uid, number=number, source="s", truth="t", turns=2, score=score, info=info, verdicts=verdicts or {}
+    )
 
 
 def test_accuracy_goes_before_the_score():
@@ -34,7 +36,7 @@ def test_verdicts_are_compared_with_the_truth():
 
 @pytest.fixture
 def validation():
-    made = Validation(trainer=None)
+    made = Validation(host=None)
     made.sessions = [session(1.0, 0, reviews=2, verdicts={"v": [(True, True)]}), session(0.0, 1, reviews=1)]
     made.expected = {("s", "val1-0-0"): 3, ("s", "val1-0-1"): 3}
     return made
@@ -53,7 +55,7 @@ def test_sessions_that_failed_solved_nothing(validation):
 
 
 def test_several_sets_have_a_plain_mean(validation):
-    validation.sessions.append(Session("val1-0-9", 0, "other", "t", 2, 1.0, {}))
+    validation.sessions.append(ScoredSession("val1-0-9", 0, "other", "t", 2, 1.0, {}))
     found = validation._passes()
     assert found["val-core/mean_of_sets/pass@1"] == pytest.approx((1 / 6 + 1) / 2)
 

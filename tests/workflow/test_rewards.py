@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from verl_mas.config.schema import RewardSpec
-from verl_mas.workflow.rewards import RowReward, row_scores
+from verl_mas.workflow.rewards import Earned, row_rewards
 
 # A session won by the team: the solver's second act was malformed.
 SESSION = [
-    RowReward("solver", team=1.0, local=0.5),
-    RowReward("verifier", team=1.0, local=0.2),
-    RowReward("solver", team=1.0, local=0.0, penalty=0.1),
+    Earned("solver", team=1.0, local=0.5),
+    Earned("verifier", team=1.0, local=0.2),
+    Earned("solver", team=1.0, local=0.0, penalty=0.1),
 ]
+
+
+def scores(rows, spec):
+    return [reward.score for reward in row_rewards(rows, spec)]
 
 
 @pytest.mark.parametrize(
@@ -26,12 +32,12 @@ SESSION = [
     ],
 )
 def test_a_rows_score_is_put_together_as_the_preset_says(spec, expected):
-    assert row_scores(SESSION, spec) == pytest.approx(expected)
+    assert scores(SESSION, spec) == pytest.approx(expected)
 
 
 def test_penalties_that_land_on_one_row_add_up():
-    acts = [RowReward("solver", team=1.0, penalty=0.1), RowReward("solver", team=1.0, penalty=0.2)]
-    assert row_scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
+    acts = [Earned("solver", team=1.0, penalty=0.1), Earned("solver", team=1.0, penalty=0.2)]
+    assert scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
 
 
 def test_a_given_zero_wins_over_the_preset():
@@ -39,4 +45,18 @@ def test_a_given_zero_wins_over_the_preset():
 
 
 def test_a_session_without_acts_has_no_scores():
-    assert row_scores([], RewardSpec()) == []
+    assert row_rewards([], RewardSpec()) == []
+
+
+amount = st.floats(0, 10)
+EARNED = st.builds(Earned, st.sampled_from("ab"), amount, amount, amount)
+SPECS = st.builds(
+    RewardSpec, team=amount, local=amount, penalty_on=st.sampled_from(["act", "agent", "session", "none"])
+)
+
+
+@given(st.lists(EARNED, max_size=6), SPECS)
+def test_the_parts_of_a_reward_add_up_to_its_score(rows, spec):
+    for earned, reward in zip(rows, row_rewards(rows, spec), strict=True):
+        assert (reward.team, reward.local) == (earned.team, earned.local)
+        assert reward.score == spec.team * reward.team + spec.local * reward.local - reward.penalty

@@ -106,7 +106,7 @@ def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
     assert [r.committed for r in candidates] == [False, True, False, False], "the first of equals"
     assert len({tuple(r.generation.prompt_ids) for r in candidates}) == 1
     assert done.session.answer == "3"
-    assert [(row.reward.team, row.reward.local, row.score) for row in done.session.rows()] == [
+    assert [(row.reward.team, row.reward.local, row.reward.score) for row in done.session.rows()] == [
         (0.5, 1.0, 1.5), (0.5, 3.0, 3.5), (0.5, 2.0, 2.5), (0.5, 3.0, 3.5), (0.5, 0.0, 0.5),
     ]  # fmt: skip
 
@@ -264,7 +264,7 @@ def test_a_format_penalty_lands_where_the_config_says(run, where, landed):
 
     agents = {"a": AgentSpec(format_penalty=0.1), "b": AgentSpec()}
     done = run(Checked, ScriptedLLM("x"), agents=agents, reward=RewardSpec(penalty_on=where))
-    assert [1.0 - row.score for row in done.session.rows()] == pytest.approx(landed)
+    assert [1.0 - row.reward.score for row in done.session.rows()] == pytest.approx(landed)
     assert [row.malformed for row in done.session.rows()] == [True, False, False]
 
 

@@ -45,13 +45,13 @@ def test_a_verdict_that_cannot_be_read_never_approves(verdict):
 
 
 def test_a_penalty_lands_on_the_malformed_act_alone():
-    scores = [row.score for row in play([RIGHT, "no box"], REJECT).rows()]
+    scores = [row.reward.score for row in play([RIGHT, "no box"], REJECT).rows()]
     assert scores == pytest.approx([0.0, 0.0, -0.1])
-    assert [row.score for row in play(RIGHT, "hm").rows()] == pytest.approx([1.0, 0.9, 1.0])
+    assert [row.reward.score for row in play(RIGHT, "hm").rows()] == pytest.approx([1.0, 0.9, 1.0])
 
 
 def test_without_a_verdict_reward_the_team_reward_is_all():
-    assert [row.score for row in play([WRONG, RIGHT], REJECT).rows()] == [1.0, 1.0, 1.0]
+    assert [row.reward.score for row in play([WRONG, RIGHT], REJECT).rows()] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,9 @@ def test_more_rounds_mean_more_reviews():
         "acc": 0.0,
         "right_verdicts": 1.0,
         "unchecked": 0.0,
-        "verdicts": {"verifier": [(False, False)] * 3},
     }
+    assert session.outcome.verdicts == {"verifier": [(False, False)] * 3}
+    assert session.reported == {**session.info, "verdicts": session.outcome.verdicts}, "rows and records have both"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_more_rounds_mean_more_reviews():
     ],
 )
 def test_a_verdict_is_declared_with_the_truth_of_the_proposal_it_is_about(solver, verifier, verdicts):
-    assert play(solver, verifier).info["verdicts"] == {"verifier": verdicts}
+    assert play(solver, verifier).outcome.verdicts == {"verifier": verdicts}
 
 
 def test_an_answer_that_cannot_be_checked_is_counted_as_such():
@@ -102,7 +103,7 @@ HANGING = "\\boxed{9^{9^{9^{9}}}}"
 def test_a_verdict_on_a_proposal_that_could_not_be_checked_is_neither_paid_nor_counted(verdict):
     session = play([HANGING, RIGHT], verdict, verdict_reward=0.3)
     assert session.replies[1].reward is None
-    assert session.info["verdicts"] == {"verifier": []} and "right_verdicts" not in session.info
+    assert session.outcome.verdicts == {"verifier": []} and "right_verdicts" not in session.info
     assert session.info["unchecked"] == (1.0 if verdict is APPROVE else 0.5)
 
 

@@ -11,6 +11,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 
 from verl_mas.rollout.verl_client import Model, output_of
 from verl_mas.row import (
+    EXTRA_FIELDS,
     INPUT_IDS,
     LOSS_MASK,
     MAX_GLOBAL_STEPS,
@@ -83,7 +84,7 @@ def _fields(row: Row, session: Session, model: Model, dataset: Mapping[str, Any]
     output = made.model_copy(
         update={
             "reward_score": row.reward.score,
-            "extra_fields": {**made.extra_fields, REWARD_EXTRA_INFO: session.reported},
+            EXTRA_FIELDS: {**made.extra_fields, REWARD_EXTRA_INFO: session.reported},
         }
     )
     return _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(_temperature(row))}

@@ -29,6 +29,7 @@ from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
 from verl_mas.row import (
     AGENT_NAME,
     DATA_SOURCE,
+    EXTRA_FIELDS,
     EXTRA_INFO,
     FAILURE,
     FINISHED,
@@ -197,7 +198,7 @@ class MasAgentLoopWorker(_StockWorker):
             )
         if isinstance(answer, Reply) and self._is_whole_row(answer, session):
             output = output_of(answer.generation)
-            return output.model_copy(update={"extra_fields": dict(output.extra_fields)})
+            return output.model_copy(update={EXTRA_FIELDS: dict(output.extra_fields)})
         text = session.answer or ""
         ids = self.tokenizer.encode(text, add_special_tokens=False) or [self.tokenizer.eos_token_id]
         return AgentLoopOutput(

@@ -1,0 +1,98 @@
+"""What moves through TransferQueue, and with how many calls."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from transfer_queue import KVBatchMeta
+
+from verl_mas import data_plane
+from verl_mas.row import RowKey, StoredRow
+
+PACKAGE = Path(data_plane.__file__).parent
+
+
+def test_only_the_data_plane_imports_transfer_queue():
+    importers = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if "transfer_queue" in imported(node)
+    }
+    assert importers == {"data_plane.py"}
+
+
+def imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Every call of TransferQueue, which answers as it does."""
+    calls = []
+
+    def record(name, answer=None):
+        def call(**arguments):
+            calls.append((name, arguments))
+            return answer(**arguments) if answer else None
+
+        async def acall(**arguments):
+            call(**arguments)
+
+        monkeypatch.setattr(data_plane.tq, name, acall if name.startswith("async") else call)
+
+    record(
+        "kv_batch_put",
+        lambda keys, partition_id, fields=None, tags=None: batch(keys, [] if fields is None else list(fields.keys())),
+    )
+    record("kv_batch_get", lambda **arguments: arguments)
+    for name in ("kv_clear", "async_kv_put", "async_kv_batch_put"):
+        record(name)
+    return calls
+
+
+def batch(keys, fields=None, **extra_info):
+    tags = [{"place": place} for place, _ in enumerate(keys)]
+    return KVBatchMeta(partition_id="train", keys=list(keys), tags=tags, fields=fields, extra_info=extra_info)
+
+
+def test_some_rows_and_all_rows_keep_their_tags_and_no_call_is_made(calls):
+    rows = batch(["a", "b", "c"], ["prompts"], temperature=0.5)
+    some = data_plane.select(rows, [2, 0])
+    assert (some.keys, [tag["place"] for tag in some.tags]) == (["c", "a"], [2, 0])
+    assert (some.fields, some.extra_info, some.partition_id) == (["prompts"], {"temperature": 0.5}, "train")
+    assert data_plane.join([some, data_plane.select(rows, [1])]).keys == ["c", "a", "b"]
+    assert calls == []
+
+
+def test_written_fields_leave_the_tags_and_the_extra_info_as_they_are(calls):
+    rows = batch(["a", "b"], ["prompts"], temperature=0.5)
+    written = data_plane.write(rows, {"advantages": torch.zeros(2, 3)})
+    assert (written.tags, written.extra_info, written.fields) == (rows.tags, {"temperature": 0.5}, ["advantages"])
+    assert [name for name, _ in calls] == ["kv_batch_put"] and rows.fields == ["prompts"]
+
+
+def test_each_other_use_is_one_call(calls, tags):
+    rows = batch(["a", "b"])
+    data_plane.read(rows, ("prompts",))
+    data_plane.clear(rows)
+    data_plane.announce(["u", "v"], data_plane.VALIDATION, step=3)
+    asyncio.run(data_plane.set_status("u", data_plane.TRAIN, "running"))
+    row = StoredRow(RowKey("u", 0, 0), {"prompts": torch.zeros(2), "uid": "u"}, tags())
+    asyncio.run(data_plane.put([row], data_plane.TRAIN))
+    pending = {"is_prompt": True, "status": "pending", "global_steps": 3}
+    fields = calls[-1][1].pop("fields")
+    assert calls == [
+        ("kv_batch_get", {"keys": ["a", "b"], "partition_id": "train", "select_fields": ["prompts"]}),
+        ("kv_clear", {"keys": ["a", "b"], "partition_id": "train"}),
+        ("kv_batch_put", {"keys": ["u", "v"], "partition_id": "val", "tags": [pending, pending]}),
+        ("async_kv_put", {"key": "u", "partition_id": "train", "tag": {"status": "running"}}),
+        ("async_kv_batch_put", {"keys": ["u_0_0"], "partition_id": "train", "tags": [row.tags.as_dict()]}),
+    ]
+    assert set(fields.keys()) == {"prompts", "uid"} and fields["prompts"].shape == (1, 2)

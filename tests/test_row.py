@@ -1,0 +1,86 @@
+"""A row's key and tags, and that no other module spells their names."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_mas import row
+from verl_mas.errors import DataError
+from verl_mas.row import RowKey, RowTags, is_padding
+
+PACKAGE = Path(row.__file__).parent
+number, amount = st.integers(0, 10**6), st.floats(-1e6, 1e6)
+KEYS = st.builds(RowKey, uid=st.text(min_size=1), session=number, index=number)
+TAGS = st.builds(
+    RowTags,
+    **dict.fromkeys(("prompt_len", "response_len", "global_steps", "turn", "branch", "session", "observation"), number),
+    **dict.fromkeys(("min_global_steps", "max_global_steps"), st.none() | number),
+    **dict.fromkeys(("policy", "agent", "role"), st.text()),
+    **dict.fromkeys(("trainable", "committed", "malformed"), st.booleans()),
+    **dict.fromkeys(("team_reward", "local_reward", "penalty", "temperature"), amount),
+)
+
+
+@given(KEYS)
+def test_a_key_is_read_as_it_was_written_whatever_the_uid(key):
+    assert RowKey.parse(str(key)) == key
+
+
+def test_a_key_is_task_session_and_number():
+    assert RowKey.parse("12-3_4_5") == RowKey("12-3", 4, 5)
+    assert str(RowKey("u", 1, 23)) == "u_1_23"
+
+
+@given(TAGS)
+def test_tags_are_read_as_they_were_written_also_from_a_row_that_verl_added_to(tags):
+    written = tags.as_dict()
+    assert RowTags.of(written) == RowTags.of({**written, "is_padding": True}) == tags
+    assert written["seq_len"] == tags.prompt_len + tags.response_len and written["status"] == "success"
+    assert is_padding({**written, "is_padding": True}) and not is_padding(written)
+
+
+def test_a_row_of_another_agent_loop_is_refused_with_the_tag_it_lacks():
+    with pytest.raises(DataError, match=r"without the tag 'agent'[\s\S]*default_agent_loop=mas"):
+        RowTags.of({name: 0 for name in RowTags.__dataclass_fields__ if name != "agent"})
+
+
+# Words that are also something else where they stand.
+OTHER_MEANINGS = {
+    ("rollout/truncation.py", "role"): "a message's",
+    ("trainer/metrics.py", "penalty"): "a metric",
+    ("trainer/metrics.py", "malformed"): "a metric",
+    ("trainer/metrics.py", "advantages"): "a phase of the step",
+    ("trainer/validation.py", "malformed"): "a metric",
+    ("trainer/trainer.py", "global_steps"): "the trainer's attribute",
+    ("rollout/verl_client.py", "temperature"): "a sampling setting",
+    ("rollout/worker.py", "finished"): "the status of a session on disk",
+}
+# The record of a session on disk has names of its own.
+OWN_FORMAT = {"rollout/trajectories.py"}
+
+
+def test_nobody_else_spells_a_tag_or_a_field():
+    names = {value for name, value in vars(row).items() if name.isupper() and isinstance(value, str)}
+    names |= {field.name for field in fields(RowTags)} | {"seq_len"}
+    spelt = {
+        (path, node.value)
+        for path, tree in trees("rollout", "trainer")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert spelt - OTHER_MEANINGS.keys() == set()
+    assert OTHER_MEANINGS.keys() - spelt == set(), "an exception that nothing needs"
+
+
+def trees(*folders: str):
+    for folder in folders:
+        for file in sorted((PACKAGE / folder).rglob("*.py")):
+            path = file.relative_to(PACKAGE).as_posix()
+            if path not in OWN_FORMAT:
+                yield path, ast.parse(file.read_text())
