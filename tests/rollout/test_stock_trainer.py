@@ -35,7 +35,8 @@ def train(folder: Path, *overrides: str) -> dict[str, list[dict]]:
         f"hydra.run.dir={folder}", f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_DIR={rows}",
         *overrides,
     ]  # fmt: skip
-    env = {**os.environ, "VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return {path.stem.split("-")[0]: pickle.loads(path.read_bytes()) for path in rows.iterdir()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def runs(main_ppo, tmp_path_factory):
 def run(main_ppo, folder, overrides):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "same_rows")
-        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         (folder / "rows").mkdir(parents=True)
         done = main_ppo(
             folder,

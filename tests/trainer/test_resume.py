@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def broken(train_team, overrides, tmp_path_factory):
     folder = tmp_path_factory.mktemp("broken") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "kill_between_saves")
-        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         patch.setenv("DIE_BEFORE", "other")
         patch.setenv("DIE_AT", "4")
         return train_team(folder, "Pair", *overrides, exit_code=1)

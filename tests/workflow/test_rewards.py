@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.config.schema import RewardSpec
-from verl_mas.workflow.rewards import Earned, row_rewards
+from verl_mas.config.schema import AgentSpec, RewardSpec
+from verl_mas.errors import WorkflowError
+from verl_mas.workflow import Generation, Outcome, Reply, Task
+from verl_mas.workflow.members import Member
+from verl_mas.workflow.rewards import Earned, row_rewards, rows_of
 
 # A session won by the team: the solver's second act was malformed.
 SESSION = [
@@ -60,3 +63,19 @@ def test_the_parts_of_a_reward_add_up_to_its_score(rows, spec):
     for earned, reward in zip(rows, row_rewards(rows, spec), strict=True):
         assert (reward.team, reward.local) == (earned.team, earned.local)
         assert reward.score == spec.team * reward.team + spec.local * reward.local - reward.penalty
+
+
+def test_verdicts_have_a_field_of_their_own():
+    assert Outcome(verdicts={"verifier": [(True, False)]}).info == {}
+    with pytest.raises(WorkflowError, match=r"Outcome\(verdicts="):
+        Outcome(info={"verdicts": {"verifier": [(True, False)]}})
+
+
+def test_rows_with_tokens_are_numbered_in_the_order_in_which_they_began():
+    def reply(row, tokens=(1,)):
+        return Reply("a", "a", "main", 0, [], Generation("x", response_ids=tokens), row=row)
+
+    member = Member("a", "a", AgentSpec(), trainable=True)
+    replies = [reply(0), reply(1, tokens=()), reply(2, tokens=()), reply(3), reply(2)]
+    rows = rows_of(Task.of("q"), replies, 1.0, {"a": member}, RewardSpec())
+    assert [row.key and str(row.key) for row in rows] == ["task_0_0", None, "task_0_1", "task_0_2"]

@@ -86,7 +86,7 @@ class Agent:
 
 
 class Conversation:
-    """Turns of one agent that go on token by token. They are one row, with what was said to the agent masked.
+    """Turns of one agent that continue token by token. They are one row, in which only the agent's own tokens count.
 
     A branch ends the row: the tokens before it become the prompt of each candidate, and of the row after it.
     """
@@ -96,17 +96,17 @@ class Conversation:
         self._at: Continuation | None = None
 
     async def act(self, messages: Prompt = (), **sampling: Any) -> Reply:
-        """Say `messages`, hear the reply."""
-        said = [*self.messages, *as_messages(messages)]
-        reply = (await self._session.act(self._member, said, sampling, continues=self._at))[0]
+        """The reply to the conversation so far and `messages`."""
+        prompt = [*self.messages, *as_messages(messages)]
+        reply = (await self._session.act(self._member, prompt, sampling, continues=self._at))[0]
         self._continue_from(reply, row=reply.row)
         return reply
 
     async def branch(self, messages: Prompt = (), k: int | None = None, **sampling: Any) -> list[Reply]:
-        """K candidates for the next turn; `commit` one before the conversation goes on."""
-        said = [*self.messages, *as_messages(messages)]
+        """K candidates for the next turn; `commit` one before the conversation continues."""
+        prompt = [*self.messages, *as_messages(messages)]
         at = self._at and replace(self._at, row=None)
-        return await self._session.act(self._member, said, sampling, n=self._session.candidates(k), continues=at)
+        return await self._session.act(self._member, prompt, sampling, n=self._session.candidates(k), continues=at)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
         chosen = self._session.commit(replies)
