@@ -1,8 +1,14 @@
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
-from verl_mas.trainer.validation import ScoredSession, Validation, confusion
+import numpy as np
+import pytest
+import torch
+from transfer_queue import KVBatchMeta
+
+from verl_mas import data_plane
+from verl_mas.trainer.validation import ScoredSession, Validation, ValidationHost, confusion
 
 
 def session(score, number=0, uid="val1-0-0", verdicts=None, **info):
@@ -65,3 +71,54 @@ def test_a_session_reads_as_a_whole():
     made.acts = [("solver", "2+2?", "5"), ("verifier", "is it 5?", "no")]
     assert made.prompt == "2+2?"
     assert made.text == "[solver] 5\n\n[verifier] no"
+
+
+FIELDS = {
+    "prompts": [[1], [2]],
+    "responses": [[3], [4]],
+    "response_mask": [[1], [1]],
+    "rm_scores": [[0.0], [0.5]],
+    "num_turns": [2, 4],
+    "data_source": ["s", "s"],
+    "reward_model": [{"ground_truth": "t"}] * 2,
+    "extra_fields": [{"reward_extra_info": {"acc": 1.0, "verdicts": {"verifier": [(True, True)]}}}] * 2,
+}
+
+
+def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(monkeypatch, tags):
+    own = [tags("solver", team_reward=0.5), tags("verifier", policy="other", team_reward=0.5)]
+    rows = KVBatchMeta(partition_id="val", keys=["val3-0-0_0_0", "val3-0-0_0_1"], tags=[tag.as_dict() for tag in own])
+    seen = []
+    monkeypatch.setattr(data_plane, "announce", lambda *what: seen.append(what))
+    monkeypatch.setattr(data_plane, "clear", lambda cleared: seen.append(cleared.keys))
+    monkeypatch.setattr(data_plane, "read", lambda rows, names: {name: as_column(FIELDS[name]) for name in names})
+    averaged, shown = [], []
+    host = ValidationHost(
+        step=3,
+        batches=[{"raw_prompt": np.array(["q"], dtype=object), "data_source": np.array(["s"], dtype=object)}],
+        sessions_per_task=2,
+        dump_folder="folder",
+        rollout=SimpleNamespace(
+            generate_sequences=lambda prompts: seen.append(list(prompts["uid"])),
+            pop_metrics=lambda validate: {"session/count": 2},
+        ),
+        replay_buffer=SimpleNamespace(sample=lambda **wanted: (rows, {})),
+        read_text=lambda policy, ids: f"{policy}:{ids.tolist()}",
+        log=lambda **table: None,
+        dump=lambda **table: shown.append(table),
+        average=lambda *columns, expected_acc_counts: averaged.append((columns, expected_acc_counts)) or {"mean": 0.5},
+    )
+    found = Validation(host).run()
+    assert seen == [(["val3-0-0"], "val", 3), ["val3-0-0"], rows.keys]
+    columns, expected = averaged[0]
+    assert columns == (["s"], ["val3-0-0"], {"reward": [0.5], "acc": [1.0]}, [4]) and expected == {("s", "val3-0-0"): 2}
+    assert shown[0]["outputs"] == ["[solver] main:[3]\n\n[verifier] other:[4]"] and shown[0]["gts"] == ["t"]
+    assert shown[0]["reward_extra_infos_dict"]["uid"] == ["val3-0-0_0"]
+    assert found["mean"] == 0.5 and found["val-core/s/pass@1"] == 0.5
+    assert found["val-aux/mas/verifier/verdict/accepts_right"] == 1.0
+    assert found["val-aux/mas/solver/acts"] == 1 and found["val-aux/mas/session/count"] == 2
+
+
+def as_column(values):
+    tensors = isinstance(values[0], list)
+    return torch.nested.as_nested_tensor([torch.tensor(v) for v in values], layout=torch.jagged) if tensors else values
