@@ -65,7 +65,7 @@ SUCCESS = "success"
 
 @dataclass(frozen=True)
 class RowKey:
-    """A row's task, session and number in the session. verl cuts keys in the same way."""
+    """A row's task, session and number in the session. verl reads the uid up to the first underscore."""
 
     uid: str
     session: int
