@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution, entry_points,
 
 from packaging.requirements import Requirement
 
+from verl_mas.checks.contract import differences
 from verl_mas.checks.machine import check_platform, check_resources, plugin_error, requirements
 from verl_mas.checks.served import check_engine, check_model
 from verl_mas.config.compose import compose
@@ -35,6 +36,7 @@ class Finding:
 
 def diagnose(overrides: list[str]) -> Iterator[Finding]:
     yield from look_at_versions()
+    yield from look_at_verl()
     yield from look_at_plugin()
     yield from look_at_machine()
     yield from look_at_engines()
@@ -59,6 +61,16 @@ def _installed(requirement: Requirement) -> Finding:
     if not requirement.specifier.contains(found, prereleases=True):
         return Finding(requirement.name, f"{found}, outside {requirement.specifier}", False, fix)
     return Finding(requirement.name, found)
+
+
+def look_at_verl() -> Iterator[Finding]:
+    """The names that verl-mas overrides or uses although they are verl's own affair."""
+    found = differences()
+    for difference in found:
+        fix = "pip install 'verl==0.9.1', or report it" if difference.breaks else ""
+        yield Finding("verl's internals", str(difference), False if difference.breaks else None, fix)
+    if not found:
+        yield Finding("verl's internals", "as verl-mas knows them")
 
 
 def look_at_plugin() -> Iterator[Finding]:

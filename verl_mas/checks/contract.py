@@ -1,0 +1,85 @@
+"""How the installed verl differs from what `verl_mas.verl_contract` says of it. verl's source is read, not imported."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas import verl_contract as contract
+from verl_mas.checks.sources import file_of, find, parameters, tree_of
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`breaks`: something we call or override is not what it was. Else it is worth reading."""
+
+    what: str
+    saw: str
+    breaks: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.saw}"
+
+
+def differences() -> list[Difference]:
+    return [*_names(), *_texts(), *_restated(), *_keys()]
+
+
+def _names() -> Iterator[Difference]:
+    for table in (contract.OVERRIDDEN, contract.USED):
+        for owner, members in table.items():
+            for name, known in members.items():
+                path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
+                if (found := find(path)) is None:
+                    yield Difference(path, "is gone")
+                elif (now := parameters(found.node)) != known:
+                    yield Difference(path, f"takes ({now}); verl-mas knows ({known})")
+
+
+def _texts() -> Iterator[Difference]:
+    for module, texts in contract.TEXTS.items():
+        tree = tree_of(module)
+        there = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
+        for text, times in texts.items():
+            if (now := there.count(text)) != times:
+                yield Difference(f"{module} {text!r}", f"is there {now} times; verl-mas knows {times}", breaks=now == 0)
+
+
+def _restated() -> Iterator[Difference]:
+    for path, (digest, ours) in contract.RESTATED.items():
+        if (now := digest_of(path)) != digest:
+            saw = f"has changed ({now}); verl_mas/{ours} restates it" if now else "is gone"
+            yield Difference(path, saw, breaks=not now)
+
+
+def digest_of(path: str) -> str:
+    """Of a function's source; empty where there is none."""
+    found = find(path)
+    file = file_of(found.module) if found else None
+    source = ast.get_source_segment(file.read_text(), found.node) if found and file else None
+    return hashlib.sha256(source.encode()).hexdigest()[:12] if source else ""
+
+
+def _keys() -> Iterator[Difference]:
+    config = generated_config()
+    for key in contract.KEYS:
+        if not is_setting(config, key):
+            yield Difference(key, "is not a setting of verl")
+
+
+def generated_config() -> DictConfig:
+    """verl's own configuration, composed and written down at its release."""
+    verl = file_of("verl")
+    config = OmegaConf.load(verl.parent / "trainer/config/_generated_ppo_trainer.yaml") if verl else OmegaConf.create()
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def is_setting(config: DictConfig, key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    section = OmegaConf.select(config, parent)
+    return isinstance(section, DictConfig) and name in section.keys()  # noqa: SIM118  # `in` leaves out what is ???

@@ -1,0 +1,155 @@
+"""verl's source and ours as syntax trees: what a name stands for, what a class inherits. Nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PACKAGES = ("verl", "verl_mas")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A class, a function or an assignment, and the module that holds it."""
+
+    module: str
+    node: ast.AST
+
+    @property
+    def path(self) -> str:
+        return f"{self.module}:{getattr(self.node, 'name', '')}"
+
+
+def find(path: str) -> Found | None:
+    """`module:name` or `module:Class.member`; imports and base classes are followed."""
+    module, _, names = path.partition(":")
+    name, _, member = names.partition(".")
+    found = named(module, name)
+    if found is None or not member:
+        return found
+    return next((own for one in ancestors(found) if (own := own_members(one).get(member))), None)
+
+
+@cache
+def ancestors(found: Found) -> tuple[Found, ...]:
+    """A class and all that it inherits from, nearest first."""
+    line = [found]
+    for base in getattr(found.node, "bases", []):
+        parent = named(found.module, root_of(base))
+        line += [one for one in ancestors(parent) if one not in line] if parent else []
+    return tuple(line)
+
+
+@cache
+def own_members(found: Found) -> dict[str, Found]:
+    """What a class itself defines: its methods, its class attributes, and what its methods assign to `self`."""
+    members: dict[str, ast.AST] = {}
+    for node in ast.walk(found.node):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and root_of(node) == "self":
+            members.setdefault(node.attr, node)
+    for node in getattr(found.node, "body", []):
+        members.update(dict.fromkeys(_defines(node), node))
+    return {name: Found(found.module, node) for name, node in members.items()}
+
+
+@cache
+def named(module: str, name: str) -> Found | None:
+    """What a name at the top of a module, or imported anywhere in it, stands for."""
+    node = _names(module).get(name)
+    if isinstance(node, ast.ImportFrom):
+        (original,) = (alias.name for alias in node.names if name == (alias.asname or alias.name))
+        if (origin := _origin(module, node), original) != (module, name):
+            return named(origin, original)
+        node = None
+    if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Attribute):
+        # Another name of a class, such as a Ray actor's `modified_class`.
+        return named(module, root_of(node.value)) or Found(module, node)
+    if node is not None:
+        return Found(module, node)
+    if submodule := tree_of(f"{module}.{name}"):
+        return Found(f"{module}.{name}", submodule)
+    return next((found for star in _stars(module) if (found := named(star, name))), None)
+
+
+@cache
+def _names(module: str) -> dict[str, ast.AST]:
+    tree = tree_of(module)
+    if tree is None:
+        return {}
+    names: dict[str, ast.AST] = {alias.asname or alias.name: node for node in _imports(tree) for alias in node.names}
+    # Also what is defined under a condition or in a `try`.
+    pending: list[ast.AST] = [tree]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            names.update(dict.fromkeys(_defines(node), node))
+            if isinstance(node, ast.If | ast.Try | ast.With):
+                pending.append(node)
+    return names
+
+
+def _stars(module: str) -> list[str]:
+    """The modules that a module imports all names of."""
+    tree = tree_of(module)
+    return [_origin(module, node) for node in _imports(tree) if node.names[0].name == "*"] if tree else []
+
+
+def _imports(tree: ast.Module) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+
+
+def _defines(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return []
+
+
+def root_of(node: ast.AST) -> str:
+    """`a` of `a.b.c`, `a[b].c` and `a().b`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _origin(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    path = file_of(module)
+    package = module.split(".") if path and path.name == "__init__.py" else module.split(".")[:-1]
+    return ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+
+
+@cache
+def tree_of(module: str) -> ast.Module | None:
+    path = file_of(module)
+    return ast.parse(path.read_text(), str(path)) if path else None
+
+
+@cache
+def file_of(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    # Of a top-level package this imports nothing, which it would of a submodule.
+    spec = importlib.util.find_spec(top) if top in PACKAGES else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    base = Path(spec.submodule_search_locations[0]).joinpath(*rest)
+    return next((path for path in (base / "__init__.py", base.with_suffix(".py")) if path.is_file()), None)
+
+
+def parameters(node: ast.AST) -> str | None:
+    """A function's parameters as the contract writes them, `=` for an optional one; None where it is no function."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    a = node.args
+    positional = [*a.posonlyargs, *a.args]
+    required = len(positional) - len(a.defaults)
+    written = [arg.arg + "=" * (i >= required) for i, arg in enumerate(positional)]
+    written += [f"*{a.vararg.arg}"] if a.vararg else ["*"] if a.kwonlyargs else []
+    written += [arg.arg + "=" * (default is not None) for arg, default in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
+    return ", ".join(written + ([f"**{a.kwarg.arg}"] if a.kwarg else []))

@@ -1,0 +1,227 @@
+"""What verl-mas relies on in verl beyond its public functions and classes: overrides, private names, texts, keys.
+
+Plain data about verl 0.9.1, and nothing is imported here. `verl_mas.checks.contract` compares it with the verl that is
+installed; a test proves that no override and no private name is missing. Parameters are written by name, `=` marks an
+optional one. A class stands for all that it inherits.
+"""
+
+from __future__ import annotations
+
+_TRAINER = "verl.trainer.ppo.v1.trainer_base"
+_AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+_WORKER = "verl.trainer.ppo.v1.agent_loop_tq"
+_ROLLOUT = "verl.workers.rollout"
+_VLLM = "verl.workers.rollout.vllm_rollout"
+
+# Class of verl -> method that a class of ours overrides -> its parameters.
+OVERRIDDEN: dict[str, dict[str, str]] = {
+    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": {
+        "__init__": "self, config",
+        "_balance_batch": "self, batch, metrics, logging_prefix=, keep_minibatch=",
+        "_build_replay_buffer": "self",
+        "_compute_metrics": "self, batch, metrics, timing_raw, global_steps, epoch",
+        "_fetch_one_gen_batch": "self",
+        "_get_n_gpus_for_throughput": "self",
+        "_get_required_batch_multiple": "self, dp_size",
+        "_init_dataloader": "self",
+        "_init_resource_pool_mgr": "self",
+        "_load_checkpoint": "self",
+        "_log_rollout_data": "self, batch, timing_raw, rollout_data_dir",
+        "_setup": "self",
+        "_start_profiling": "self",
+        "_step_once": "self, metrics, timing_raw, sample_batch_size",
+        "_stop_profiling": "self",
+        "_validate": "self",
+        "get_llm_client": "self",
+        "get_teacher_client": "self",
+        "on_init_end": "self",
+        "on_step_end": "self",
+        "prepare_step": "self",
+    },
+    "verl.single_controller.ray.base:ResourcePoolManager": {"create_resource_pool": "self"},
+    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs"},
+    f"{_WORKER}:AgentLoopWorkerTQ": {
+        "__init__": "self, *args, **kwargs",
+        "_run_prompt": "self, prompt, sampling_params, trajectory, trace=",
+        "generate_sequences": "self, batch",
+    },
+    f"{_ROLLOUT}.llm_server:LLMServerClient": {
+        "__init__": "self, config, load_balancer_handle=, **kwargs",
+        "_acquire_server": "self, request_id, **extra",
+        "_release_server": "self, server_id, request_id=",
+    },
+    f"{_ROLLOUT}.llm_server:LLMServerManager": {"_initialize_llm_servers": "self, start_rank="},
+    f"{_ROLLOUT}.base:BaseRollout": {
+        "__init__": "self, config, model_config, device_mesh, *args, **kwargs",
+        "release": "self",
+        "resume": "self, tags",
+        "update_weights": "self, weights, wire_format=, **kwargs",
+    },
+    f"{_ROLLOUT}.replica:RolloutReplica": {
+        "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
+        "name_suffix=",
+        "init_hybrid": "self, worker_group",
+        "launch_servers": "self",
+    },
+    f"{_VLLM}.vllm_async_server:vLLMReplica": {
+        "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
+        "name_suffix=",
+        "init_hybrid": "self, worker_group",
+    },
+    f"{_VLLM}.vllm_async_server:vLLMHttpServer": {
+        "_get_worker_extension_cls": "self",
+        "_init_config": "self, config",
+        "_preprocess_engine_kwargs": "self, engine_kwargs",
+        "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, audio_data=, "
+        "mm_processor_kwargs=, priority=, kv_transfer_params=",
+        "wait_for_requests_to_drain": "self",
+    },
+    f"{_VLLM}.vllm_rollout:ServerAdapter": {
+        "__init__": "self, config, model_config, device_mesh, replica_rank=",
+        "release": "self",
+        "resume": "self, tags",
+        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs",
+    },
+    f"{_VLLM}.bucketed_weight_transfer:BucketedWeightSender": {
+        "__init__": "self, zmq_handle, bucket_size_mb=, use_shm=",
+        "_init_socket": "self",
+    },
+    f"{_VLLM}.utils:vLLMColocateWorkerExtension": {
+        "update_weights_from_ipc": "self, peft_config=, base_sync_done=, use_shm=",
+    },
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {"_build_fsdp_module": "self, module"},
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead": {"_build_fsdp_module": "self, module"},
+    "verl.plugin.platform.platform_base:PlatformBase": {
+        "communication_backend_name": "self",
+        "cudart": "self",
+        "current_device": "self",
+        "device_count": "self",
+        "device_module": "self",
+        "device_name": "self",
+        "empty_cache": "self",
+        "get_device_capability": "self, device_index=",
+        "is_available": "self",
+        "is_ipc_supported": "self",
+        "is_platform_available": "self, use_smi_check=",
+        "manual_seed": "self, seed",
+        "nvtx_range": "self, msg",
+        "profiler_start": "self",
+        "profiler_stop": "self",
+        "ray_noset_envvars": "self",
+        "ray_resource_name": "self",
+        "set_allocator_settings": "self, settings",
+        "set_device": "self, device_index",
+        "synchronize": "self, device_index=",
+        "vendor_name": "self",
+        "visible_devices_envvar": "self",
+    },
+}
+
+# Class or module of verl -> name that we call, borrow, read or write -> its parameters; None: not a function.
+USED: dict[str, dict[str, str | None]] = {
+    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": {
+        "_compute_old_log_prob": "self, batch, metrics",
+        "_compute_ref_log_prob": "self, batch, metrics",
+        "_dump_generations": "self, inputs, outputs, gts, scores, reward_extra_infos_dict, dump_path",
+        "_init_dump_executor": "self",
+        "_init_tokenizer": "self",
+        "_maybe_log_val_generations": "self, inputs, outputs, scores",
+        "_val_metrics_update": "self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, "
+        "expected_acc_counts=",
+    },
+    f"{_WORKER}:AgentLoopWorkerTQ": {
+        "_compute_score": "self, outputs, kwargs",
+        "_compute_teacher_logprobs": "self, output, prompt_ids, response_ids, validate, sample_kwargs=",
+    },
+    # Borrowed for a policy's model, which has the attributes that they read.
+    f"{_AGENT_LOOP}:AgentLoopWorker": {
+        "_compute_multi_modal_inputs": "self, output, input_ids",
+        "_compute_position_ids": "self, input_ids, attention_mask, multi_modal_inputs, mm_processor_kwargs=",
+        "_get_mm_processor_kwargs": "self, audio_data=",
+    },
+    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop": {
+        "_assert_mm_supported": "self, has_multi_modal",
+        "_get_mm_processor_kwargs": "self, audio_data=",
+    },
+    "verl.single_controller.base.worker:Worker": {"_query_dispatch_info": "self, mesh_name"},
+    "verl.single_controller.base.worker_group:WorkerGroup": {"_dispatch_info": None},
+    "verl.single_controller.ray.base:ResourcePoolManager": {"resource_pool_dict": None},
+    # verl's two lists of engines: `name -> loader`, and `(name, mode) -> class path`.
+    f"{_ROLLOUT}.replica:RolloutReplicaRegistry": {"_registry": None},
+    f"{_ROLLOUT}.base": {"_ROLLOUT_REGISTRY": None},
+    f"{_ROLLOUT}.replica:RolloutReplica": {"_server_address": None, "_server_handle": None},
+    f"{_VLLM}.vllm_async_server:vLLMHttpServer": {"_get_wake_up_tags": "self"},
+    f"{_VLLM}.vllm_rollout:ServerAdapter": {
+        "_execute_method": "self, method, non_block=, timeout=, args=, kwargs=",
+        "_get_server_name_prefix": "self",
+        "_has_server": None,
+    },
+    f"{_VLLM}.utils:vLLMColocateWorkerExtension": {"_get_zmq_handle": "self"},
+    # Keys that verl's dataclasses have and its YAML has not.
+    "verl.workers.config.rollout:RolloutConfig": {"custom": None},
+    "verl.workers.config.rollout:AgentLoopConfig": {"agent_loop_manager_class": None},
+}
+
+# Class of ours without a base of verl -> the class that it is mixed into when an engine is asked for.
+MIXED_INTO: dict[str, str] = {
+    "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
+    "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
+    "verl_mas.engines.stock:PausableVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
+    "verl_mas.engines.stock:PausableSglang": f"{_ROLLOUT}.sglang_rollout.async_sglang_server:SGLangHttpServer",
+}
+
+# Module of verl -> text that we write so that verl finds it, or answer to -> how often the module has it. Another
+# number means that verl asks in another place.
+TEXTS: dict[str, dict[str, int]] = {
+    # The trainer presents itself as trainer_mode=sync, and keeps verl's partitions.
+    _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1},
+    _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},
+    "verl.trainer.ppo.v1.replay_buffer": {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},
+}
+
+# Function of verl that we restate, or whose calls we answer -> the digest of its source, and our place. A change is
+# worth reading; it need not break anything.
+RESTATED: dict[str, tuple[str, str]] = {
+    f"{_TRAINER}:PPOTrainer._setup": ("8c11041b6803", "trainer/trainer.py"),
+    f"{_TRAINER}:PPOTrainer._step_once": ("9e78440c2cf9", "trainer/trainer.py"),
+    f"{_TRAINER}:PPOTrainer._update_actor": ("82879aeff227", "trainer/policy_trainer.py"),
+    f"{_TRAINER}:PPOTrainer._validate": ("163961d26416", "trainer/validation.py"),
+    f"{_TRAINER}:PPOTrainer._save_checkpoint": ("fe53d9935ee2", "trainer/checkpoint.py"),
+    f"{_TRAINER}:PPOTrainer._load_checkpoint": ("686e8d6e0f61", "trainer/checkpoint.py"),
+    f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": (
+        "93858c047d69",
+        "rollout/verl_client.py",
+    ),
+    f"{_WORKER}:AgentLoopWorkerTQ._run_prompt": ("ba6ad1731dfb", "rollout/worker.py"),
+    f"{_WORKER}:AgentLoopWorkerTQ._agent_loop_postprocess": (
+        "22fb25639254",
+        "rollout/stored.py",
+    ),
+    f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/frozen.py"),
+    f"{_ROLLOUT}.replica:RolloutReplica.init_hybrid": ("83efab52cdf5", "engines/stock.py"),
+    f"{_VLLM}.vllm_rollout:ServerAdapter.update_weights": ("136aa4832e3c", "engines/vllm_cpu/adapter.py"),
+    f"{_VLLM}.utils:vLLMColocateWorkerExtension.update_weights_from_ipc": (
+        "21234c3142d0",
+        "engines/vllm_cpu/worker.py",
+    ),
+}
+
+# Keys of verl's configuration that our code writes; those of the group files are in those files.
+KEYS: tuple[str, ...] = (
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
+    "actor_rollout_ref.actor.fsdp_config.param_offload",
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.ref.fsdp_config.param_offload",
+    "actor_rollout_ref.rollout.engine_kwargs.sglang",
+    "actor_rollout_ref.rollout.load_format",
+    "actor_rollout_ref.rollout.n_gpus_per_node",
+    "actor_rollout_ref.rollout.nnodes",
+    "reward.num_workers",
+    "reward.reward_model.enable",
+    "reward.reward_model.enable_resource_pool",
+    "trainer.checkpoint_callback_class",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.v1.sampler.sampler_kwargs",
+    "trainer.v1.trainer_mode",
+)
