@@ -58,14 +58,6 @@ def test_a_view_has_the_gpus_of_its_pool():
     assert placed.actor_rollout_ref.rollout.n_gpus_per_node == 8
 
 
-def test_sglang_policies_look_for_ports_in_places_of_their_own():
-    members = team(a={}, b={})
-    ports = [view(n, members, name="sglang").actor_rollout_ref.rollout.engine_kwargs.sglang.port for n in "ab"]
-    assert ports == [30000, 30400]
-    chosen = view("b", members, name="sglang", engine_kwargs={"sglang": {"port": 1}})
-    assert chosen.actor_rollout_ref.rollout.engine_kwargs.sglang.port == 1
-
-
 def test_neighbours_leave_the_gpu_while_they_wait_and_a_lone_policy_stays():
     def offloaded(placed):
         return placed.actor_rollout_ref.actor.fsdp_config.optimizer_offload

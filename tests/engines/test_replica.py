@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import get_rollout_replica_class
 
-from verl_mas.engines.transformers import NAME, register_adapter, register_replica
+from verl_mas.engines.transformers import ENGINE, register_adapter, register_replica
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ async def _scenario(model_path, monkeypatch):
     config = OmegaConf.create(
         {
             "_target_": "verl.workers.config.RolloutConfig",
-            "name": NAME,
+            "name": ENGINE,
             "tensor_model_parallel_size": 1,
             "dtype": "float32",
             "prompt_length": 32,
@@ -46,12 +46,12 @@ async def _scenario(model_path, monkeypatch):
     register_replica()
     register_adapter()
     workers = SimpleNamespace(workers=[ray.remote(Worker).options(num_cpus=0).remote() for _ in range(2)])
-    replicas = [get_rollout_replica_class(NAME)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
+    replicas = [get_rollout_replica_class(ENGINE)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
     await asyncio.gather(*[replica.init_hybrid(workers) for replica in replicas])
     assert [r.server_address for r in replicas] == [f"transformers_server_solver_{rank}" for rank in range(2)]
 
     monkeypatch.setenv("RANK", "1")
-    adapter = get_rollout_class(NAME)(config=config, model_config=model_config, device_mesh=None)
+    adapter = get_rollout_class(ENGINE)(config=config, model_config=model_config, device_mesh=None)
     before = [await ask(replica) for replica in replicas]
     await replicas[1].sleep()
     await adapter.resume(tags=["weights"])

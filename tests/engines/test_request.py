@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from verl_mas.engines.naming import policy_of, server_name
+from verl_mas.engines.transformers import server_name
 from verl_mas.engines.transformers.request import Sampling
 from verl_mas.errors import RequestError
 
@@ -44,5 +44,5 @@ def test_values_out_of_range_are_refused_by_name(wrong):
 
 
 def test_server_names_differ_by_policy_and_replica():
-    names = {server_name("transformers", policy_of(c), r) for c in (None, {"policy": "critic"}) for r in (0, 1)}
+    names = {server_name(policy, replica) for policy in ("main", "critic") for replica in (0, 1)}
     assert len(names) == 4 and "transformers_server_main_0" in names

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.engines import stock
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.engines.facts import facts_of
 
 ENGINES = ["sglang", "vllm"]
 
@@ -37,7 +39,7 @@ class StockAdapter:
 
 def config(offset: int | None, tensor: int = 2):
     """As verl composes it: without a `custom` block unless somebody adds one."""
-    custom = {} if offset is None else {"custom": {"policy": "a", "rank_offset": offset}}
+    custom = {} if offset is None else {"custom": asdict(EngineTag("a", offset))}
     parallel = {"tensor_model_parallel_size": tensor, "data_parallel_size": 1, "pipeline_model_parallel_size": 1}
     composed = OmegaConf.create({"world_size": tensor, **parallel, **custom})
     OmegaConf.set_struct(composed, True)
@@ -48,14 +50,15 @@ def config(offset: int | None, tensor: int = 2):
 def engine(request, monkeypatch):
     """A replica class and an adapter class as verl would get them."""
     name = request.param
-    module = ModuleType(stock.ADAPTERS[name])
+    facts = facts_of(name)
+    module = ModuleType(facts.stock_adapter)
     module.ServerAdapter = StockAdapter
-    monkeypatch.setitem(sys.modules, stock.ADAPTERS[name], module)
+    monkeypatch.setitem(sys.modules, facts.stock_adapter, module)
     replicas = {"sglang": lambda: StockReplica, "vllm": lambda: StockReplica}
     registry = SimpleNamespace(_registry=replicas, register=replicas.__setitem__)
     adapters: dict = {}
-    stock.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
-    stock.register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
+    facts.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
+    facts.register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
     module_name, attribute = adapters[name, "async"].rsplit(".", 1)
     return replicas[name](), getattr(sys.modules[module_name], attribute)
 

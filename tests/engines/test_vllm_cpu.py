@@ -25,7 +25,7 @@ import zmq
 from omegaconf import OmegaConf
 
 from verl_mas.checks import served
-from verl_mas.engines import vllm_cpu
+from verl_mas.engines import vllm, vllm_cpu
 from verl_mas.engines.vllm_cpu import alias, readiness
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
 from verl_mas.errors import ConfigError, EngineLost
@@ -140,13 +140,13 @@ def test_a_run_that_asks_for_it_in_vain_is_told_before_it_starts(monkeypatch):
 @pytest.mark.parametrize("platform", ["cpu", ""])
 def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
     monkeypatch.setenv("VERL_PLATFORM", platform)
-    loaders: dict[str, object] = {"vllm": "verl's"}
-    replica = SimpleNamespace(RolloutReplicaRegistry=SimpleNamespace(register=loaders.__setitem__))
-    base = SimpleNamespace(_ROLLOUT_REGISTRY={("vllm", "async"): "verl's"})
-    vllm_cpu.register_replica(replica)
-    vllm_cpu.register_adapter(base)
-    assert (loaders["vllm"] == "verl's") is (platform != "cpu")
-    assert (base._ROLLOUT_REGISTRY["vllm", "async"] == "verl's") is (platform != "cpu")
+    loaders: dict[str, object] = {"vllm": lambda: object}
+    registry = SimpleNamespace(_registry=loaders, register=loaders.__setitem__)
+    base = SimpleNamespace(_ROLLOUT_REGISTRY={})
+    vllm.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
+    vllm.register_adapter(base)
+    assert (loaders["vllm"] is vllm_cpu.load_replica) is (platform == "cpu")
+    assert (base._ROLLOUT_REGISTRY["vllm", "async"] == vllm_cpu.ADAPTER) is (platform == "cpu")
 
 
 @pytest.mark.parametrize(

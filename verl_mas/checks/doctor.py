@@ -15,13 +15,13 @@ from verl_mas.checks.contract import differences
 from verl_mas.checks.machine import check_platform, check_resources, plugin_error, requirements
 from verl_mas.checks.served import check_engine, check_model
 from verl_mas.config.compose import compose
+from verl_mas.engines.facts import known_engines
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip looks after the others.
 SHOWN = {"verl", "TransferQueue", "transformers", "ray", "tensordict", "numpy"}
-ENGINES = {"sglang": "sglang", "vllm": "vllm", "transformers": "transformers"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,10 @@ def look_at_machine() -> Iterator[Finding]:
 def look_at_engines() -> Iterator[Finding]:
     import torch
 
-    for name, module in ENGINES.items():
+    engines = known_engines()
+    for name in engines:
+        if (module := engines[name].package) is None:
+            continue
         try:
             found = importlib.util.find_spec(module) is not None
             yield Finding(f"engine {name}", distribution(module).version if found else "not installed", found or None)

@@ -25,7 +25,7 @@ class UseCpu(Callback):
 
         from verl_mas.platform.cpu import PlatformCPU
 
-        os.environ["VERL_PLATFORM"] = platform.NAME
+        os.environ["VERL_PLATFORM"] = platform.DEVICE
         if not isinstance(get_platform(), PlatformCPU):
             set_platform(PlatformCPU())
         with exit_on_error():

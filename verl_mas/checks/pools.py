@@ -7,12 +7,10 @@ from omegaconf import DictConfig
 from verl_mas.checks.machine import available
 from verl_mas.config.merge import policy_value
 from verl_mas.config.placement import cpus_needed, gpus_needed, policies_on, pool_shape
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.schema import DEFAULT_POOL, MasConfig
+from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
-
-# Engines that take a fraction of the GPU when they start.
-TAKES_FRACTION = {"vllm", "sglang", "trtllm"}
 
 
 def check_pools(config: DictConfig, mas: MasConfig) -> None:
@@ -24,7 +22,7 @@ def check_pools(config: DictConfig, mas: MasConfig) -> None:
                 fix=nearest(spec.pool, list(mas.pools)),
             )
     for pool in mas.pools:
-        if pool != "shared" and not policies_on(mas, pool):
+        if pool != DEFAULT_POOL and not policies_on(mas, pool):
             raise ConfigError(
                 f"mas.pools.{pool} has no policy",
                 rule="a pool reserves its GPUs for the whole run",
@@ -75,7 +73,7 @@ def _cluster(config: DictConfig, mas: MasConfig) -> None:
 
 def check_memory(config: DictConfig, mas: MasConfig) -> None:
     for pool, spec in mas.pools.items():
-        names = [n for n in policies_on(mas, pool) if _engine(config, mas, n) in TAKES_FRACTION]
+        names = [n for n in policies_on(mas, pool) if facts_of(_engine(config, mas, n)).gpu_fraction]
         fractions = {n: float(policy_value(config, mas.policies[n], "rollout.gpu_memory_utilization")) for n in names}
         if spec.serving == "phases":
             _can_sleep(config, mas, names)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas import platform
-from verl_mas.engines import vllm_cpu
-from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
+from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
@@ -20,8 +18,8 @@ def check_served(config: DictConfig) -> None:
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
     check_engine(engine, device)
     check_model(config.actor_rollout_ref.model.path)
-    if engine == vllm_cpu.NAME and device == platform.NAME:
-        check_heads(config.actor_rollout_ref.model.path)
+    if check := facts_of(engine).check_model:
+        check(config.actor_rollout_ref.model.path, device)
 
 
 def check_engine(name: str, device: str | None = None) -> None:
@@ -34,8 +32,8 @@ def check_engine(name: str, device: str | None = None) -> None:
             rule="it names a rollout engine that is registered with verl",
             fix=nearest(str(name), known),
         )
-    if name == vllm_cpu.NAME and device == platform.NAME:
-        require_ready()
+    if check := facts_of(name).check_ready:
+        check(device)
 
 
 def check_model(path: str) -> None:

@@ -28,7 +28,7 @@ from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+AGENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # First parts of metric names that are no agent's and no policy's.
 RESERVED = {"session", "rows", "timing", "group", "padding"}
 
@@ -56,7 +56,7 @@ def validate(config: DictConfig) -> MasConfig:
 def _names(mas: MasConfig) -> None:
     for noun, names in (("agent", mas.agents), ("policy", mas.policies), ("pool", mas.pools)):
         for name in names:
-            if not NAME.fullmatch(name) or name in RESERVED:
+            if not AGENT_NAME.fullmatch(name) or name in RESERVED:
                 raise ConfigError(
                     f"{noun} name {name!r}",
                     rule="names are part of metric names, file names and actor names: a letter, then letters, "

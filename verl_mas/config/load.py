@@ -9,14 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.schema import MasConfig, PolicySpec, PoolSpec, Range
+from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, MasConfig, PolicySpec, PoolSpec, Range
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 T = TypeVar("T")
-
-DEFAULT_POLICY = "main"
-DEFAULT_POOL = "shared"
 
 
 def load(node: DictConfig | Mapping[str, Any] | None) -> MasConfig:

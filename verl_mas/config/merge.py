@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.errors import ConfigError
 
@@ -18,8 +19,7 @@ Path = tuple[str, ...]
 def policy_view(config: DictConfig, name: str, spec: PolicySpec) -> DictConfig:
     """A copy of the whole configuration as if this policy were the only one."""
     view = _overridden(config, spec)
-    with open_dict(view):
-        view[SECTION].rollout.custom = {**(view[SECTION].rollout.get("custom") or {}), "policy": name}
+    EngineTag(name).write(view)
     return view
 
 

@@ -6,14 +6,15 @@ import math
 
 from omegaconf import DictConfig, open_dict
 
+from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.merge import SECTION
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 
 
 def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
     """GPUs on each node of a pool."""
     spec = mas.pools[pool]
-    nodes = spec.nnodes or (config.trainer.nnodes if pool == "shared" else 1)
+    nodes = spec.nnodes or (config.trainer.nnodes if pool == DEFAULT_POOL else 1)
     gpus = spec.n_gpus_per_node or config.trainer.n_gpus_per_node
     return [int(gpus)] * int(nodes)
 
@@ -21,12 +22,6 @@ def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
     """The policies that live in a pool; a remote policy lives nowhere."""
     return [name for name, spec in mas.policies.items() if spec.pool == pool and not spec.remote]
-
-
-SGLANG_PORT = 30000
-
-
-PORTS_PER_REPLICA = 100
 
 
 def slots(mas: MasConfig, pool: str) -> int:
@@ -60,15 +55,11 @@ def cpus_needed(config: DictConfig, mas: MasConfig) -> int:
 def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
     """Writes into a policy's view what follows from its place."""
     spec = mas.policies[name]
-    shape, offset = pool_shape(view, mas, spec.pool), rank_offset(view, mas, name)
-    neighbours = policies_on(mas, spec.pool)
+    shape, neighbours = pool_shape(view, mas, spec.pool), policies_on(mas, spec.pool)
+    EngineTag(name, rank_offset(view, mas, name), time_sliced(mas, spec.pool)).write(view)
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
-        rollout = view[SECTION].rollout
-        rollout.n_gpus_per_node = shape[0]
-        rollout.custom["rank_offset"] = offset
-        rollout.custom["phases"] = time_sliced(mas, spec.pool)
-        _ports(view, offset)
+        view[SECTION].rollout.n_gpus_per_node = shape[0]
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
             _offload(view)
 
@@ -81,14 +72,6 @@ def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
     names = [n for n, spec in mas.policies.items() if not spec.remote]
     stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
     return names.index(name) * stride
-
-
-def _ports(view: DictConfig, offset: int) -> None:
-    """SGLang looks for free ports upwards from one base, and policies start side by side."""
-    rollout = view[SECTION].rollout
-    if rollout.name == "sglang":
-        kwargs = rollout.engine_kwargs.get("sglang") or {}
-        rollout.engine_kwargs["sglang"] = {"port": SGLANG_PORT + PORTS_PER_REPLICA * offset, **kwargs}
 
 
 def _offload(view: DictConfig) -> None:

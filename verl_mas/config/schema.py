@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+# The policy of a run that names none, and the pool of a policy that names none.
+DEFAULT_POLICY = "main"
+DEFAULT_POOL = "shared"
+
 
 @dataclass(frozen=True)
 class Range:
@@ -41,7 +45,7 @@ class WorkflowSpec:
 class AgentSpec:
     """One named agent of the team."""
 
-    policy: str = "main"
+    policy: str = DEFAULT_POLICY
     # Agents of one role share instructions; `ensemble` makes `reasoner_0..N` of role `reasoner`.
     role: str | None = None
     system_prompt: str | None = None
@@ -68,7 +72,7 @@ class PolicySpec:
 
     # False: served from its checkpoint, never updated, no optimiser memory.
     trainable: bool = True
-    pool: str = "shared"
+    pool: str = DEFAULT_POOL
     # An OpenAI-compatible endpoint makes the policy remote: {base_url, model, api_key_env, timeout}.
     remote: dict[str, Any] | None = None
     # None: the team's.

@@ -29,7 +29,7 @@ from verl_mas.warmup.train import WarmUp, warm_up
 RECIPE = Path("recipes/plan_path")
 # Not the recipe's own: neither goes on from the other's checkpoints.
 FOLDER = Path("runs/demo")
-NAME, SIZE = "plan_path", {"size": 4}
+PUZZLE, SIZE = "plan_path", {"size": 4}
 # Goals that are far teach more than those that are near.
 PRACTICE = SIZE | {"min_distance": 5}
 NOISE = 0.72
@@ -103,13 +103,13 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
         return
     # One bar is enough.
     disable_progress_bar()
-    write_boards(FOLDER / "train.parquet", NAME, PRACTICE, TRAIN, 4096)
-    write_boards(FOLDER / "test.parquet", NAME, SIZE, TEST, 400, FIRST_TEST)
+    write_boards(FOLDER / "train.parquet", PUZZLE, PRACTICE, TRAIN, 4096)
+    write_boards(FOLDER / "test.parquet", PUZZLE, SIZE, TEST, 400, FIRST_TEST)
     workflow = tiny_workflow("planner_executor", settings["mas"]["workflow"]["args"])
     with console.status("warm-up") as status:
         warm_up(
             FOLDER / "model",
-            lessons(workflow, NAME, PRACTICE, noise=NOISE),
+            lessons(workflow, PUZZLE, PRACTICE, noise=NOISE),
             WARM_UP,
             lambda step, loss: status.update(f"warm-up on demonstrations: step {step} of {WARM_UP.steps}, {loss:.2f}"),
         )
@@ -149,6 +149,6 @@ def _session(step: int, settings: dict[str, Any]) -> str:
         for session in read_sessions(FOLDER / "checkpoints" / "trajectories", validate=True, step=step)
     }
     index = random.Random(0).choice(sorted(sessions))
-    puzzle = board(NAME, index, TEST, SIZE)
+    puzzle = board(PUZZLE, index, TEST, SIZE)
     workflow = tiny_workflow("planner_executor", settings["mas"]["workflow"]["args"])
     return draw(puzzle, sessions[index], workflow.codec(puzzle), acting="executor")

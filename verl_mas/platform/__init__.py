@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 from types import ModuleType
 
-NAME = "cpu"
+DEVICE = "cpu"
 
 
 def selected() -> bool:
-    return os.environ.get("VERL_PLATFORM", "").strip().lower() == NAME
+    return os.environ.get("VERL_PLATFORM", "").strip().lower() == DEVICE
 
 
 def register_platform(platform_manager: ModuleType) -> None:
     from verl_mas.platform.cpu import PlatformCPU
 
-    platform_manager.PlatformRegistry.register(platform=NAME)(PlatformCPU)
+    platform_manager.PlatformRegistry.register(platform=DEVICE)(PlatformCPU)
 
 
 def register_training_engine(transformer_impl: ModuleType) -> None:

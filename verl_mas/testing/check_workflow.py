@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_mas.config.schema import BranchSpec, FaultSpec, PolicySpec
+from verl_mas.config.schema import DEFAULT_POLICY, BranchSpec, FaultSpec, PolicySpec
 from verl_mas.errors import FaultKind
 from verl_mas.testing.scripted_llm import Rule, ScriptedLLM
 from verl_mas.workflow.base import Workflow
@@ -130,8 +130,8 @@ class _Runner:
 
     async def _run(self, branch: BranchSpec | None, faults: FaultSpec | None) -> SessionResult:
         setting = SessionConfig(
-            members=members_of(self.workflow().agents, {}, {"main": PolicySpec()}),
-            clients={"main": self.llm},
+            members=members_of(self.workflow().agents, {}, {DEFAULT_POLICY: PolicySpec()}),
+            clients={DEFAULT_POLICY: self.llm},
             branch=branch or BranchSpec(),
             faults=faults or _faults(),
         )

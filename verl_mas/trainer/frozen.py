@@ -13,6 +13,7 @@ from verl.utils.ray_utils import auto_await
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from verl_mas.config.engine_tag import EngineTag
 from verl_mas.trainer.servers import Servers
 
 
@@ -61,5 +62,5 @@ class _Colocated(LLMServerManager):
             config=self.rollout_config,
             model_config=self.model_config,
             gpus_per_node=self.rollout_config.n_gpus_per_node,
-            name_suffix=self.rollout_config.custom.policy,
+            name_suffix=EngineTag.of(self.rollout_config).policy,
         )

@@ -14,7 +14,7 @@ import ray
 from ray.actor import ActorHandle
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas.engines.stock import PAUSABLE
+from verl_mas.engines.facts import facts_of
 
 Change = Callable[[str, str], Awaitable[None]]
 
@@ -105,7 +105,7 @@ class TurnstileActor:
 
 def verbs(engine: str) -> tuple[str, str]:
     """How an engine's server gives its GPU memory up without losing weights, and takes it back."""
-    return ("pause", "unpause") if engine in PAUSABLE else ("sleep", "wake_up")
+    return ("pause", "unpause") if facts_of(engine).pausable else ("sleep", "wake_up")
 
 
 class PhasedClient(LLMServerClient):

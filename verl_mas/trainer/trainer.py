@@ -43,6 +43,7 @@ from verl_mas.row import (
     is_padding,
 )
 from verl_mas.trainer.batching import by_policy
+from verl_mas.engines.facts import assign_ports
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, run_identity
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
@@ -115,6 +116,7 @@ class MasTrainer(PPOTrainerSync):
         spec = self.mas.policies[name]
         view = policy_view(self.config, name, spec)
         apply_placement(view, self.mas, name)
+        assign_ports(view)
         if not spec.trainable:
             return FrozenPolicy(name, view, self.pools.of(name))
         updates = updates_per_step(self.config, self.mas, name)

@@ -11,8 +11,8 @@ import torch
 from ray.actor import ActorHandle
 from verl.workers.rollout.base import BaseRollout
 
-from verl_mas.engines.naming import policy_of, server_name
-from verl_mas.engines.transformers import NAME
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.weights import Packed, pack
 from verl_mas.errors import ConfigError
 
@@ -32,7 +32,7 @@ class ServerAdapter(BaseRollout):
     def server(self) -> ActorHandle:
         """Found on first use: servers start after the workers."""
         if self._server is None:
-            self._server = ray.get_actor(server_name(NAME, policy_of(self.config.custom), self.replica_rank))
+            self._server = ray.get_actor(server_name(EngineTag.of(self.config).policy, self.replica_rank))
         return self._server
 
     async def resume(self, tags: list[str]) -> None:
@@ -55,7 +55,7 @@ class ServerAdapter(BaseRollout):
         if peft_config is not None or wire_format != "named_tensors":
             raise ConfigError(
                 "LoRA adapters" if peft_config is not None else f"weights as {wire_format}",
-                rule=f"rollout.name={NAME} takes whole weights",
+                rule=f"rollout.name={ENGINE} takes whole weights",
                 fix="set actor_rollout_ref.model.lora.merge=True"
                 if peft_config is not None
                 else "set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",

@@ -9,8 +9,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.replica import RolloutReplica
 
-from verl_mas.engines.naming import policy_of, server_name
-from verl_mas.engines.transformers import NAME
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.server import Options, TransformersServer
 from verl_mas.errors import ConfigError
 
@@ -22,7 +22,7 @@ class TransformersReplica(RolloutReplica):
         super().__init__(*args, **kwargs)
         if self.world_size != 1:
             raise ConfigError(
-                f"tensor x data x pipeline parallel size {self.world_size} of rollout.name={NAME}",
+                f"tensor x data x pipeline parallel size {self.world_size} of rollout.name={ENGINE}",
                 rule="a replica of this engine is one process",
                 fix="set actor_rollout_ref.rollout.tensor_model_parallel_size=1 (also data_parallel_size and "
                 "pipeline_model_parallel_size); more workers give more replicas",
@@ -31,7 +31,7 @@ class TransformersReplica(RolloutReplica):
     @property
     def name(self) -> str:
         kind = "_reward" if self.is_reward_model else "_teacher" if self.is_teacher_model else ""
-        return server_name(NAME, policy_of(self.config.custom), self.replica_rank, kind + self.name_suffix)
+        return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + self.name_suffix)
 
     async def launch_servers(self) -> None:
         threads = str(Options.of(self.config).threads)

@@ -1,0 +1,78 @@
+"""What verl-mas knows of each engine. An engine is one module or folder here, which registers its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.registry import Registry
+
+PORTS_PER_REPLICA = 100
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """An engine that `actor_rollout_ref.rollout.name` can name."""
+
+    package: str | None = None
+    """What must be installed; None: nothing that we know of."""
+
+    gpu_fraction: bool = False
+    """It takes `rollout.gpu_memory_utilization` of the GPU when it starts."""
+
+    pausable: type[Any] | None = None
+    """Mixed into the server's class so that it can leave the GPU and keep its weights (`pause`, `unpause`), where the
+    engine's own sleep drops them."""
+
+    base_port: int | None = None
+    """The engine looks for free ports from here on; each policy then gets a range of its own."""
+
+    stock_adapter: str | None = None
+    """The module of verl that has its `ServerAdapter`, where `engines.stock` wraps that."""
+
+    register_replica: Callable[[ModuleType], None] | None = None
+    """Tells verl.workers.rollout.replica of the engine's servers; None: verl has them."""
+
+    register_adapter: Callable[[ModuleType], None] | None = None
+    """Tells verl.workers.rollout.base of what an actor worker calls; None: verl has it."""
+
+    check_ready: Callable[[str | None], None] | None = None
+    """Raises ConfigError where the engine cannot run on a device."""
+
+    check_model: Callable[[str, str], None] | None = None
+    """Raises ConfigError where the engine cannot serve the model of a path on a device."""
+
+
+ENGINES: Registry[EngineFacts] = Registry("engine")
+
+
+def known_engines() -> Registry[EngineFacts]:
+    """The registry, after every module of this folder had its chance to register."""
+    package = import_module(__name__.rpartition(".")[0])
+    for module in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+    return ENGINES
+
+
+def facts_of(name: str) -> EngineFacts:
+    """An engine that only verl knows has the facts of EngineFacts' defaults."""
+    engines = known_engines()
+    return engines[name] if name in engines else EngineFacts()
+
+
+def assign_ports(view: DictConfig) -> None:
+    """Policies start side by side, so their engines must not look for free ports in the same range."""
+    rollout = view.actor_rollout_ref.rollout
+    base_port = facts_of(rollout.name).base_port
+    if base_port is None:
+        return
+    port = base_port + PORTS_PER_REPLICA * EngineTag.of(rollout).rank_offset
+    with open_dict(view):
+        rollout.engine_kwargs[rollout.name] = {"port": port, **(rollout.engine_kwargs.get(rollout.name) or {})}
