@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import ModuleType
+from decimal import Decimal
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
 from verl_mas import engines
 from verl_mas.config.engine_tag import EngineTag
-from verl_mas.engines.facts import ENGINES, EngineFacts, assign_ports, facts_of, known_engines
+from verl_mas.engines import facts
+from verl_mas.engines.facts import EngineFacts, assign_ports, facts_of
+from verl_mas.registry import Registry
 
 
 @pytest.fixture
@@ -26,31 +30,56 @@ def view():
 
 
 @pytest.fixture
-def mine(monkeypatch):
-    """An engine of somebody else's."""
-    seen = []
-    monkeypatch.setattr(ENGINES, "_entries", {**ENGINES._entries})
-    ENGINES.register("mine")(EngineFacts(pausable=object, register_replica=seen.append, register_adapter=seen.append))
-    return seen
+def registry(monkeypatch):
+    """A registry of the test's own, and nothing told to verl."""
+    facts.known_engines()  # those that are shipped register in the real one
+    monkeypatch.setattr(facts, "ENGINES", Registry("engine"))
+    monkeypatch.setattr(facts, "_filled", {})
+
+
+@pytest.fixture
+def verls():
+    """verl's two lists, as its modules hold them."""
+    replicas, adapters = {}, {}
+    replica = SimpleNamespace(RolloutReplicaRegistry=SimpleNamespace(register=replicas.__setitem__))
+    return replica, SimpleNamespace(_ROLLOUT_REGISTRY=adapters), replicas, adapters
 
 
 def test_every_shipped_engine_is_found_by_being_in_the_folder():
-    assert set(known_engines()) == {"sglang", "transformers", "trtllm", "vllm"}
+    assert {"sglang", "transformers", "trtllm", "vllm"} <= set(facts.known_engines())
 
 
-def test_an_engine_that_registers_is_told_to_verl_with_the_others(mine, monkeypatch):
-    for name in list(ENGINES):
-        if name != "mine":
-            monkeypatch.setitem(ENGINES._entries, name, EngineFacts())
-    replica, base = ModuleType("replica"), ModuleType("base")
-    engines.register_replicas(replica)
-    engines.register_adapters(base)
-    assert mine == [replica, base]
+@pytest.mark.parametrize("late", [False, True])
+def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, late):
+    replica, base, replicas, adapters = verls
+
+    def verl_imports():
+        engines.register_replicas(replica)
+        engines.register_adapters(base)
+
+    if late:
+        verl_imports()
+    engines.add_engine("mine", replica="decimal.Decimal", adapter="my.Adapter")
+    if not late:
+        verl_imports()
+    assert replicas["mine"]() is Decimal
+    assert adapters == {("mine", "async"): "my.Adapter"}
 
 
-def test_what_an_engine_says_of_itself_decides(mine):
-    assert facts_of("mine").pausable is object
-    assert facts_of("vllm").gpu_fraction and not facts_of("transformers").gpu_fraction
+def test_what_an_engine_says_of_itself_decides(registry):
+    engines.add_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
+    assert facts_of("mine").gpu_fraction
+    assert facts_of("mine").pausable is None
+
+
+def test_an_engine_of_an_installed_package_is_found(registry, monkeypatch, tmp_path):
+    (tmp_path / "their_engine.py").write_text(
+        "from verl_mas.engines import add_engine\nadd_engine('theirs', replica='a.B', adapter='a.C')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("theirs", "their_engine", facts.GROUP)
+    monkeypatch.setattr(facts, "entry_points", lambda group: [point] if group == facts.GROUP else [])
+    assert "theirs" in facts.known_engines()
 
 
 def test_an_engine_that_only_verl_knows_has_no_special_needs():

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import get_rollout_replica_class
 
-from verl_mas.engines.transformers import ENGINE, register_adapter, register_replica
+from verl_mas.engines.transformers import ENGINE
 
 pytestmark = pytest.mark.e2e
 
@@ -43,8 +43,6 @@ async def _scenario(model_path, monkeypatch):
         }
     )
     model_config = OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": model_path})
-    register_replica()
-    register_adapter()
     workers = SimpleNamespace(workers=[ray.remote(Worker).options(num_cpus=0).remote() for _ in range(2)])
     replicas = [get_rollout_replica_class(ENGINE)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
     await asyncio.gather(*[replica.init_hybrid(workers) for replica in replicas])

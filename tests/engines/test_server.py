@@ -7,7 +7,7 @@ import torch
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
-from verl_mas.engines.transformers import ENGINE, register_adapter, register_replica
+from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import Options, TransformersServer
 from verl_mas.engines.transformers.weights import pack
 from verl_mas.errors import ConfigError, EngineLost, RequestError
@@ -194,7 +194,6 @@ def test_an_unknown_option_is_refused():
 
 
 def test_only_one_process_a_replica():
-    register_replica()
     with pytest.raises(ConfigError, match="tensor_model_parallel_size=1"):
         RolloutReplicaRegistry.get(ENGINE)(0, config(tensor_model_parallel_size=2), None, gpus_per_node=2)
 
@@ -202,5 +201,4 @@ def test_only_one_process_a_replica():
 def test_verl_finds_the_adapter_by_name():
     from verl.workers.rollout.base import get_rollout_class
 
-    register_adapter()
     assert get_rollout_class(ENGINE).__module__ == "verl_mas.engines.transformers.adapter"

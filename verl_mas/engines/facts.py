@@ -1,10 +1,12 @@
-"""What verl-mas knows of each engine. An engine is one module or folder here, which registers its facts."""
+"""What verl-mas knows of each engine: of a module or folder here, an installed package, a file of the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -51,13 +53,50 @@ class EngineFacts:
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine")
+# The entry points of other packages: modules that call `add_engine`.
+GROUP = "verl_mas.engines"
+# verl's lists of engines that were filled already, by the field that fills them.
+_filled: dict[str, ModuleType] = {}
+
+
+def add_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts | None = None) -> None:
+    """Tell verl of an engine, when it imports its lists or at once: the full names of the class of its servers, a
+    `RolloutReplica`, and of what actor workers call, a `BaseRollout`. Neither is imported before it is asked for.
+    """
+
+    def to_replicas(module: ModuleType) -> None:
+        module.RolloutReplicaRegistry.register(name, partial(_load, replica))
+
+    def to_adapters(module: ModuleType) -> None:
+        module._ROLLOUT_REGISTRY[(name, "async")] = adapter
+
+    made = replace(facts or EngineFacts(), register_replica=to_replicas, register_adapter=to_adapters)
+    ENGINES.register(name)(made)
+    for field, module in _filled.items():
+        getattr(made, field)(module)
+
+
+def _load(path: str) -> type[Any]:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def fill(field: str, module: ModuleType) -> None:
+    """verl's list in `module` with every engine's `register_replica` or `register_adapter`."""
+    engines = known_engines()
+    for name in engines:
+        if register := getattr(engines[name], field):
+            register(module)
+    _filled[field] = module
 
 
 def known_engines() -> Registry[EngineFacts]:
-    """The registry, after every module of this folder had its chance to register."""
+    """The registry, after every module of this folder and of installed packages had its chance to register."""
     package = import_module(__name__.rpartition(".")[0])
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
+    for point in entry_points(group=GROUP):
+        import_module(point.module)
     return ENGINES
 
 

@@ -5,34 +5,9 @@ Importing this is free; verl asks for the classes by name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from verl_mas.engines.facts import ENGINES, EngineFacts
-
-if TYPE_CHECKING:
-    from verl_mas.engines.transformers.replica import TransformersReplica
+from verl_mas.engines.facts import EngineFacts, add_engine
 
 ENGINE = "transformers"
-
-
-def register_replica(_module: Any = None) -> None:
-    """Make verl's `RolloutReplicaRegistry` know the engine's servers."""
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    RolloutReplicaRegistry.register(ENGINE, _load_replica)
-
-
-def register_adapter(_module: Any = None) -> None:
-    """Make verl's actor workers know the engine's adapter."""
-    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
-
-    _ROLLOUT_REGISTRY[(ENGINE, "async")] = "verl_mas.engines.transformers.adapter.ServerAdapter"
-
-
-def _load_replica() -> type[TransformersReplica]:
-    from verl_mas.engines.transformers.replica import TransformersReplica
-
-    return TransformersReplica
 
 
 def server_name(policy: str, replica_rank: int, suffix: str = "") -> str:
@@ -40,6 +15,9 @@ def server_name(policy: str, replica_rank: int, suffix: str = "") -> str:
     return f"{ENGINE}_server_{policy}_{replica_rank}{suffix}"
 
 
-ENGINES.register(ENGINE)(
-    EngineFacts(package="transformers", register_replica=register_replica, register_adapter=register_adapter)
+add_engine(
+    ENGINE,
+    replica=f"{__name__}.replica.TransformersReplica",
+    adapter=f"{__name__}.adapter.ServerAdapter",
+    facts=EngineFacts(package="transformers"),
 )

@@ -1,0 +1,202 @@
+"""What keeps the package easy to read: short functions and files, imports in one direction, few `Any`, no borrowed
+private names."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "verl_mas"
+FUNCTION, FILE = 60, 450
+# `Any` in annotations and casts, per 1,000 lines of the package. This number only goes down; the aim is 8.
+ANY_PER_1000_LINES = 23.0
+# What a package imports stands on a line above it, or on its own line.
+ORDER = [
+    ["errors", "lazy", "plugin", "row", "splits", "verl_contract"],
+    ["registry", "data_plane"],
+    ["config"],
+    ["user_code"],
+    ["workflow"],
+    ["puzzles", "grading", "execution", "retrieval"],
+    ["workflows", "data"],
+    ["advantage", "rollout", "engines", "platform", "warmup", "testing", "recipes"],
+    ["trainer"],
+    ["checks", "sessions", "serve"],
+    ["demos"],
+    ["cli"],
+]
+# Arrows against the order that are still there. None is added.
+UPWARD: set[tuple[str, str]] = {("demos", "cli")}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+OURS = files(PACKAGE)
+PRODUCT = [*OURS, *files("benchmarks", "hydra_plugins", "recipes", "scripts", ".ci")]
+EVERYTHING = [*PRODUCT, *files("tests")]
+
+
+def at(path: Path, line: int = 1) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def imports(path: Path) -> Iterator[tuple[str, str, int]]:
+    """What a file imports of the package, also in functions and for type checking: (module, name or '', line)."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and inside(node.module or ""):
+            yield from ((node.module or "", alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "", node.lineno) for alias in node.names if inside(alias.name))
+
+
+def inside(module: str) -> bool:
+    return module.split(".")[0] == PACKAGE
+
+
+def part_of(module: str, name: str = "") -> str:
+    """The package below ours that `from module import name` reaches: `config`, `errors`; ours itself: ''."""
+    parts = module.split(".")[1:] or ([name] if (ROOT / PACKAGE / name).is_dir() else [])
+    parts = parts or ([name] if (ROOT / PACKAGE / f"{name}.py").exists() else [""])
+    return parts[0]
+
+
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """(importing package, imported package) -> where."""
+    found = defaultdict(list)
+    for path in OURS:
+        source = path.relative_to(ROOT / PACKAGE).with_suffix("").parts[0]
+        for module, name, line in imports(path):
+            if source not in ("__init__", "__main__", part_of(module, name)):
+                found[source, part_of(module, name)].append(at(path, line))
+    return found
+
+
+def upward(found: Iterable[tuple[str, str]], order: list[list[str]]) -> set[tuple[str, str]]:
+    height = {name: level for level, names in enumerate(order) for name in names}
+    return {(low, high) for low, high in found if height[low] < height.get(high, len(order))}
+
+
+def cycle(found: Iterable[tuple[str, str]]) -> list[str]:
+    graph = defaultdict(set)
+    for source, target in found:
+        graph[source].add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """`from module import _name`, and `module._name` of a module or class that was imported from the package."""
+    known = {name or module for module, name, _ in imports(path)}
+    yield from (f"{at(path, line)} {name}" for _, name, line in imports(path) if is_private(name))
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) in known:
+            yield f"{at(path, node.lineno)} {ast.unparse(node)}"
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def long_functions(path: Path, limit: int) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > limit:
+                yield f"{at(path, node.lineno)} {node.name}: {length} lines"
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def anys(path: Path) -> int:
+    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(parsed(path)))
+
+
+def test_functions_are_short():
+    assert [found for path in PRODUCT for found in long_functions(path, FUNCTION)] == []
+
+
+def test_files_are_short():
+    assert [f"{at(path)} {lines_of(path)}" for path in EVERYTHING if lines_of(path) > FILE] == []
+
+
+def test_every_package_has_a_place_in_the_order():
+    there = {path.relative_to(ROOT / PACKAGE).with_suffix("").parts[0] for path in OURS} - {"__init__", "__main__"}
+    assert there - {name for names in ORDER for name in names} == set()
+
+
+def test_no_package_imports_one_that_is_built_on_it():
+    found = arrows()
+    wrong = {arrow: found[arrow] for arrow in upward(found, ORDER)}
+    assert {arrow: where for arrow, where in wrong.items() if arrow not in UPWARD} == {}
+    assert set(wrong) == UPWARD, "gone: take it out of UPWARD"
+
+
+def test_packages_import_each_other_in_no_circle():
+    assert cycle(set(arrows()) - UPWARD) == []
+
+
+def test_nobody_uses_a_private_name_of_another_module():
+    assert [name for path in PRODUCT for name in private_names(path)] == []
+
+
+def test_the_share_of_any_only_goes_down():
+    share = 1000 * sum(map(anys, OURS)) / sum(map(lines_of, OURS))
+    assert share <= ANY_PER_1000_LINES
+
+
+# The guards themselves: each sees what it is there for.
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    def written(source: str) -> Path:
+        monkeypatch.setitem(globals(), "ROOT", tmp_path)
+        path = tmp_path / "new.py"
+        path.write_text(source)
+        return path
+
+    return written
+
+
+def test_a_long_function_is_seen(written):
+    path = written("def f():\n    a = 1\n    b = 2\n")
+    assert list(long_functions(path, 2)) == ["new.py:1 f: 3 lines"]
+    assert list(long_functions(path, 3)) == []
+
+
+def test_an_upward_arrow_is_seen_also_to_the_public_names():
+    order = [["errors"], ["config"], ["cli"]]
+    assert upward([("config", "errors"), ("cli", "config")], order) == set()
+    assert upward([("errors", "config"), ("cli", "")], order) == {("errors", "config"), ("cli", "")}
+
+
+def test_a_circle_is_seen():
+    assert set(cycle([("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")])) == {"a", "b", "c"}
+
+
+def test_a_private_name_is_seen(written):
+    found = list(private_names(written("from verl_mas import row\nfrom verl_mas.row import _x, y\nrow._z\ny.z\n")))
+    assert found == ["new.py:2 _x", "new.py:3 row._z"]
+
+
+def test_any_is_counted_where_it_is_used_and_not_where_it_is_imported(written):
+    assert anys(written("from typing import Any\nx: dict[str, Any] = {}\ndef f(y: Any) -> Any: ...\n")) == 3
