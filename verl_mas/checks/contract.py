@@ -26,6 +26,8 @@ class Difference:
 
 
 def differences() -> list[Difference]:
+    if file_of("verl") is None:
+        return [Difference("verl", "is not installed")]
     return [*_names(), *_texts(), *_restated(), *_keys()]
 
 
@@ -74,7 +76,8 @@ def _keys() -> Iterator[Difference]:
 def generated_config() -> DictConfig:
     """verl's own configuration, composed and written down at its release."""
     verl = file_of("verl")
-    config = OmegaConf.load(verl.parent / "trainer/config/_generated_ppo_trainer.yaml") if verl else OmegaConf.create()
+    assert verl is not None
+    config = OmegaConf.load(verl.parent / "trainer/config/_generated_ppo_trainer.yaml")
     assert isinstance(config, DictConfig)
     return config
 

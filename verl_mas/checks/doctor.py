@@ -64,7 +64,7 @@ def _installed(requirement: Requirement) -> Finding:
 
 
 def look_at_verl() -> Iterator[Finding]:
-    """The names that verl-mas overrides or uses although they are verl's own affair."""
+    """What verl-mas overrides or uses in verl although verl does not promise to keep it."""
     found = differences()
     for difference in found:
         fix = "pip install 'verl==0.9.1', or report it" if difference.breaks else ""

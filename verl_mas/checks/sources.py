@@ -48,7 +48,7 @@ def own_members(found: Found) -> dict[str, Found]:
     """What a class itself defines: its methods, its class attributes, and what its methods assign to `self`."""
     members: dict[str, ast.AST] = {}
     for node in ast.walk(found.node):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and root_of(node) == "self":
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
             members.setdefault(node.attr, node)
     for node in getattr(found.node, "body", []):
         members.update(dict.fromkeys(_defines(node), node))
