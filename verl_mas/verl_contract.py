@@ -166,8 +166,8 @@ USED: dict[str, dict[str, str | None]] = {
 MIXED_INTO: dict[str, str] = {
     "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
     "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
-    "verl_mas.engines.vllm:PausableVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
-    "verl_mas.engines.sglang:PausableSglang": f"{_ROLLOUT}.sglang_rollout.async_sglang_server:SGLangHttpServer",
+    "verl_mas.engines.kinds.vllm:PausableVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
+    "verl_mas.engines.kinds.sglang:PausableSglang": f"{_ROLLOUT}.sglang_rollout.async_sglang_server:SGLangHttpServer",
 }
 
 # Module of verl -> text that we write so that verl finds it, or answer to -> how often the module has it. Another

@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from decimal import Decimal
-from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from omegaconf import OmegaConf
 from verl_mas import engines
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines import facts
-from verl_mas.engines.facts import EngineFacts, assign_ports, facts_of
+from verl_mas.engines.facts import EngineFacts, add_engine, assign_ports, facts_of
 from verl_mas.registry import Registry
 
 
@@ -32,7 +31,6 @@ def view():
 @pytest.fixture
 def registry(monkeypatch):
     """A registry of the test's own, and nothing told to verl."""
-    facts.known_engines()  # those that are shipped register in the real one
     monkeypatch.setattr(facts, "ENGINES", Registry("engine"))
     monkeypatch.setattr(facts, "_filled", {})
 
@@ -46,7 +44,7 @@ def verls():
 
 
 def test_every_shipped_engine_is_found_by_being_in_the_folder():
-    assert {"sglang", "transformers", "trtllm", "vllm"} <= set(facts.known_engines())
+    assert {"sglang", "transformers", "trtllm", "vllm"} <= set(facts.ENGINES)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -59,7 +57,7 @@ def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, l
 
     if late:
         verl_imports()
-    engines.add_engine("mine", replica="decimal.Decimal", adapter="my.Adapter")
+    add_engine("mine", replica="decimal.Decimal", adapter="my.Adapter")
     if not late:
         verl_imports()
     assert replicas["mine"]() is Decimal
@@ -67,19 +65,9 @@ def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, l
 
 
 def test_what_an_engine_says_of_itself_decides(registry):
-    engines.add_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
+    add_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
     assert facts_of("mine").gpu_fraction
     assert facts_of("mine").pausable is None
-
-
-def test_an_engine_of_an_installed_package_is_found(registry, monkeypatch, tmp_path):
-    (tmp_path / "their_engine.py").write_text(
-        "from verl_mas.engines import add_engine\nadd_engine('theirs', replica='a.B', adapter='a.C')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("theirs", "their_engine", facts.GROUP)
-    monkeypatch.setattr(facts, "entry_points", lambda group: [point] if group == facts.GROUP else [])
-    assert "theirs" in facts.known_engines()
 
 
 def test_an_engine_that_only_verl_knows_has_no_special_needs():
@@ -100,7 +88,7 @@ def test_an_engine_without_a_base_port_gets_none(view):
 
 def test_facts_load_neither_an_engine_nor_ray_nor_torch():
     program = (
-        "import sys; from verl_mas.engines.facts import known_engines; known_engines()\n"
+        "import sys; from verl_mas.engines.facts import ENGINES; [ENGINES[name] for name in ENGINES]\n"
         "assert not {'ray', 'torch', 'vllm', 'sglang', 'transformers', 'verl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -25,7 +25,8 @@ import zmq
 from omegaconf import OmegaConf
 
 from verl_mas.checks import served
-from verl_mas.engines import vllm, vllm_cpu
+from verl_mas.engines import vllm_cpu
+from verl_mas.engines.kinds import vllm
 from verl_mas.engines.vllm_cpu import alias, readiness
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
 from verl_mas.errors import ConfigError, EngineLost

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.engines.added import add_engine
+from verl_mas.engines.facts import add_engine
 from verl_mas.execution.executor import RunResult, register_executor
 from verl_mas.grading.grader import GRADERS, register_grader
 from verl_mas.puzzles.base import TRAIN, Puzzle, register_puzzle

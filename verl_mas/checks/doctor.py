@@ -15,7 +15,7 @@ from verl_mas.checks.contract import differences
 from verl_mas.checks.machine import check_platform, check_resources, plugin_error, requirements
 from verl_mas.checks.served import check_engine, check_model
 from verl_mas.config.compose import compose
-from verl_mas.engines.facts import known_engines
+from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError
 
@@ -104,9 +104,8 @@ def look_at_machine() -> Iterator[Finding]:
 def look_at_engines() -> Iterator[Finding]:
     import torch
 
-    engines = known_engines()
-    for name in engines:
-        if (module := engines[name].package) is None:
+    for name in ENGINES:
+        if (module := ENGINES[name].package) is None:
             continue
         try:
             found = importlib.util.find_spec(module) is not None

@@ -1,4 +1,4 @@
-"""Inference engines as policies see them: a module or folder each, found by being here, or somebody else's package.
+"""Inference engines as policies see them.
 
 verl keeps two lists of engines: replicas (the servers, seen from the trainer) and adapters (what an actor worker
 calls to wake them and to send weights). The functions here are the hooks that `verl_mas.plugin` names.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from verl_mas.engines.facts import EngineFacts, add_engine, fill
-
-__all__ = ["EngineFacts", "add_engine", "register_adapters", "register_replicas"]
+from verl_mas.engines.facts import fill
 
 
 def register_replicas(replica: ModuleType) -> None:

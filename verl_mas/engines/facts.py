@@ -1,4 +1,4 @@
-"""What verl-mas knows of each engine: of a module or folder here, an installed package, a file of the user's."""
+"""What verl-mas knows of an engine, and how verl is told of one: ours, of an installed package, of mas.plugins."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -52,9 +50,7 @@ class EngineFacts:
     """Raises ConfigError where the engine cannot serve the model of a path on a device."""
 
 
-ENGINES: Registry[EngineFacts] = Registry("engine")
-# The entry points of other packages: modules that call `add_engine`.
-GROUP = "verl_mas.engines"
+ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
 # verl's lists of engines that were filled already, by the field that fills them.
 _filled: dict[str, ModuleType] = {}
 
@@ -83,27 +79,15 @@ def _load(path: str) -> type[Any]:
 
 def fill(field: str, module: ModuleType) -> None:
     """verl's list in `module` with every engine's `register_replica` or `register_adapter`."""
-    engines = known_engines()
-    for name in engines:
-        if register := getattr(engines[name], field):
+    for name in ENGINES:
+        if register := getattr(ENGINES[name], field):
             register(module)
     _filled[field] = module
 
 
-def known_engines() -> Registry[EngineFacts]:
-    """The registry, after every module of this folder and of installed packages had its chance to register."""
-    package = import_module(__name__.rpartition(".")[0])
-    for module in iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
-    for point in entry_points(group=GROUP):
-        import_module(point.module)
-    return ENGINES
-
-
 def facts_of(name: str) -> EngineFacts:
     """An engine that only verl knows has the facts of EngineFacts' defaults."""
-    engines = known_engines()
-    return engines[name] if name in engines else EngineFacts()
+    return ENGINES[name] if name in ENGINES else EngineFacts()
 
 
 def assign_ports(view: DictConfig) -> None:

@@ -1,7 +1,7 @@
 """verl's own `rollout.name=vllm` on a machine without a GPU, with vLLM's CPU build.
 
 Same servers, requests and sampling as on a GPU; three parts are replaced: how new weights enter the engine, what
-the engine is started with, and what happens when it is lost. `verl_mas.engines.vllm` registers it on the CPU platform.
+the engine is started with, and what happens when it is lost. `engines.kinds.vllm` registers it on the CPU platform.
 """
 
 from __future__ import annotations

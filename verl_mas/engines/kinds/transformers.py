@@ -1,0 +1,12 @@
+"""The embedded engine, for machines where no other engine runs. Importing this is free; verl asks for the classes."""
+
+from __future__ import annotations
+
+from verl_mas.engines.facts import EngineFacts, add_engine
+
+add_engine(
+    "transformers",
+    replica="verl_mas.engines.transformers.replica.TransformersReplica",
+    adapter="verl_mas.engines.transformers.adapter.ServerAdapter",
+    facts=EngineFacts(package="transformers"),
+)
