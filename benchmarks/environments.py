@@ -5,8 +5,9 @@ from __future__ import annotations
 import timeit
 from itertools import count, cycle
 
-from verl_mas.puzzles.base import TRAIN, Puzzle
+from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import board
+from verl_mas.splits import TRAIN
 
 BOARDS = [
     ("plan_path", {"size": 10}),

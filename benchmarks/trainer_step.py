@@ -28,10 +28,13 @@ def run(folder: Path, letters: Path, steps: int, *overrides: str) -> tuple[float
     """Median seconds of a step, and of a step without rollout."""
     folder.mkdir()
     command = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", f"{ROOT}/recipes", "+platform=cpu"),
-        *("+first_run=laptop", f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu"),
+        *(
+            "+recipe=first_run/laptop",
+            f"data.train_files={letters}/train.parquet",
+            f"data.val_files={letters}/test.parquet",
+        ),
         f"actor_rollout_ref.model.path={letters}/model",
-        f"reward.custom_reward_function.path={ROOT}/recipes/first_run/letters.py",
         *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", f"trainer.total_training_steps={steps}"),
         *("data.max_prompt_length=128", "trainer.v1.sampler.sampler_kwargs.poll_interval=2", *overrides),
@@ -58,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         letters = folder / "letters"
-        subprocess.run([sys.executable, f"{ROOT}/recipes/first_run/letters.py", str(letters)], check=True)
+        subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(letters)], check=True)
         stock = run(folder / "stock", letters, steps)
         single = run(folder / "single", letters, steps, "+mas=single", grpo)
         compare("a team of one against verl's trainer", single, stock)

@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 from verl_mas.config.compose import compose
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "recipes"
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Trained:
 def letters(tmp_path_factory) -> Path:
     """The task of recipes/first_run: a folder with a random tiny model and its data."""
     folder = tmp_path_factory.mktemp("letters")
-    subprocess.run([sys.executable, str(RECIPES / "first_run" / "letters.py"), str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(folder)], check=True)
     return folder
 
 
@@ -49,14 +48,13 @@ def letters(tmp_path_factory) -> Path:
 def main_ppo(letters) -> Callable[..., Trained]:
     """Run verl's own entry point on the letters task, as a user does, and come back when it ends."""
 
-    def train(folder: Path, *overrides: str, recipe: str = "+first_run=laptop", timeout: float = 420) -> Trained:
+    def train(folder: Path, *overrides: str, recipe: str = "first_run/laptop", timeout: float = 420) -> Trained:
         folder.mkdir(parents=True, exist_ok=True)
         command = [
-            *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(RECIPES), "+platform=cpu", recipe),
+            *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", f"+recipe={recipe}"),
             f"data.train_files={letters}/train.parquet",
             f"data.val_files={letters}/test.parquet",
             f"actor_rollout_ref.model.path={letters}/model",
-            f"reward.custom_reward_function.path={RECIPES}/first_run/letters.py",
             f"trainer.default_local_dir={folder}/checkpoints",
             f"hydra.run.dir={folder}/hydra",
             "trainer.val_before_train=false",

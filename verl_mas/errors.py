@@ -58,6 +58,14 @@ class DataError(InvalidInput):
     """A dataset row or a batch that breaks its contract."""
 
 
+class PatchRefused(MasError):
+    """verl's source is not the one a patch was written for."""
+
+
+class RunFailed(MasError):
+    """A training run that verl-mas started ended with an error; the message has the end of its log."""
+
+
 class EngineLost(MasError):
     """An inference engine died or failed; the run ends, and the message names the engine."""
 

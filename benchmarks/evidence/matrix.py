@@ -28,7 +28,7 @@ START = (
 SIZE, LARGER = 4, (5, 6)
 # The laptop recipe, smaller; what changes results is pinned, so that a change of the recipe leaves them comparable.
 SETTINGS = (
-    "+plan_path=laptop",
+    "+recipe=plan_path/laptop",
     f"trainer.total_training_steps={STEPS}",
     "trainer.test_freq=10",
     f"data.train_batch_size={BOARDS}",

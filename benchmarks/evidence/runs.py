@@ -116,7 +116,7 @@ class Runner:
         metrics = folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
         command = [
-            *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "recipes", "+platform=cpu"),
+            *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu"),
             *overrides,
             f"trainer.default_local_dir={folder}/checkpoints",
             "trainer.resume_mode=disable",

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from verl_mas.cli.check import main
@@ -53,8 +51,7 @@ def test_recipes_and_teams_of_ones_own_are_found_together(capsys, monkeypatch, t
     team = tmp_path / "my (teams)" / "mas" / "mine.yaml"
     team.parent.mkdir(parents=True)
     team.write_text("# @package _global_\ndefaults: [solver_verifier, _self_]\nmas: {updates_per_step: 3}\n")
-    recipes = Path(__file__).parents[2] / "recipes"
-    both = ["--config-dir", "my (teams)", f"hydra.searchpath=[file://{recipes}]", "+platform=cpu", "+plan_path=laptop"]
+    both = ["--config-dir", "my (teams)", "+platform=cpu", "+recipe=plan_path/laptop"]
     changed = [
         "mas.workflow.args=null",
         "algorithm.adv_estimator=agent_grpo",
@@ -69,11 +66,10 @@ def test_a_config_dir_that_is_not_there_is_refused():
         main(["--config-dir", "nowhere", *TEAM])
 
 
-@pytest.mark.parametrize("option", [["--config-dir", "recipes"], ["--config-dir=recipes"], ["-cd", "recipes"]])
-def test_recipes_are_found_as_main_ppo_finds_them(capsys, monkeypatch, option):
-    monkeypatch.chdir(Path(__file__).parents[2])
-    one = ["+platform=cpu", "+math=shared", "actor_rollout_ref.actor.strategy=fsdp2"]
-    assert main([*option, *one, "++ray_kwargs.ray_init.num_gpus=4", "++ray_kwargs.ray_init.num_cpus=64"]) == 0
+def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    one = ["+platform=cpu", "+recipe=math/shared", "actor_rollout_ref.actor.strategy=fsdp2"]
+    assert main([*one, "++ray_kwargs.ray_init.num_gpus=4", "++ray_kwargs.ray_init.num_cpus=64"]) == 0
     assert "Qwen/Qwen3-4B" in capsys.readouterr().out
 
 

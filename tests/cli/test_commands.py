@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from importlib.metadata import version
+
 import pytest
 
 from verl_mas import cli
@@ -22,6 +26,20 @@ def test_a_users_mistake_is_one_message_and_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "main", refuse)
     assert cli.main(["doctor"]) == 1
     assert "fix:  set x=2" in capsys.readouterr().err
+
+
+def test_the_version_is_the_installed_one(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"verl-mas {version('verl-mas')}\n"
+
+
+def test_the_package_can_be_run_as_the_command():
+    command = [sys.executable, "-m", "verl_mas", "--version"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("verl-mas ")
+
+
+def test_what_commands_share_is_no_command():
+    assert "check" in cli.commands() and not any(name.startswith("_") for name in cli.commands())
 
 
 @pytest.mark.parametrize("command", cli.commands())

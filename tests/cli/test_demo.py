@@ -2,16 +2,16 @@ import pytest
 
 from verl_mas import demos
 from verl_mas.cli import demo
+from verl_mas.demos import curves
 from verl_mas.errors import ConfigError
 
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path) -> list:
-    """Which demo is called with what, in a folder that looks like a clone."""
+    """Which demo is called with what, in an empty folder."""
     from verl_mas.demos import letters, plan_path
 
     calls: list = []
-    (tmp_path / "recipes").mkdir()
     monkeypatch.chdir(tmp_path)
     for demo_ in (letters, plan_path):
         name = demo_.__name__.rpartition(".")[2]
@@ -43,10 +43,17 @@ def test_an_unknown_demo_names_the_known_ones(asked):
         demo.main([""])
 
 
-def test_outside_a_clone_it_says_so(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="use a clone"):
+def test_without_matplotlib_nothing_is_trained(asked, monkeypatch):
+    monkeypatch.setattr(curves.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"verl-mas\[plots\]"):
         demo.main([])
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["curves", "metrics"])
+def test_what_demos_share_is_no_demo(asked, name):
+    with pytest.raises(ConfigError, match="one of the demos"):
+        demo.main([name])
 
 
 def test_ctrl_c_is_no_crash(asked, monkeypatch, capsys):

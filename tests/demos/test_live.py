@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from verl_mas.demos import live
-from verl_mas.demos.live import Run, RunFailed
+from verl_mas.demos.live import Run
+from verl_mas.errors import RunFailed
 
 SILENT = Console(file=io.StringIO())
 STEP = json.dumps({"step": 1, "data": {"success": 0.5}})

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -32,8 +31,6 @@ def demo(monkeypatch, tmp_path):
         plan_path.run(list(argv), Console(file=shown, width=200), fresh=fresh)
         return shown.getvalue()
 
-    root = Path(__file__).parents[2]
-    monkeypatch.setattr(plan_path, "RECIPE", root / "recipes" / "plan_path")
     monkeypatch.setattr(plan_path, "FOLDER", tmp_path)
     monkeypatch.setattr(plan_path, "_session", lambda step, settings: f"board of step {step}")
     monkeypatch.setattr(plan_path, "_warm_up", lambda settings, console: tmp_path.mkdir(exist_ok=True))
@@ -91,8 +88,6 @@ def test_a_folder_of_another_version_of_the_demo_is_refused(monkeypatch, tmp_pat
 @pytest.mark.e2e
 def test_the_demo_trains_shows_a_session_goes_on_and_ends(monkeypatch, tmp_path):
     """Everything as for a newcomer, but for its length."""
-    root = Path(__file__).parents[2]
-    (tmp_path / "recipes").symlink_to(root / "recipes")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plan_path, "WARM_UP", WarmUp(steps=30, batch=32, lessons=2000))
     brief = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "mas.branch.k=2"]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from verl_mas.demos.puzzle_session import draw
 from verl_mas.puzzles.actions import Actions
-from verl_mas.puzzles.base import TRAIN
 from verl_mas.puzzles.boards import board
+from verl_mas.splits import TRAIN
 
 
 def act(agent, text, committed=True):

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 import verl
 
-from verl_mas.platform.patching import Patch, PatchRefused, source_sha256
+from verl_mas.errors import PatchRefused
+from verl_mas.platform.patching import Patch, source_sha256
 from verl_mas.platform.process_group import PATCH as PROCESS_GROUP
 
 DIFFS = Path(__file__).parents[2] / "patches"

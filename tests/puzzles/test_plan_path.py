@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from verl_mas.puzzles.kinds.plan_path import MOVES, NAMES, PlanPath, distances, neighbours
+from verl_mas.puzzles.grid import MOVES, NAMES, neighbours
+from verl_mas.puzzles.kinds.plan_path import PlanPath, distances
 
 
 def test_the_picture_has_one_agent_one_goal_and_the_stated_walls():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.puzzles.actions import Actions
-from verl_mas.puzzles.base import TEST, TRAIN
 from verl_mas.puzzles.boards import board, board_of, row
 from verl_mas.puzzles.scoring import DENSE, Weights, judge
+from verl_mas.splits import TEST, TRAIN
 from verl_mas.workflow.codecs import Malformed
 
 KINDS = [

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from verl_mas.puzzles.kinds.plan_path import neighbours
+from verl_mas.puzzles.grid import neighbours
 from verl_mas.puzzles.kinds.sokoban import Room, Sokoban, solve_backwards, words_of
 
 

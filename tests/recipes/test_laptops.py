@@ -29,7 +29,6 @@ def of(folder, *overrides):
         f"data.train_files={folder}/train.parquet",
         f"data.val_files={folder}/test.parquet",
         f"actor_rollout_ref.model.path={folder}/model",
-        "~reward.custom_reward_function",
         *overrides,
     ]
 
@@ -42,7 +41,7 @@ def no_session_was_lost(done):
 def test_math_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "arithmetic"
     assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
-    done = main_ppo(tmp_path / "run", *of(made), recipe="+math=laptop")
+    done = main_ppo(tmp_path / "run", *of(made), recipe="math/laptop")
     assert done.exit_code == 0, done.output[-6000:]
     assert {"mas/solver/advantage/std", "mas/verifier/malformed"} <= done.steps[1].keys()
     # A solver, and a verifier of its proposal.
@@ -57,7 +56,7 @@ def test_search_takes_real_steps(main_ppo, tmp_path):
     assert data.main(["invented", "--out", str(made), *size, "--noise", "0.2", *BRIEF]) == 0
     retriever.main(["build", "--corpus", str(made / "corpus.jsonl"), "--index", str(made / "index")])
     own = of(made, f"mas.workflow.args.retriever={made}/index")
-    done = main_ppo(tmp_path / "run", *own, recipe="+search=laptop")
+    done = main_ppo(tmp_path / "run", *own, recipe="search/laptop")
     assert done.exit_code == 0, done.output[-6000:]
     assert done.steps[1]["mas/searcher/acts"] > 0
     assert {"mas/verifier/malformed", "mas/session/searches/mean"} <= done.steps[1].keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -13,8 +12,7 @@ from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import policy_value
 
-RECIPES = Path(__file__).parents[2] / "recipes"
-VARIANTS = [f"{recipe}={variant}" for recipe in ("math", "search") for variant in ("shared", "separate", "mixed")]
+VARIANTS = [f"{recipe}/{variant}" for recipe in ("math", "search") for variant in ("shared", "separate", "mixed")]
 
 
 @pytest.fixture(autouse=True)
@@ -26,19 +24,19 @@ def a_cluster(monkeypatch):
 
 
 def composed(*overrides: str):
-    return compose([f"hydra.searchpath=[file://{RECIPES}]", *overrides])
+    return compose(overrides)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_is_accepted_for_both_engines(variant, engine):
-    team = validate(composed(f"+{variant}", f"actor_rollout_ref.rollout.name={engine}"))
+    team = validate(composed(f"+recipe={variant}", f"actor_rollout_ref.rollout.name={engine}"))
     assert team.reward.local == 0.0 and all(member.spec.format_penalty > 0 for member in agents_of(team).values())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_optimises_and_samples_as_the_paper_does(variant):
-    config = composed(f"+{variant}")
+    config = composed(f"+recipe={variant}")
     team = validate(config)
     for spec in team.policies.values():
         value = partial(policy_value, config, spec)
@@ -55,7 +53,7 @@ def test_every_variant_optimises_and_samples_as_the_paper_does(variant):
 
 
 def test_math_is_the_papers():
-    config = composed("+math=shared")
+    config = composed("+recipe=math/shared")
     team = validate(config)
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, team.updates_per_step) == (32, 8, 1)
     assert (config.data.max_prompt_length, config.data.max_response_length) == (8192, 4096)
@@ -64,7 +62,7 @@ def test_math_is_the_papers():
 
 
 def test_search_is_the_papers():
-    config = composed("+search=shared")
+    config = composed("+recipe=search/shared")
     team = validate(config)
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, team.updates_per_step) == (128, 5, 5)
     assert (config.data.max_prompt_length, config.data.max_response_length) == (4096, 800)
@@ -72,7 +70,7 @@ def test_search_is_the_papers():
 
 
 def test_the_mixed_search_team_has_a_larger_verifier():
-    config = composed("+search=mixed")
+    config = composed("+recipe=search/mixed")
     team = validate(config)
     models = {name: policy_value(config, spec, "model.path") for name, spec in team.policies.items()}
     assert models == {
@@ -84,7 +82,7 @@ def test_the_mixed_search_team_has_a_larger_verifier():
 
 @pytest.mark.parametrize("recipe", ["math", "search"])
 def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe):
-    config = composed("+platform=cpu", f"+{recipe}=laptop")
-    team, paper = validate(config), validate(composed(f"+{recipe}=shared"))
+    config = composed("+platform=cpu", f"+recipe={recipe}/laptop")
+    team, paper = validate(config), validate(composed(f"+recipe={recipe}/shared"))
     assert team.workflow.name == paper.workflow.name and team.reward == paper.reward
     assert config.actor_rollout_ref.rollout.name == "transformers" and config.trainer.total_training_steps <= 80

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -11,12 +10,10 @@ from transformers import AutoTokenizer
 
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
-from verl_mas.cli.puzzle import tiny_workflow
 from verl_mas.config.compose import compose
-from verl_mas.warmup.puzzles import lessons
+from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 PER_ROLE = (
     "mas.policies={planner: {}, executor: {}}",
     "mas.agents.planner.policy=planner",
@@ -33,13 +30,13 @@ def a_cluster(monkeypatch):
 
 
 def composed(*overrides: str):
-    return compose([f"hydra.searchpath=[file://{RECIPES}]", *overrides])
+    return compose(overrides)
 
 
 @pytest.mark.parametrize("puzzle", ["plan_path", "sokoban", "sudoku"])
 @pytest.mark.parametrize("roles", [(), PER_ROLE])
 def test_the_gpu_recipes_are_the_papers(puzzle, roles):
-    config = composed("+mas=planner_executor", f"+{puzzle}=qwen3", *roles)
+    config = composed("+mas=planner_executor", f"+recipe={puzzle}/qwen3", *roles)
     team = validate(config)
     actor = config.actor_rollout_ref.actor
     assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.optim.lr) == (128, 64, 1e-6)
@@ -65,7 +62,7 @@ def test_the_gpu_recipes_are_the_papers(puzzle, roles):
     ],
 )
 def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
-    config = composed("+platform=cpu", overrides[0], "+plan_path=laptop", *overrides[1:])
+    config = composed("+platform=cpu", overrides[0], "+recipe=plan_path/laptop", *overrides[1:])
     assert validate(config).workflow.args["text"] == "compact"
 
 
@@ -73,7 +70,7 @@ def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
     ("puzzle", "size"), [("plan_path", {"size": 4}), ("sokoban", {"size": 6}), ("sudoku", {"size": 4, "blanks": 6})]
 )
 def test_what_a_tiny_model_is_taught_fits_the_laptop_recipe(puzzle, size, tmp_path):
-    config = composed("+platform=cpu", "+mas=planner_executor", f"+{puzzle}=laptop")
+    config = composed("+platform=cpu", "+mas=planner_executor", f"+recipe={puzzle}/laptop")
     workflow = tiny_workflow("planner_executor", validate(config).workflow.args)
     shown = list(islice(lessons(workflow, puzzle, size, noise=0.5), 2000))
     texts = (text for lesson in shown for text in (lesson.prompt, lesson.reply))
@@ -86,14 +83,14 @@ def test_what_a_tiny_model_is_taught_fits_the_laptop_recipe(puzzle, size, tmp_pa
 
 @pytest.mark.parametrize("puzzle", ["plan_path", "sokoban", "sudoku"])
 def test_a_laptop_recipe_keeps_its_files_apart(puzzle):
-    config = composed("+platform=cpu", "+mas=planner_executor", f"+{puzzle}=laptop")
+    config = composed("+platform=cpu", "+mas=planner_executor", f"+recipe={puzzle}/laptop")
     assert config.trainer.project_name == puzzle
     paths = (config.data.train_files, config.data.val_files, config.actor_rollout_ref.model.path)
     assert all(path.startswith(f"runs/{puzzle}") for path in (*paths, config.trainer.default_local_dir))
 
 
 def test_the_gpu_recipe_takes_the_paper_s_form_and_the_single_agent():
-    form = composed("+mas=tool_user_planner", "+plan_path=qwen3", "mas.workflow.args.executor=your_sandbox:run")
+    form = composed("+mas=tool_user_planner", "+recipe=plan_path/qwen3", "mas.workflow.args.executor=your_sandbox:run")
     assert list(form.mas.agents) == ["tool_user", "planner"]
     twice = ("data.train_batch_size=256", "actor_rollout_ref.actor.ppo_mini_batch_size=128")
-    validate(composed("+mas=single_player", "+plan_path=qwen3", *twice))
+    validate(composed("+mas=single_player", "+recipe=plan_path/qwen3", *twice))

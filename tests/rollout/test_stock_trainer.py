@@ -22,7 +22,7 @@ def train(folder: Path, *overrides: str) -> dict[str, list[dict]]:
     rows = folder / "rows"
     rows.mkdir(parents=True)
     command = [
-        sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "recipes", "+platform=cpu", "+first_run=laptop",
+        sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop",
         f"data.train_files={folder.parent}/data/train.parquet", f"data.val_files={folder.parent}/data/test.parquet",
         f"actor_rollout_ref.model.path={folder.parent}/data/model", f"trainer.default_local_dir={folder}/checkpoints",
         "data.train_batch_size=4", "data.val_max_samples=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4",
@@ -45,7 +45,7 @@ def train(folder: Path, *overrides: str) -> dict[str, list[dict]]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stock")
-    subprocess.run([sys.executable, "recipes/first_run/letters.py", folder / "data"], cwd=REPOSITORY, check=True)
+    subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", folder / "data"], cwd=REPOSITORY, check=True)
     _make_replies_differ(folder / "data" / "model")
     return folder
 

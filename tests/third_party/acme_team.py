@@ -10,7 +10,8 @@ from verl_mas.advantage.estimator import estimator, within
 from verl_mas.engines.facts import add_engine
 from verl_mas.execution.executor import RunResult, register_executor
 from verl_mas.grading.grader import GRADERS, register_grader
-from verl_mas.puzzles.base import TRAIN, Puzzle, register_puzzle
+from verl_mas.puzzles.base import Puzzle, register_puzzle
+from verl_mas.splits import TRAIN
 from verl_mas.workflow import Outcome, Task, Team, Workflow, workflow
 from verl_mas.workflow.commit import register_commit_rule
 

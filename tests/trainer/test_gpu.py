@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.e2e,
@@ -30,7 +30,7 @@ def test_two_policies_share_a_gpu(letters, tmp_path, engine, serving):
         *(f"mas.workflow.path={HERE}/teams.py", "algorithm.adv_estimator=agent_grpo"),
         *(f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "data.max_response_length=8"),
-        f"reward.custom_reward_function.path={ROOT}/recipes/first_run/letters.py",
+        "reward.custom_reward_function.path=pkg://verl_mas.data.letters",
         "reward.custom_reward_function.name=score",
         *(f"actor_rollout_ref.model.path={letters}/model", f"actor_rollout_ref.rollout.name={engine}"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.use_dynamic_bsz=true"),

@@ -7,8 +7,9 @@ from itertools import islice, pairwise
 
 import pytest
 
-from verl_mas.data.arithmetic import TRAIN, signed, split_of
+from verl_mas.data.arithmetic import chain_split, signed
 from verl_mas.data.invented import InventedWorld
+from verl_mas.splits import TRAIN
 from verl_mas.warmup import arithmetic as arithmetic_expert
 from verl_mas.warmup import search as search_expert
 from verl_mas.warmup.demonstrations import bare
@@ -35,7 +36,7 @@ def result(lesson):
 
 def test_without_noise_every_solution_is_right_and_approved():
     for lesson in arithmetic(0.0):
-        assert split_of(chain(lesson)) == TRAIN
+        assert chain_split(chain(lesson)) == TRAIN
         if lesson.agent == "solver":
             assert int(result(lesson)) == sum(signed(chain(lesson)))
         else:

@@ -6,8 +6,8 @@ from itertools import islice
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_mas.puzzles.base import TRAIN
 from verl_mas.puzzles.boards import board
+from verl_mas.splits import TRAIN
 from verl_mas.warmup.puzzles import lessons, noisy_plan
 from verl_mas.warmup.train import WarmUp, _loss, _tokens, warm_up
 from verl_mas.workflow import Malformed

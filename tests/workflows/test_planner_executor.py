@@ -8,8 +8,8 @@ import verl_mas.workflows.tool_user_planner as tool_module
 from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import RunResult
-from verl_mas.puzzles.base import TRAIN
 from verl_mas.puzzles.boards import board, row
+from verl_mas.splits import TRAIN
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution, entry_points,
 
 from packaging.requirements import Requirement
 
+from verl_mas import __version__
 from verl_mas.checks.contract import differences
 from verl_mas.checks.machine import check_platform, check_resources, plugin_error, requirements
 from verl_mas.checks.served import check_engine, check_model
@@ -21,7 +22,7 @@ from verl_mas.errors import ConfigError
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip looks after the others.
-SHOWN = {"verl", "TransferQueue", "transformers", "ray", "tensordict", "numpy"}
+SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", "numpy")
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ def diagnose(overrides: list[str]) -> Iterator[Finding]:
 
 
 def look_at_versions() -> Iterator[Finding]:
+    yield Finding("verl-mas", __version__)
     yield Finding("python", sys.version.split()[0])
-    yield Finding("torch", version("torch"))
-    for requirement in [*requirements("verl-mas"), *requirements("verl")]:
-        if requirement.name in SHOWN:
-            yield _installed(requirement)
+    # By name: what verl wants of a package goes before what we want of it, which is any version.
+    wanted = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
+    yield from (_installed(wanted.get(name, Requirement(name))) for name in SHOWN)
 
 
 def _installed(requirement: Requirement) -> Finding:

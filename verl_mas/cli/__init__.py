@@ -8,6 +8,7 @@ import pkgutil
 import sys
 from pathlib import Path
 
+from verl_mas import __version__
 from verl_mas.errors import MasError
 from verl_mas.registry import nearest
 
@@ -25,13 +26,16 @@ def _summary(command: str) -> str:
 
 def _usage() -> str:
     lines = [f"  {command:12} {_summary(command)}" for command in commands()]
-    return "\n".join(["usage: verl-mas <command> [...]", "", *lines])
+    return "\n".join(["usage: verl-mas <command> [...] | --version", "", *lines])
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(_usage() + "\n")
+        return 0
+    if argv[0] == "--version":
+        sys.stdout.write(f"verl-mas {__version__}\n")
         return 0
     command, *rest = argv
     if command not in commands():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,9 +41,3 @@ def check_noise(noise: float | None) -> None:
 def check_count(option: str, count: int) -> None:
     if count < 1:
         raise ConfigError(f"{option} {count}", rule="a file has at least one row", fix="leave it out")
-
-
-def log_loss(step: int, loss: float) -> None:
-    """How a warm-up goes."""
-    if step % 100 == 0:
-        sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
-from verl_mas.cli._arguments import check_count, check_noise, log_loss, values
-from verl_mas.config.schema import WorkflowSpec
-from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import PUZZLES, TEST, TRAIN
-from verl_mas.puzzles.boards import board, row
-from verl_mas.puzzles.game import COMPACT, Play
+from verl_mas.cli._arguments import check_count, check_noise, values
+from verl_mas.puzzles.base import PUZZLES
+from verl_mas.puzzles.boards import board, write_boards
+from verl_mas.splits import TEST, TRAIN
 from verl_mas.user_code import load_module
-from verl_mas.warmup.puzzles import lessons
-from verl_mas.warmup.train import WarmUp, warm_up
-from verl_mas.workflow.base import find, resolve
+from verl_mas.warmup.puzzles import lessons, tiny_workflow
+from verl_mas.warmup.train import WarmUp, log_loss, warm_up
 
 
 def main(argv: list[str]) -> int:
@@ -42,24 +37,6 @@ def main(argv: list[str]) -> int:
         warm_up(folder / "model", source, setting, log_loss)
     sys.stdout.write(f"{folder}\n")
     return 0
-
-
-def write_boards(file: Path, name: str, size: Mapping[str, Any], split: str, count: int, first: int = 0) -> None:
-    """Boards number `first` and on of a split, as rows that verl reads."""
-    import pandas
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pandas.DataFrame([row(name, first + i, split, size) for i in range(count)]).to_parquet(file)
-
-
-def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
-    """The workflow with prompts for a tiny model."""
-    kind = find(name)
-    if not issubclass(kind, Play):
-        raise ConfigError(f"workflow {name}", rule="demonstrations are for puzzles", fix="planner_executor")
-    workflow = resolve(WorkflowSpec(name, args={"text": COMPACT, **args}))
-    workflow.check()
-    return cast(Play, workflow)
 
 
 def _parser() -> argparse.ArgumentParser:

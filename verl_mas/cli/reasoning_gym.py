@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_mas.cli._arguments import check_count, values
 from verl_mas.data.reasoning_gym import rows
-from verl_mas.puzzles.base import TEST, TRAIN
+from verl_mas.splits import TEST, TRAIN
 
 
 def main(argv: list[str]) -> int:

@@ -7,8 +7,8 @@ import re
 
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
+from verl_mas.splits import TEST, TRAIN
 
-TRAIN, TEST = "train", "test"
 # Draws that bring nothing new, after which there is taken to be nothing new.
 PATIENCE = 5_000
 
@@ -30,8 +30,8 @@ def signed(chain: str) -> list[int]:
     return [int(number) for number in re.findall(r"[+-]?\d+", chain)]
 
 
-def split_of(chain: str) -> str:
-    """One chain in five is for testing."""
+def chain_split(chain: str) -> str:
+    """One chain in five is for testing. Not `splits.split_of`: the results that are published are of these chains."""
     return TEST if random.Random(f"split {chain}").randrange(5) == 0 else TRAIN
 
 
@@ -43,7 +43,7 @@ def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, 
     while in_vain < PATIENCE:
         in_vain += 1
         chain = draw(terms, largest, rng)
-        if chain not in found and split_of(chain) == split:
+        if chain not in found and chain_split(chain) == split:
             found[chain] = Item(chain, str(sum(signed(chain))), "arithmetic")
             in_vain = 0
         if len(found) == count:

@@ -49,39 +49,7 @@ OPENINGS = {
     "book": "{s} is a book.",
     "ship": "{s} is a ship.",
 }
-ONSETS = [
-    "b",
-    "bl",
-    "br",
-    "d",
-    "dr",
-    "f",
-    "fl",
-    "g",
-    "gl",
-    "gr",
-    "h",
-    "j",
-    "k",
-    "kl",
-    "kr",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pl",
-    "pr",
-    "r",
-    "s",
-    "sk",
-    "st",
-    "str",
-    "t",
-    "tr",
-    "v",
-    "w",
-    "z",
-]
+ONSETS = "b bl br d dr f fl g gl gr h j k kl kr l m n p pl pr r s sk st str t tr v w z".split()
 VOWELS = ["a", "e", "i", "o", "u", "ai", "ei", "ou"]
 ENDINGS = ["l", "m", "n", "r", "s", "th", "x", "nd", "rk"]
 # One start in so many, with every question that begins there, is for testing.

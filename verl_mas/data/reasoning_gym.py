@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from verl_mas.errors import ConfigError, DataError, SessionFault, failures
-from verl_mas.puzzles.base import TRAIN, belongs
 from verl_mas.registry import nearest
+from verl_mas.splits import TRAIN, split_of
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
@@ -40,7 +40,7 @@ def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, Any]
         item = _items(task, settings, first)[place]
         question = item["question"]
         in_vain += 1
-        if question not in found and belongs(question, split):
+        if question not in found and split_of(question) == split:
             found[question] = _row(item, task, settings, first, place, split, len(found))
             in_vain = 0
         if len(found) == count:

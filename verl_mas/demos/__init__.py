@@ -1,1 +1,1 @@
-"""Runs that a newcomer can watch, a file each: `run(overrides, console)` trains a recipe and says what it learned."""
+"""Runs that a newcomer can watch: `run(overrides, console)` of a demo trains a recipe and says what it learned."""

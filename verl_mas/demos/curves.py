@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
 from verl_mas.demos.metrics import Step, series
+from verl_mas.errors import ConfigError
 
 BARS = "▁▂▃▄▅▆▇█"
+
+
+def check_plots() -> None:
+    """Asked before a run of minutes whose end is a picture."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "matplotlib is not installed", rule="curves are drawn with it", fix='pip install "verl-mas[plots]"'
+        )
 
 
 def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path, title: str) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from rich.console import Console
+from transformers.utils.logging import disable_progress_bar
 
+from verl_mas.data import letters
 from verl_mas.demos import curves
 from verl_mas.demos.live import Run
 from verl_mas.demos.metrics import series
+from verl_mas.warmup.tiny_model import tiny_model
 
-RECIPE = Path("recipes/first_run")
 FOLDER = Path("runs/first_run")
 REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"
 
@@ -20,13 +21,20 @@ REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     """Train from nothing, whether or not it is asked for."""
     console.print("Shown a letter, go on with it: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
-    subprocess.run([sys.executable, str(RECIPE / "letters.py"), str(FOLDER)], check=True, capture_output=True)
+    disable_progress_bar()
+    prepare(FOLDER)
     training = Run(
-        overrides=["--config-dir", "recipes", "+platform=cpu", "+first_run=laptop", *overrides],
+        overrides=["+platform=cpu", "+recipe=first_run/laptop", *overrides],
         folder=FOLDER,
         steps_in_all=50,
     )
     _report(training, training.watch(REWARD, console), console)
+
+
+def prepare(folder: Path) -> None:
+    """The data and a random tiny model; `python -m verl_mas.demos.letters FOLDER` does it alone."""
+    letters.write(folder)
+    tiny_model(folder / "model", parameters=100_000)
 
 
 def _report(run: Run, steps, console: Console) -> None:
@@ -37,3 +45,7 @@ def _report(run: Run, steps, console: Console) -> None:
     console.print(f"\nreward {curves.sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
     for what, file in (("curve", picture), ("metrics", run.metrics), ("log", run.log)):
         console.print(f"{what:8} {file}")
+
+
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1]))

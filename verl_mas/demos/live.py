@@ -17,16 +17,12 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from verl_mas.demos.metrics import Step, read_steps
-from verl_mas.errors import MasError
+from verl_mas.errors import RunFailed
 
 POLL_S = 0.5
 TAIL_LINES = 25
 # How long an interrupted run may take to end by itself.
 GRACE_S = 30.0
-
-
-class RunFailed(MasError):
-    """A training run ended with an error; the message has the end of its log."""
 
 
 @dataclass

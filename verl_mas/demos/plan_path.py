@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from verl_mas.cli.puzzle import tiny_workflow, write_boards
 from verl_mas.demos import curves
 from verl_mas.demos.live import Run
 from verl_mas.demos.metrics import Step, series
 from verl_mas.demos.puzzle_session import draw
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import TEST, TRAIN
-from verl_mas.puzzles.boards import board
+from verl_mas.puzzles.boards import board, write_boards
+from verl_mas.splits import TEST, TRAIN
 from verl_mas.trainer.checkpoint import latest_step
-from verl_mas.warmup.puzzles import lessons
+from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.train import WarmUp, warm_up
 
-RECIPE = Path("recipes/plan_path")
+RECIPE = files("verl_mas.config.hydra") / "recipe" / "plan_path" / "laptop.yaml"
 # Not the recipe's own: neither goes on from the other's checkpoints.
 FOLDER = Path("runs/demo")
 PUZZLE, SIZE = "plan_path", {"size": 4}
@@ -54,7 +54,7 @@ MEASURED = {
 
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     """Train to the end, or go on from the last checkpoint. `fresh` begins again."""
-    settings: dict[str, Any] = yaml.safe_load((RECIPE / "laptop.yaml").read_text())
+    settings: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
     steps_in_all = _steps_in_all(overrides, settings)
     if fresh:
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -63,7 +63,7 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     done = latest_step(FOLDER / "checkpoints")
     training = Run(
         overrides=[
-            *("--config-dir", "recipes", "+platform=cpu", "+mas=planner_executor", "+plan_path=laptop"),
+            *("+platform=cpu", "+mas=planner_executor", "+recipe=plan_path/laptop"),
             *(f"data.train_files={FOLDER}/train.parquet", f"data.val_files={FOLDER}/test.parquet"),
             *(f"actor_rollout_ref.model.path={FOLDER}/model", f"trainer.default_local_dir={FOLDER}/checkpoints"),
             *overrides,

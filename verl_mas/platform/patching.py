@@ -7,11 +7,7 @@ import inspect
 from dataclasses import dataclass
 from types import ModuleType
 
-from verl_mas.errors import MasError
-
-
-class PatchRefused(MasError):
-    """verl's source is not the one a patch was written for."""
+from verl_mas.errors import PatchRefused
 
 
 @dataclass(frozen=True)

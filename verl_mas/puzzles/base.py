@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
-
-TRAIN, TEST = "train", "test"
-# One layout in this many is kept for the test stream, whatever the seed.
-_HELD_OUT = 5
+from verl_mas.splits import TEST, TRAIN
 
 
 class Puzzle(ABC):
@@ -107,8 +103,3 @@ def stream(name: str, seed: int, split: str) -> random.Random:
             f"split {split!r} is not known", rule="a board is for training or for testing", fix="train, test"
         )
     return random.Random(f"{name}:{split}:{seed}")
-
-
-def belongs(layout: str, split: str) -> bool:
-    """Whether a layout may appear in a split: by its own content, so that no layout is in both."""
-    return (zlib.crc32(layout.encode()) % _HELD_OUT == 0) == (split == TEST)

@@ -7,6 +7,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from verl_mas.errors import ConfigError, DataError
@@ -63,6 +64,14 @@ def row(name: str, seed: int, split: str, size: Mapping[str, Any]) -> dict[str, 
         "reward_model": {"style": "rule", "ground_truth": ""},
         "extra_info": {"index": seed, PUZZLE: name, SEED: seed, SPLIT: split, SIZE: whole},
     }
+
+
+def write_boards(file: Path, name: str, size: Mapping[str, Any], split: str, count: int, first: int = 0) -> None:
+    """Boards number `first` and on of a split, as rows that verl reads."""
+    import pandas
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pandas.DataFrame([row(name, first + i, split, size) for i in range(count)]).to_parquet(file)
 
 
 def board_of(extra_info: Mapping[str, Any]) -> Puzzle:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from verl_mas.data.arithmetic import TRAIN, draw, signed, split_of
-from verl_mas.warmup.demonstrations import acted
-from verl_mas.warmup.puzzles import Lesson
+from verl_mas.data.arithmetic import chain_split, draw, signed
+from verl_mas.splits import TRAIN
+from verl_mas.warmup.demonstrations import Lesson, acted
 from verl_mas.workflow import Boxed, Request, Task
 from verl_mas.workflows.solver_verifier import SolverVerifier, Verdict
 
@@ -17,7 +17,7 @@ def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterato
     rng = random.Random(f"lessons {seed}")
     while True:
         chain = draw(terms, largest, rng)
-        if split_of(chain) == TRAIN:
+        if chain_split(chain) == TRAIN:
             task = Task([{"role": "user", "content": chain}])
             yield from acted(SolverVerifier(), task, Team(chain, largest, noise, rng))
 

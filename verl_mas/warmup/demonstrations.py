@@ -1,17 +1,26 @@
-"""Demonstrations of a whole team: the workflow itself, with an expert in place of every agent."""
+"""What a tiny model is warmed up on: the acts of a whole team, with an expert in place of every agent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from verl_mas.config.schema import FaultSpec
-from verl_mas.warmup.puzzles import Lesson
 from verl_mas.warmup.tiny_model import TURN_END
 from verl_mas.workflow import Generation, Message, Request, Task, Workflow
 from verl_mas.workflow.run import run
 
 # What an expert says when it is asked.
 Say = Callable[[Request], str]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One act: what the agent is shown, and what it should say."""
+
+    agent: str
+    prompt: str
+    reply: str
 
 
 def acted(workflow: Workflow, task: Task, say: Say) -> list[Lesson]:

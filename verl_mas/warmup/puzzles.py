@@ -1,16 +1,20 @@
-"""Demonstrations by search, with a share of random actions: what a model of nothing is warmed up on."""
+"""Demonstrations on puzzles: plans by search, with a share of random actions."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from verl_mas.puzzles.base import TRAIN, Puzzle
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.errors import ConfigError
+from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import board
-from verl_mas.puzzles.game import Attempt, Play
+from verl_mas.puzzles.game import COMPACT, Attempt, Play
 from verl_mas.puzzles.scoring import judge
+from verl_mas.splits import TRAIN
+from verl_mas.warmup.demonstrations import Lesson
+from verl_mas.workflow.base import find, resolve
 
 # Turns shown on one board. Noise spreads them over states that a perfect player never sees.
 _TURNS = 10
@@ -18,13 +22,14 @@ _TURNS = 10
 _FIRST_SEED = 10_000_000
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """One act: what the agent is shown, and what it should say."""
-
-    agent: str
-    prompt: str
-    reply: str
+def tiny_workflow(name: str, args: Mapping[str, Any]) -> Play:
+    """The workflow with prompts for a tiny model."""
+    kind = find(name)
+    if not issubclass(kind, Play):
+        raise ConfigError(f"workflow {name}", rule="demonstrations are for puzzles", fix="planner_executor")
+    workflow = resolve(WorkflowSpec(name, args={"text": COMPACT, **args}))
+    workflow.check()
+    return cast(Play, workflow)
 
 
 def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) -> list[str]:

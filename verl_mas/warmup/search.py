@@ -9,8 +9,7 @@ from verl_mas.data.invented import RELATIONS, InventedWorld, Question
 from verl_mas.retrieval import Found
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.source import Source
-from verl_mas.warmup.demonstrations import acted
-from verl_mas.warmup.puzzles import Lesson
+from verl_mas.warmup.demonstrations import Lesson, acted
 from verl_mas.workflow import Request, Task
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough, SearchTeam
 

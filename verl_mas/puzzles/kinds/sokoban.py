@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, register_puzzle, stream
-from verl_mas.puzzles.kinds.plan_path import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
+from verl_mas.puzzles.grid import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.splits import TRAIN, split_of
 
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
@@ -100,7 +101,7 @@ class Sokoban(Puzzle):
             blocked = around | set(rng.sample(inside, round(walls * len(inside))))
             targets = frozenset(rng.sample([cell for cell in inside if cell not in blocked], boxes))
             layout = _layout(size, blocked, targets)
-            if not belongs(layout, split):
+            if split_of(layout) != split:
                 continue
             moves = neighbours(size, frozenset(blocked))
             to_go = solve_backwards(targets, moves)

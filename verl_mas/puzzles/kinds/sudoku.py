@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.base import TRAIN, Puzzle, belongs, register_puzzle, stream
+from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
+from verl_mas.splits import TRAIN, split_of
 
 EMPTY = "."
 # Tokenizers take digits one by one; a cell of two letters can be a token.
@@ -145,7 +146,7 @@ class Sudoku(Puzzle):
             raise ConfigError(f"sudoku blanks={blanks}", rule="there must be something to fill", fix="1 or more")
         rng = stream(cls.name, seed, split)
         solution = full_grid(rng, size)
-        while not belongs("".join(map(str, solution)), split):
+        while split_of("".join(map(str, solution))) != split:
             solution = full_grid(rng, size)
         cells = dig(rng, solution, size, blanks)
         empty = cells.count(0)

@@ -1,12 +1,9 @@
-"""The task: shown a letter a dozen times, write it eight times more. And what it takes to train on it from nothing.
-
-`python recipes/first_run/letters.py DIR` writes a random tiny model and the data to DIR.
-"""
+"""The task: shown a letter a dozen times, write it eight times more. Its rows, and verl's reward function for it."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
 LETTERS = "abcd"
 SHOWN, LENGTH = 12, 8
@@ -20,7 +17,7 @@ def score(data_source: str, solution_str: str, ground_truth: str, extra_info: di
     return earned / max(LENGTH, len(solution_str))
 
 
-def row(index: int) -> dict:
+def row(index: int) -> dict[str, Any]:
     letter = LETTERS[index % len(LETTERS)]
     return {
         "data_source": "letters",
@@ -30,16 +27,10 @@ def row(index: int) -> dict:
     }
 
 
-def prepare(folder: Path) -> None:
-    import pandas as pd
-
-    from verl_mas.warmup.tiny_model import tiny_model
+def write(folder: Path, *, train: int = 256, test: int = 32) -> None:
+    """train.parquet and test.parquet."""
+    import pandas
 
     folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([row(i) for i in range(256)]).to_parquet(folder / "train.parquet")
-    pd.DataFrame([row(i) for i in range(32)]).to_parquet(folder / "test.parquet")
-    tiny_model(folder / "model", parameters=100_000)
-
-
-if __name__ == "__main__":
-    prepare(Path(sys.argv[1]))
+    for split, count in (("train", train), ("test", test)):
+        pandas.DataFrame([row(index) for index in range(count)]).to_parquet(folder / f"{split}.parquet")
