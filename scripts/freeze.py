@@ -1,26 +1,59 @@
-"""Writes constraints.txt: the exact versions of the environment this runs in, for `make install` to repeat.
+"""Writes constraints.txt: the exact versions of what this environment has of the project and its extra `dev`.
 
-Run it with the environment's Python after an upgrade that passed the tests.
+Run it with the environment's Python after an upgrade that passed the tests. What else is installed is left out.
 """
 
-from importlib.metadata import distributions
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-HEADER = "# The set that is tested. Made by .ci/freeze.py; a line with a marker has no build for older Pythons.\n"
+HEADER = "# The set that is tested. Made by scripts/freeze.py; a line with a marker has no build for older Pythons.\n"
+PROJECT = "verl-mas[dev]"
 NOT_PINNED = {"verl-mas", "pip", "setuptools", "wheel"}
 OLDEST = Version("3.10")
 
 
-def line(dist) -> str:
-    python = SpecifierSet(dist.metadata["Requires-Python"] or "")
+def needed() -> list[Distribution]:
+    """What PROJECT requires, directly or not, as far as it is installed here."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    todo = [Requirement(PROJECT)]
+    while todo:
+        wanted = todo.pop()
+        name = canonicalize_name(wanted.name)
+        for extra in {"", *wanted.extras}:
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            try:
+                found[name] = distribution(name)
+            except PackageNotFoundError:
+                # pip's own choice, too: a requirement of another platform whose marker does not say so.
+                continue
+            todo.extend(_required(found[name], extra))
+    return [one for name, one in found.items() if name not in NOT_PINNED]
+
+
+def _required(one: Distribution, extra: str) -> Iterator[Requirement]:
+    for line in one.requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def line(one: Distribution) -> str:
+    python = SpecifierSet(one.metadata["Requires-Python"] or "")
     oldest = next(v for v in ("3.10", "3.11", "3.12") if python.contains(f"{v}.20"))
     marker = "" if Version(oldest) == OLDEST else f' ; python_version >= "{oldest}"'
     # Without torch's local version (+cpu), so that the file serves a GPU machine too.
-    return f"{dist.metadata['Name']}=={Version(dist.version).public}{marker}"
+    return f"{one.metadata['Name']}=={Version(one.version).public}{marker}"
 
 
-pins = {line(dist) for dist in distributions() if dist.metadata["Name"].lower() not in NOT_PINNED}
-Path(__file__).parents[1].joinpath("constraints.txt").write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
+if __name__ == "__main__":
+    pins = sorted({line(one) for one in needed()}, key=str.lower)
+    Path(__file__).parents[1].joinpath("constraints.txt").write_text(HEADER + "\n".join(pins) + "\n")

