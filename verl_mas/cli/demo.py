@@ -22,7 +22,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 DEFAULT = "plan_path"
-DEMOS = (DEFAULT, "letters")
+DEMOS = [DEFAULT, "letters"]
 
 
 def main(argv: list[str]) -> int:

@@ -1,0 +1,174 @@
+"""Whether two checkouts train alike: the metrics of the first three steps, same seed, same machine.
+
+    git worktree add ../before HEAD~1
+    python benchmarks/same_metrics.py --before ../before
+
+Every checkout makes its own boards and its own warmed-up model and runs the demo's team and two arms of the evidence
+(at_grpo with a policy per role, agent_grpo over sessions), with the commands and settings that it has itself. Requests
+are named alike in every run and the engine draws by name, so both sample the same tokens. What is left is float
+rounding: verl orders rows by random names, and a sum in another order rounds otherwise.
+Times, throughput and memory are not compared. The exit code is 1 when anything else differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 3
+ROUNDING = 1e-4
+NOT_COMPARED = re.compile(r"timing_|perf/|throughput|memory|mfu|seconds")
+ARMS = ("at_grpo_per_role", "agent_grpo")
+BOARDS = (
+    *("plan_path", "--size", "size=4", "--practice", "min_distance=5", "--train", "256", "--test", "16"),
+    *("--noise", "0.65", "--args", "moves=1", "--warm-up", "steps=100", "lessons=20000"),
+)
+REPEATABLE = (
+    "actor_rollout_ref.rollout.full_determinism=true",
+    "data.seed=0",
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.test_freq={STEPS}",
+    "trainer.save_freq=-1",
+    "trainer.resume_mode=disable",
+)
+# Asked of a checkout itself, so that a setting with a new name is found under both.
+MATRIX = """
+import json
+from benchmarks.evidence import matrix
+print(json.dumps([matrix.SETTINGS, {name: [arm.workflow, arm.overrides] for name, arm in matrix.ARMS.items()
+                                    if isinstance(arm, matrix.Training)}]))
+"""
+
+Metrics = dict[int, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A tree of the project, run by this Python. `through` is put before every command."""
+
+    root: Path
+    folder: Path
+    through: Sequence[str]
+
+    def commands(self) -> dict[str, list[str]]:
+        """The overrides of every run."""
+        settings, arms = json.loads(self._python("-c", MATRIX))
+        recipe = next(setting for setting in settings if "plan_path" in setting)
+        small = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"]
+        runs = {"demo": ["+mas=planner_executor", recipe, *small]}
+        return runs | {name: [f"+mas={arms[name][0]}", *settings, *arms[name][1]] for name in ARMS}
+
+    def start(self) -> str:
+        """Boards and model in `start`; gives what tells the boards of two checkouts apart."""
+        main = "import sys; from verl_mas.cli import main; sys.exit(main())"
+        self._python("-c", main, "puzzle", BOARDS[0], "--out", f"{self.folder}/start", *BOARDS[1:])
+        files = (self.folder / "start" / name for name in ("train.parquet", "test.parquet"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+    def train(self, name: str, overrides: Sequence[str]) -> Metrics:
+        start, run = self.folder / "start", self.folder / name
+        metrics = run / "metrics.jsonl"
+        run.mkdir()
+        # Before recipes were on Hydra's search path.
+        form = () if (self.root / "verl_mas/config/hydra/recipe").is_dir() else ("--config-dir", f"{self.root}/recipes")
+        self._python(
+            *("-m", "verl.trainer.main_ppo", *form, "+platform=cpu", *overrides, *REPEATABLE),
+            *(f"data.train_files={start}/train.parquet", f"data.val_files={start}/test.parquet"),
+            *(f"actor_rollout_ref.model.path={start}/model", f"trainer.default_local_dir={run}/checkpoints"),
+            f"hydra.run.dir={run}/hydra",
+            VERL_FILE_LOGGER_PATH=str(metrics),
+        )
+        records = map(json.loads, metrics.read_text().splitlines())
+        return {record["step"]: record["data"] for record in records}
+
+    def _python(self, *arguments: str, **environment: str) -> str:
+        environment = {"PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **environment}
+        command = [*self.through, sys.executable, *arguments]
+        log = self.folder / "log.txt"
+        with log.open("a") as errors:
+            done = subprocess.run(
+                command, cwd=self.folder, env=os.environ | environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+            errors.write(done.stdout)
+        if done.returncode:
+            raise SystemExit(f"{self.root}: exit code {done.returncode}; see {log}")
+        return done.stdout
+
+
+def differences(before: Metrics, after: Metrics) -> list[str]:
+    """What differs by more than rounding, a line each."""
+    found = [f"steps {sorted(before)} and {sorted(after)}"] if before.keys() != after.keys() else []
+    for step in sorted(before.keys() & after.keys()):
+        old, new = compared(before[step]), compared(after[step])
+        found += [f"step {step}: {key} only before" for key in sorted(old.keys() - new.keys())]
+        found += [f"step {step}: {key} only after" for key in sorted(new.keys() - old.keys())]
+        for key in sorted(old.keys() & new.keys()):
+            if distance(old[key], new[key]) > ROUNDING:
+                found.append(f"step {step}: {key} {old[key]} and {new[key]}")
+    return found
+
+
+def compared(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if not NOT_COMPARED.search(key)}
+
+
+def distance(old: float, new: float) -> float:
+    """Relative for large values, absolute for small ones; a NaN is near to a NaN alone."""
+    if old == new or (math.isnan(old) and math.isnan(new)):
+        return 0.0
+    gap = abs(old - new) / max(1.0, abs(old), abs(new))
+    return math.inf if math.isnan(gap) else gap
+
+
+def report(name: str, before: Metrics, after: Metrics) -> bool:
+    found = differences(before, after)
+    pairs = [
+        (value, compared(after[step])[key])
+        for step in before.keys() & after.keys()
+        for key, value in compared(before[step]).items()
+        if key in after[step]
+    ]
+    largest = max((distance(old, new) for old, new in pairs), default=0.0)
+    same = sum(old == new for old, new in pairs)
+    verdict = "DIFFERS" if found else "the same"
+    print(f"{name}: {verdict}; {len(pairs)} values, {same} of them exactly equal, largest distance {largest:.1e}")
+    print("".join(f"  {line}\n" for line in found), end="", flush=True)
+    return not found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True, help="a checkout")
+    parser.add_argument("--after", type=Path, default=ROOT, help="another; default: this one")
+    parser.add_argument("--through", default="", help="put before every command: 'nice -n 10', a queue")
+    parser.add_argument("--keep", type=Path, help="an empty folder for logs and metrics; default: a temporary one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        sides = []
+        for side, root in (("before", options.before), ("after", options.after)):
+            (folder / side).mkdir(parents=True)
+            sides.append(Checkout(root.resolve(), folder / side, options.through.split()))
+        before, after = sides
+        alike = [before.start() == after.start()]
+        print(f"boards: {'the same' if alike[0] else 'DIFFER'}", flush=True)
+        runs = after.commands()
+        for name, overrides in before.commands().items():
+            alike.append(report(name, before.train(name, overrides), after.train(name, runs[name])))
+    return 0 if all(alike) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
