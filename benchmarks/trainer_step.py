@@ -28,12 +28,8 @@ def run(folder: Path, letters: Path, steps: int, *overrides: str) -> tuple[float
     """Median seconds of a step, and of a step without rollout."""
     folder.mkdir()
     command = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu"),
-        *(
-            "+recipe=first_run/laptop",
-            f"data.train_files={letters}/train.parquet",
-            f"data.val_files={letters}/test.parquet",
-        ),
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop"),
+        *(f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
         f"actor_rollout_ref.model.path={letters}/model",
         *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", f"trainer.total_training_steps={steps}"),
