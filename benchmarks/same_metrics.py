@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 ROUNDING = 1e-4
-NOT_COMPARED = re.compile(r"timing_|perf/|throughput|memory|mfu|seconds")
+NOT_COMPARED = re.compile(r"timing|perf/|throughput|memory|mfu|seconds")
 ARMS = ("at_grpo_per_role", "agent_grpo")
 BOARDS = (
     *("plan_path", "--size", "size=4", "--practice", "min_distance=5", "--train", "256", "--test", "16"),
