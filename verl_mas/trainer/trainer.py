@@ -29,6 +29,7 @@ from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, updates_per_step
 from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
 from verl_mas.data_plane import Rows
+from verl_mas.engines.facts import assign_ports
 from verl_mas.row import (
     AGENT,
     MAX_GLOBAL_STEPS,
@@ -43,7 +44,6 @@ from verl_mas.row import (
     is_padding,
 )
 from verl_mas.trainer.batching import by_policy
-from verl_mas.engines.facts import assign_ports
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, run_identity
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
