@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 from verl_mas.demos.puzzle_session import draw
-from verl_mas.puzzles.actions import Actions
-from verl_mas.puzzles.boards import board
 from verl_mas.splits import TRAIN
+from verl_mas.puzzles.boards import board
+from verl_mas.workflow import ActionList
+
+
+def codec(puzzle):
+    return ActionList(puzzle.action_pattern, 2, None, puzzle.action_help)
 
 
 def act(agent, text, committed=True):
@@ -18,7 +22,7 @@ def test_a_session_is_drawn_turn_by_turn_with_committed_acts_alone():
         twin.step(move)
         pictures.append(twin.render())
         acts += [act("planner", "D"), act("executor", "LLLL", committed=False), act("executor", move)]
-    text = draw(puzzle, {"acts": acts}, Actions(type(puzzle), 2, tag=None), acting="executor")
+    text = draw(puzzle, {"acts": acts}, codec(puzzle), acting="executor")
     lines = text.splitlines()
     assert lines[-1] == f"solved after {len(pictures) - 1} turns"
     assert lines[0].count("p: D") == len(pictures) - 1 and "LLLL" not in text
@@ -29,6 +33,6 @@ def test_a_session_is_drawn_turn_by_turn_with_committed_acts_alone():
 def test_what_cannot_be_read_moves_nothing():
     puzzle = board("plan_path", 0, TRAIN, {"size": 4})
     picture = puzzle.render().splitlines()
-    text = draw(puzzle, {"acts": [act("executor", "hm")]}, Actions(type(puzzle), 2, tag=None), acting="executor")
+    text = draw(puzzle, {"acts": [act("executor", "hm")]}, codec(puzzle), acting="executor")
     assert text.endswith("not solved after 1 turns")
     assert text.splitlines()[2].split() == [picture[0]] * 2

@@ -28,7 +28,7 @@ def run(batcher):
 def serve(batcher, prompt, **sampling):
     job = batcher.submit(prompt, Sampling(**sampling))
     run(batcher)
-    return job.sequences
+    return job.samples
 
 
 def trained_log_probs(model, prompt, tokens, temperature=1.0):
@@ -69,11 +69,11 @@ def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
             batcher.step()
     run(batcher)
     for prompt, sampling, job in jobs:
-        [together] = job.sequences
+        [together] = job.samples
         if sampling.greedy:
             assert together.tokens == greedy_one_by_one(model, prompt, len(together.tokens))
         solo = make_batcher()
-        [expected] = solo.submit(prompt, sampling).sequences
+        [expected] = solo.submit(prompt, sampling).samples
         run(solo)
         assert together.tokens == expected.tokens
         torch.testing.assert_close(together.log_probs, expected.log_probs, rtol=0, atol=1e-5)
@@ -187,9 +187,9 @@ def test_abort_returns_what_was_generated_and_the_engine_goes_on(make_batcher):
     running = batcher.submit([5, 6], Sampling(max_tokens=50))
     batcher.step()
     waiting = batcher.submit([5, 6], Sampling(max_tokens=50))
-    assert set(batcher.abort()) == {*running.sequences, *waiting.sequences}
-    assert [len(job.sequences[0].tokens) for job in (running, waiting)] == [1, 0]
-    assert running.sequences[0].finish_reason == "aborted"
+    assert set(batcher.abort()) == {*running.samples, *waiting.samples}
+    assert [len(job.samples[0].tokens) for job in (running, waiting)] == [1, 0]
+    assert running.samples[0].finish_reason == "aborted"
     assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
 
 
@@ -199,9 +199,9 @@ def test_one_request_can_be_aborted_alone(make_batcher):
     dropped = batcher.submit([5, 6], Sampling(max_tokens=50))
     kept = batcher.submit([9, 8], Sampling(max_tokens=10, seed=1))
     batcher.step()
-    assert batcher.abort(dropped.sequences) == dropped.sequences
+    assert batcher.abort(dropped.samples) == dropped.samples
     run(batcher)
-    assert kept.sequences[0].tokens == alone[0].tokens
+    assert kept.samples[0].tokens == alone[0].tokens
 
 
 def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
@@ -241,7 +241,7 @@ def test_other_architectures_are_served(config):
     jobs = [(p, batcher.submit(p, Sampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))]
     run(batcher)
     for prompt, job in jobs:
-        assert job.sequences[0].tokens == greedy_one_by_one(model, prompt, 8)
+        assert job.samples[0].tokens == greedy_one_by_one(model, prompt, 8)
 
 
 def test_layers_that_forget_are_refused_beyond_their_window():

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.puzzles.actions import Actions
+from verl_mas.splits import TEST, TRAIN
 from verl_mas.puzzles.boards import board, board_of, row
 from verl_mas.puzzles.scoring import DENSE, Weights, judge
-from verl_mas.splits import TEST, TRAIN
-from verl_mas.workflow.codecs import Malformed
+from verl_mas.workflow.codecs import ActionList, Malformed
 
 KINDS = [
     ("plan_path", {"size": 4}),
@@ -177,7 +176,7 @@ def test_the_sparse_variant_knows_only_whether_it_is_solved():
 @pytest.mark.parametrize("tag", ["actions", None])
 def test_actions_survive_rendering_and_nothing_else_is_read_as_actions(name, size, tag):
     puzzle = board(name, 1, TRAIN, size)
-    codec = Actions(type(puzzle), at_most=3, tag=tag)
+    codec = ActionList(puzzle.action_pattern, 3, tag, puzzle.action_help)
     plan = puzzle.legal_actions()[:2]
     assert codec.parse(codec.render(plan)) == plan
     close = f"<{tag}>{{}}</{tag}>" if tag else "{}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import string
 import time
 
@@ -49,7 +50,7 @@ def value_for(name: str, rng: random.Random):
         "boxed": words,
         "code": words + "\n    " + words,
         "json": {"move": words, "n": rng.randrange(9), "list": [words, None, True, 0.5]},
-        "actions": tuple(rng.choice(MOVES.alphabet) for _ in range(rng.randrange(1, 9))),
+        "actions": [rng.choice(MOVES.actions) for _ in range(rng.randrange(1, 9))],
     }[name]
 
 
@@ -85,7 +86,7 @@ def test_two_different_answers_are_malformed_and_the_same_one_twice_is_not(name)
     codec = CODECS[name]
     one, other = {
         "choice": (Verdict.APPROVE, Verdict.REJECT),
-        "actions": (("up",), ("down",)),
+        "actions": (["up"], ["down"]),
         "json": ({"move": "a"}, {"move": "b"}),
     }.get(name, ("a", "b"))
     assert codec.parse(f"{codec.render(one)}\n{codec.render(one)}") == one
@@ -155,7 +156,26 @@ def test_boxes_may_hold_braces():
 
 
 def test_actions_may_come_as_a_python_list():
-    assert MOVES.parse('<actions>["UP", "left"]</actions>') == ("up", "left")
+    assert MOVES.parse('<actions>["UP", "left"]</actions>') == ["up", "left"]
+
+
+@pytest.mark.parametrize("text", ["upup", "up-down", "up fly", "", "up" + ", up" * 64])
+def test_words_that_are_no_list_of_actions_are_malformed(text):
+    assert isinstance(MOVES.parse(f"<actions>{text}</actions>"), Malformed)
+
+
+def test_actions_may_be_a_pattern_and_the_whole_reply():
+    cells = ActionList(re.compile("[a-d][1-4]"), tag=None, help="a letter and a digit")
+    assert cells.parse("a1, [b2]c3\n") == ["a1", "b2", "c3"]
+    assert cells.render(["a1", "b2"]) == "a1b2"
+    assert isinstance(cells.parse("a1 A1"), Malformed), "a pattern has its own case"
+    assert "a letter and a digit" in cells.prompt()
+
+
+@pytest.mark.parametrize("actions", [("up", "UP"), ("go up",), re.compile("[UD]")])
+def test_actions_that_cannot_be_told_apart_or_explained_are_refused(actions):
+    with pytest.raises(DataError):
+        ActionList(actions)
 
 
 @pytest.mark.parametrize("name", CODECS)

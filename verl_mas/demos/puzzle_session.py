@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verl_mas.puzzles.actions import Actions
 from verl_mas.puzzles.base import Puzzle
-from verl_mas.workflow import Malformed
+from verl_mas.workflow import ActionList, Malformed
 
 GAP = "   "
 
 
-def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: Actions, acting: str) -> str:
+def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: ActionList, acting: str) -> str:
     """The board turn by turn, side by side; above each what the agents said. `acting` is the agent that moves it."""
     panels = [["start", "", *puzzle.render().splitlines()]]
     said: list[str] = []

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.puzzles.actions import Actions
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import board_of
 from verl_mas.puzzles.scoring import DENSE, SPARSE, Judgement, judge
-from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, Workflow
+from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow
 
 REWARDS = {"dense": DENSE, "sparse": SPARSE}
 WORDS, COMPACT = "words", "compact"
@@ -95,8 +94,10 @@ class Play(Workflow):
             reply.team_reward = judgement.team
         return Attempt(actions, judgement)
 
-    def codec(self, puzzle: Puzzle) -> Actions:
-        return Actions(type(puzzle), self.moves, tag=None if self.text == COMPACT else "actions")
+    def codec(self, puzzle: Puzzle) -> ActionList:
+        """Between tags for language models, bare for tiny ones."""
+        tag = None if self.text == COMPACT else "actions"
+        return ActionList(puzzle.action_pattern, self.moves, tag, puzzle.action_help)
 
     def scene(self, puzzle: Puzzle) -> str:
         """The rules and the current state, in words."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from collections.abc import Sequence as Tokens
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from verl_mas.engines.transformers.cache import RowCache
-from verl_mas.engines.transformers.request import FinishReason, Job, Sampling, Sequence
+from verl_mas.engines.transformers.request import FinishReason, Job, Sample, Sampling
 from verl_mas.engines.transformers.sampling import choose
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
@@ -24,8 +23,8 @@ COLUMNS_AT_ONCE = 64
 class ContinuousBatcher:
     """Runs many requests in one batch; requests join and leave it at every token.
 
-    `submit` queues a request, `step` gives every running sequence one more token. A prompt is prefilled
-    without its last token; that one is fed by the sequence's first step, so only `step` ever samples.
+    `submit` queues a request, `step` gives every running sample one more token. A prompt is prefilled
+    without its last token; that one is fed by the sample's first step, so only `step` ever samples.
     """
 
     def __init__(
@@ -49,47 +48,47 @@ class ContinuousBatcher:
         self._decode = decode
         self._seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        self._waiting: deque[Sample] = deque()
+        self._running: list[Sample] = []
         self._cache = RowCache()
 
     @property
     def idle(self) -> bool:
         return not self._waiting and not self._running
 
-    def submit(self, prompt: Tokens[int], sampling: Sampling) -> Job:
+    def submit(self, prompt: Sequence[int], sampling: Sampling) -> Job:
         """Queue a request. A prompt that cannot be served is refused here, before it touches the batch."""
         self._check(prompt, sampling)
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         prompt = tuple(prompt)
-        job = Job([Sequence(prompt, sampling, random.Random(f"{seed}/{i}")) for i in range(sampling.n)])
-        self._waiting.extend(job.sequences)
+        job = Job([Sample(prompt, sampling, random.Random(f"{seed}/{i}")) for i in range(sampling.n)])
+        self._waiting.extend(job.samples)
         return job
 
     @torch.inference_mode()
-    def step(self) -> list[Sequence]:
-        """Let waiting requests in, then give every row one token. Returns the sequences that finished."""
+    def step(self) -> list[Sample]:
+        """Let waiting requests in, then give every row one token. Returns the samples that finished."""
         self._admit()
         if not self._running:
             return []
         tokens, log_probs = choose(self._next_logits(), self._running)
         finished = []
         for row in reversed(range(len(self._running))):
-            sequence = self._running[row]
-            sequence.tokens.append(tokens[row])
-            sequence.log_probs.append(log_probs[row])
-            sequence.finish_reason = self._finish_reason(sequence)
-            if sequence.finish_reason:
-                finished.append(sequence)
+            sample = self._running[row]
+            sample.tokens.append(tokens[row])
+            sample.log_probs.append(log_probs[row])
+            sample.finish_reason = self._finish_reason(sample)
+            if sample.finish_reason:
+                finished.append(sample)
                 self._leave(row)
         return finished
 
     @torch.inference_mode()
-    def abort(self, sequences: Collection[Sequence] | None = None) -> list[Sequence]:
-        """End the given sequences, or all, where they stand. Returns those that had not finished."""
-        aborted = [s for s in (*self._running, *self._waiting) if sequences is None or s in sequences]
-        for sequence in aborted:
-            sequence.finish_reason = "aborted"
+    def abort(self, samples: Collection[Sample] | None = None) -> list[Sample]:
+        """End the given samples, or all, where they stand. Returns those that had not finished."""
+        aborted = [s for s in (*self._running, *self._waiting) if samples is None or s in samples]
+        for sample in aborted:
+            sample.finish_reason = "aborted"
         for row in reversed(range(len(self._running))):
             if self._running[row].finish_reason:
                 self._leave(row)
@@ -102,7 +101,7 @@ class ContinuousBatcher:
             raise EngineLost(f"{len(self._running) + len(self._waiting)} requests still need the cache")
         self._cache.clear()
 
-    def _check(self, prompt: Tokens[int], sampling: Sampling) -> None:
+    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
         if not prompt:
             raise RequestError("an empty prompt", rule="a prompt has a token", fix="send at least one token")
         if len(prompt) + sampling.max_tokens > self.max_length:
@@ -125,21 +124,21 @@ class ContinuousBatcher:
         if not joining:
             return
         # Equal prompts side by side are prefilled once; similar lengths side by side need little padding.
-        joining.sort(key=lambda sequence: (len(sequence.prompt), sequence.prompt))
-        columns = max(sequence.room for sequence in (*self._running, *joining))
+        joining.sort(key=lambda sample: (len(sample.prompt), sample.prompt))
+        columns = max(sample.room for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
-        wave: list[Sequence] = []
-        for sequence in joining:
-            if wave and (len(wave) + 1) * len(sequence.prompt) > self.prefill_tokens:
+        wave: list[Sample] = []
+        for sample in joining:
+            if wave and (len(wave) + 1) * len(sample.prompt) > self.prefill_tokens:
                 self._join(wave)
                 wave = []
-            wave.append(sequence)
+            wave.append(sample)
         self._join(wave)
 
-    def _affordable(self) -> list[Sequence]:
-        """The next waiting sequences that fit, first come first served; a lone one always does."""
-        joining: list[Sequence] = []
-        columns = max((sequence.room for sequence in self._running), default=0)
+    def _affordable(self) -> list[Sample]:
+        """The next waiting samples that fit, first come first served; a lone one always does."""
+        joining: list[Sample] = []
+        columns = max((sample.room for sample in self._running), default=0)
         while self._waiting:
             rows = len(self._running) + len(joining) + 1
             columns = max(columns, self._waiting[0].room)
@@ -148,30 +147,30 @@ class ContinuousBatcher:
             joining.append(self._waiting.popleft())
         return joining
 
-    def _join(self, wave: list[Sequence]) -> None:
+    def _join(self, wave: list[Sample]) -> None:
         """Prefill all but the last token of each prompt, right-padded: a causal model never looks there."""
-        unique = list(dict.fromkeys(sequence.prompt[:-1] for sequence in wave))
+        unique = list(dict.fromkeys(sample.prompt[:-1] for sample in wave))
         length = max(map(len, unique))
         if length:
             ids = torch.tensor([[*prompt, *[0] * (length - len(prompt))] for prompt in unique])
             prefilled = DynamicCache()
             self.model.base_model(input_ids=ids.to(self.model.device), past_key_values=prefilled, use_cache=True)
             number = {prompt: row for row, prompt in enumerate(unique)}
-            self._cache.append(prefilled, [number[sequence.prompt[:-1]] for sequence in wave])
+            self._cache.append(prefilled, [number[sample.prompt[:-1]] for sample in wave])
         else:
             self._cache.append_empty(len(wave))
         self._running.extend(wave)
 
     def _next_logits(self) -> torch.Tensor:
         device = self.model.device
-        positions = torch.tensor([sequence.cached for sequence in self._running], device=device)
-        columns = max(sequence.cached for sequence in self._running) + 1
+        positions = torch.tensor([sample.cached for sample in self._running], device=device)
+        columns = max(sample.cached for sample in self._running) + 1
         self._cache.aim(positions, columns)
         seen = torch.arange(columns, device=device) <= positions[:, None]
         mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=device).masked_fill_(
             ~seen, torch.finfo(self.model.dtype).min
         )
-        last = torch.tensor([[sequence.last_token] for sequence in self._running], device=device)
+        last = torch.tensor([[sample.last_token] for sample in self._running], device=device)
         output = self.model(
             input_ids=last,
             position_ids=positions[:, None],
@@ -181,23 +180,23 @@ class ContinuousBatcher:
         )
         return output.logits[:, -1]
 
-    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
-        sampling, token = sequence.sampling, sequence.tokens[-1]
+    def _finish_reason(self, sample: Sequence) -> FinishReason | None:
+        sampling, token = sample.sampling, sample.tokens[-1]
         if token in sampling.stop_token_ids or (token in self._eos and not sampling.ignore_eos):
             return "stop"
-        if sampling.stop and self._ends_with_stop(sequence):
+        if sampling.stop and self._ends_with_stop(sample):
             return "stop"
-        if len(sequence.tokens) >= sampling.max_tokens:
+        if len(sample.tokens) >= sampling.max_tokens:
             return "length"
         return None
 
-    def _ends_with_stop(self, sequence: Sequence) -> bool:
+    def _ends_with_stop(self, sample: Sequence) -> bool:
         # A token holds at least one byte, so a stop string that the newest token completes lies in the last
         # as many tokens as it has bytes; a few more, because some tokenizers strip what stands first.
         assert self._decode is not None
-        window = max(len(stop.encode()) for stop in sequence.sampling.stop) + 4
-        tail = self._decode(sequence.tokens[-window:])
-        return any(stop in tail for stop in sequence.sampling.stop)
+        window = max(len(stop.encode()) for stop in sample.sampling.stop) + 4
+        tail = self._decode(sample.tokens[-window:])
+        return any(stop in tail for stop in sample.sampling.stop)
 
     def _leave(self, row: int) -> None:
         self._cache.remove(row)

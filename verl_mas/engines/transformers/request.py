@@ -68,7 +68,7 @@ def _require(holds: bool, name: str, value: object, rule: str) -> None:
 
 
 @dataclass(eq=False)
-class Sequence:
+class Sample:
     """One sample of a request; while it runs it is one row of the batch."""
 
     prompt: tuple[int, ...]
@@ -89,16 +89,16 @@ class Sequence:
 
     @property
     def room(self) -> int:
-        """The cache length this sequence may come to need."""
+        """The cache length this sample may come to need."""
         return len(self.prompt) + self.sampling.max_tokens
 
 
 @dataclass(eq=False)
 class Job:
-    """A submitted request: `sampling.n` sequences that share a prompt."""
+    """A submitted request: `sampling.n` samples that share a prompt."""
 
-    sequences: list[Sequence]
+    samples: list[Sample]
 
     @property
     def done(self) -> bool:
-        return all(sequence.finish_reason for sequence in self.sequences)
+        return all(sample.finish_reason for sample in self.samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -14,11 +14,11 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from verl_mas.engines.transformers.request import Sampling, Sequence
+from verl_mas.engines.transformers.request import Sample, Sampling
 from verl_mas.errors import EngineLost
 
 
-def choose(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[float]]:
+def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
     """The next token of each row and its log-prob under the distribution it was drawn from.
 
     That distribution is the one after temperature, top-k and top-p (vLLM's `processed_logprobs`); a greedy
@@ -48,7 +48,7 @@ def _at(log_probs: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cumulative, target, right=True)[:, 0]
 
 
-def _processed(logits: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
+def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
     """Rows with equal settings go through transformers' own processors together."""
     groups: dict[tuple, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):

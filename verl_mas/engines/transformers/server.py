@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.linear import use_onednn
-from verl_mas.engines.transformers.request import Job, Sampling, Sequence
+from verl_mas.engines.transformers.request import Job, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
@@ -28,7 +28,7 @@ class Options:
     """Torch threads of the server. Servers and trainers share the cores: one each suits a small machine."""
 
     cache_gib: float = 2.0
-    """Memory for keys and values; decides how many sequences run at once."""
+    """Memory for keys and values; decides how many samples run at once."""
 
     @classmethod
     def of(cls, config: RolloutConfig) -> Options:
@@ -53,7 +53,7 @@ class TransformersServer:
         torch.set_num_threads(options.threads)
         self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank)
         self.global_steps: int | None = None
-        self._futures: dict[Sequence, asyncio.Future[None]] = {}
+        self._futures: dict[Sample, asyncio.Future[None]] = {}
         self._between_steps = asyncio.Lock()
         self._work = asyncio.Event()
         self._gate = asyncio.Event()
@@ -105,7 +105,7 @@ class TransformersServer:
         started_with = self.global_steps
         job = self.batcher.submit(list(prompt_ids), sampling)
         await self._done(job)
-        return [self._output(sequence, started_with, with_log_probs) for sequence in job.sequences]
+        return [self._output(sample, started_with, with_log_probs) for sample in job.samples]
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
         """Copy weights into the running model, between two tokens."""
@@ -172,18 +172,18 @@ class TransformersServer:
 
     async def _done(self, job: Job) -> None:
         loop = asyncio.get_running_loop()
-        futures = [self._futures.setdefault(sequence, loop.create_future()) for sequence in job.sequences]
+        futures = [self._futures.setdefault(sample, loop.create_future()) for sample in job.samples]
         self._loop = self._loop or asyncio.create_task(self._serve())
         self._work.set()
         try:
             await asyncio.gather(*futures)
         except asyncio.CancelledError:
-            await self._abort(job.sequences)
+            await self._abort(job.samples)
             raise
 
-    async def _abort(self, sequences: list[Sequence] | None = None) -> int:
+    async def _abort(self, samples: list[Sample] | None = None) -> int:
         async with self._between_steps:
-            aborted = [] if self._lost else self.batcher.abort(sequences)
+            aborted = [] if self._lost else self.batcher.abort(samples)
         self._resolve(aborted)
         return len(aborted)
 
@@ -205,9 +205,9 @@ class TransformersServer:
                     future.set_exception(self._lost)
             self._futures.clear()
 
-    def _resolve(self, finished: list[Sequence]) -> None:
-        for sequence in finished:
-            future = self._futures.pop(sequence)
+    def _resolve(self, finished: list[Sample]) -> None:
+        for sample in finished:
+            future = self._futures.pop(sample)
             if not future.done():
                 future.set_result(None)
 
@@ -221,11 +221,11 @@ class TransformersServer:
                 fix="wake it with wake_up, or set rollout.free_cache_engine=False",
             )
 
-    def _output(self, sequence: Sequence | None, started_with: int | None, with_log_probs: bool) -> TokenOutput:
+    def _output(self, sample: Sample | None, started_with: int | None, with_log_probs: bool) -> TokenOutput:
         return TokenOutput(
-            token_ids=sequence.tokens if sequence else [],
-            log_probs=(sequence.log_probs if sequence else []) if with_log_probs else None,
-            stop_reason=sequence.finish_reason if sequence else "aborted",
+            token_ids=sample.tokens if sample else [],
+            log_probs=(sample.log_probs if sample else []) if with_log_probs else None,
+            stop_reason=sample.finish_reason if sample else "aborted",
             num_preempted=0,
             extra_fields={
                 "global_steps": self.global_steps,

@@ -1,10 +1,11 @@
-"""A list of actions from a fixed alphabet: `<actions>up, up, left</actions>`."""
+"""A list of actions: `<actions>up up left</actions>`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from verl_mas.errors import DataError
 from verl_mas.workflow.codecs.base import Malformed, checked
@@ -15,40 +16,65 @@ WRAPPING = re.compile(r"[\[\]\"']")
 
 @dataclass(frozen=True)
 class ActionList:
-    """Commas or blanks between actions; brackets and quotes are taken off. Case does not matter."""
+    """Actions in order: `ActionList(("up", "down"))` reads `<actions>up, down</actions>`.
 
-    alphabet: tuple[str, ...]
-    name: str = "actions"
+    `actions` are words, whose case does not matter, or a pattern that matches one action. Blanks, commas, brackets
+    and quotes between actions are ignored, so that a printed list is a list; anything else is malformed.
+    """
+
+    actions: tuple[str, ...] | re.Pattern[str]
     at_most: int = 64
+    # None: the reply is the actions and nothing else.
+    tag: str | None = "actions"
+    # What an action is, for the prompt. Words explain themselves, a pattern does not.
+    help: str | None = None
 
-    def __post_init__(self):
-        words = [word.casefold() for word in self.alphabet]
-        if len(set(words)) < len(words) or not all(re.fullmatch(r"\w+", word) for word in words):
+    def __post_init__(self) -> None:
+        if isinstance(self.actions, re.Pattern):
+            if self.help is None:
+                raise DataError(
+                    f"the actions match {self.actions.pattern!r} and have no help",
+                    rule="the prompt says what an action is",
+                    fix="give help='U, D: one cell up, down'",
+                )
+        elif len(self._words) < len(self.actions) or not all(re.fullmatch(r"\w+", word) for word in self._words):
             raise DataError(
-                f"the alphabet {self.alphabet}",
+                f"the actions {self.actions}",
                 rule="actions are different words of letters, digits and _",
-                fix="rename them",
+                fix="rename them, or give a pattern",
             )
 
     def prompt(self) -> str:
-        return (
-            f"Give your actions in order, separated by commas, between <{self.name}> and </{self.name}>. "
-            f"The actions are: {', '.join(self.alphabet)}. At most {self.at_most}."
-        )
+        place = f" between <{self.tag}> and </{self.tag}>" if self.tag else ""
+        known = self.help or ", ".join(self._words.values())
+        return f"Give 1 to {self.at_most} actions in order{place}. Actions are {known}."
 
     def render(self, value: Sequence[str]) -> str:
-        text = Tag(self.name).render(", ".join(value))
-        return checked(text, tuple(value), self.parse(text))
+        text = Tag(self.tag).render(" ".join(value)) if self.tag else "".join(value)
+        return checked(text, list(value), self.parse(text))
 
-    def parse(self, text: str) -> tuple[str, ...] | Malformed:
-        body = Tag(self.name).parse(text)
+    def parse(self, text: str) -> list[str] | Malformed:
+        body = Tag(self.tag).parse(text) if self.tag else text
         if isinstance(body, Malformed):
             return body
-        known = {word.casefold(): word for word in self.alphabet}
-        words = WRAPPING.sub(" ", body).replace(",", " ").split()
-        strangers = [word for word in words if word.casefold() not in known]
-        if strangers:
-            return Malformed(f"{strangers[0][:40]!r} is no action")
-        if not 0 < len(words) <= self.at_most:
-            return Malformed(f"{len(words)} actions, not 1 to {self.at_most}")
-        return tuple(known[word.casefold()] for word in words)
+        body = WRAPPING.sub(" ", body)
+        if self._words:
+            body = body.casefold()
+        one = self._one
+        if not re.fullmatch(rf"\s*(?:(?:{one.pattern})[\s,]*)+", body, one.flags):
+            return Malformed(f"{body[:40]!r} is not a list of actions")
+        found = [match.group() for match in one.finditer(body)]
+        if len(found) > self.at_most:
+            return Malformed(f"{len(found)} actions, not 1 to {self.at_most}")
+        return [self._words.get(action, action) for action in found]
+
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        """Each word by its folded form; none where there is a pattern."""
+        return {} if isinstance(self.actions, re.Pattern) else {word.casefold(): word for word in self.actions}
+
+    @cached_property
+    def _one(self) -> re.Pattern[str]:
+        if isinstance(self.actions, re.Pattern):
+            return self.actions
+        return re.compile(rf"\b(?:{'|'.join(self._words)})\b")
