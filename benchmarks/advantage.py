@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.kernel import Partition, normalise
 from verl_mas.advantage.verl_hook import stock
 
@@ -90,7 +90,7 @@ def statistics(rows: Rows) -> None:
     hand = seconds(lambda: by_hand(scores, groups), 21)
     kernel = seconds(lambda: normalise(scores, groups, OPTIONS), 21)
     labelled = seconds(lambda: normalise(scores, rows.record().partition("task", "agent"), OPTIONS), 11)
-    whole = seconds(lambda: compute("agent_grpo", rows.record()), 11)
+    whole = seconds(lambda: compute_advantages("agent_grpo", rows.record()), 11)
     print(f"statistics of {len(scores)} rows: verl {verl * 1e3:.0f} ms")
     print(f"  kernel alone                     {kernel * 1e3:7.2f} ms  {verl / kernel:7.0f} x faster")
     print(f"  with groups made from uids       {labelled * 1e3:7.2f} ms  {verl / labelled:7.0f} x faster")
@@ -110,7 +110,7 @@ def growth(most: int) -> None:
         rows = Rows.draw(count)
         groups = rows.record().partition("task", "agent")
         kernel = seconds(lambda rows=rows, groups=groups: normalise(rows.scores, groups, OPTIONS), 5) / count
-        whole = seconds(lambda rows=rows: compute("agent_grpo", rows.record()), 3) / count
+        whole = seconds(lambda rows=rows: compute_advantages("agent_grpo", rows.record()), 3) / count
         first = first or (kernel, whole)
         print(
             f"{count:9d} rows: kernel {kernel * 1e9:5.0f} ns a row ({kernel / first[0]:.2f} x the first), "

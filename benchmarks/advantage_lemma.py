@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from verl_mas.advantage import AdvantageInput, compute
+from verl_mas.advantage import AdvantageInput, compute_advantages
 
 CALLED = 1 / 16
 LUCK = math.sqrt(1 - 0.6**2)  # rewards are 0.6 merit of the action, the rest luck
@@ -107,7 +107,7 @@ def measure(
     for _ in range(batches):
         batch, z = draw(policy, point, generator, sessions)
         for name in ("team_grpo", "agent_grpo"):
-            output = compute(name, batch)
+            output = compute_advantages(name, batch)
             gradients = z * output.advantages[sessions:, None, None]
             seen[name].append(float(gradients.square().sum((1, 2)).mean()))
         seen["inflation"].append(output.metrics["advantage/k/inflation"])

@@ -25,7 +25,7 @@ from verl_mas.data_plane import Rows
 from verl_mas.row import RESPONSE_MASK, SCORES, RowKey, RowTags
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics
-from verl_mas.trainer.step import PolicyRows, compute_advantages, in_order, read_columns, write_advantages
+from verl_mas.trainer.step import PolicyRows, step_advantages, in_order, read_columns, write_advantages
 
 POLICIES, LIMIT_US = ("solver", "verifier"), 50.0
 
@@ -77,7 +77,7 @@ def step(batch: Rows) -> None:
     split = by_policy(batch.tags, POLICIES)
     parts = {name: PolicyRows(data_plane.select(batch, rows)) for name, rows in split.items()}
     columns = read_columns(batch)
-    per_row, found = compute_advantages(columns, "agent_grpo", AdvantageOptions(), list(POLICIES))
+    per_row, found = step_advantages(columns, "agent_grpo", AdvantageOptions(), list(POLICIES))
     write_advantages(batch, columns, per_row, parts)
     agent_metrics(columns, per_row, found)
     policy_metrics(parts, POLICIES)

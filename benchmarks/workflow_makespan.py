@@ -17,7 +17,8 @@ import time
 
 from verl_mas.config.schema import PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Request, Task, members_of
+from verl_mas.workflow import Request, Task
+from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig, run_session
 from verl_mas.workflows.solver_verifier import SolverVerifier
 

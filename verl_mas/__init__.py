@@ -1,23 +1,151 @@
-"""Teams of LLM agents for verl: see README.md for the one-line adoption."""
+"""Train teams of LLM agents with verl. The names in `__all__` are stable, see docs/api.md; nothing else is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from verl_mas.lazy import lazy
 
 if TYPE_CHECKING:
+    from verl_mas.advantage.broadcast import to_tokens
+    from verl_mas.advantage.estimator import compare, compute_advantages, conclude, estimator
+    from verl_mas.advantage.options import AdvantageOptions
+    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+    from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
+    from verl_mas.errors import (
+        ConfigError,
+        DataError,
+        FaultKind,
+        InvalidInput,
+        MasError,
+        SessionFault,
+        WorkflowError,
+    )
+    from verl_mas.grading.math import AnswerChecker, Grade
+    from verl_mas.puzzles.base import Puzzle, register_puzzle
+    from verl_mas.puzzles.boards import board
+    from verl_mas.retrieval.client import RetrieverClient, SearchResult
+    from verl_mas.retrieval.corpus import Passage
+    from verl_mas.rollout.trajectories import read_sessions
+    from verl_mas.testing.check_workflow import check_workflow
+    from verl_mas.testing.scripted_llm import ScriptedLLM
+    from verl_mas.workflow.base import Workflow, register_workflow
+    from verl_mas.workflow.client import Generation, LLMClient, Message, Request
+    from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Tag
+    from verl_mas.workflow.codecs.base import Codec, Malformed, between, checked, only, visible
+    from verl_mas.workflow.commit import register_commit_rule
+    from verl_mas.workflow.members import instances, nested
     from verl_mas.workflow.openai import OpenAIClient
+    from verl_mas.workflow.outcome import Outcome
+    from verl_mas.workflow.reply import Reply
     from verl_mas.workflow.run import arun, run
+    from verl_mas.workflow.session import Session
+    from verl_mas.workflow.task import Task, with_instruction
+    from verl_mas.workflow.team import Agent, Conversation, Team
 
 __version__ = "0.1.0"
-__all__ = ["OpenAIClient", "arun", "run"]
+__all__ = [
+    "ActionList",
+    "AdvantageInput",
+    "AdvantageOptions",
+    "AdvantageOutput",
+    "Agent",
+    "AgentSpec",
+    "AnswerChecker",
+    "Boxed",
+    "BranchSpec",
+    "Choice",
+    "CodeBlock",
+    "Codec",
+    "ConfigError",
+    "Conversation",
+    "DataError",
+    "FaultKind",
+    "FaultSpec",
+    "Generation",
+    "Grade",
+    "InvalidInput",
+    "JsonBlock",
+    "LLMClient",
+    "Malformed",
+    "MasError",
+    "Message",
+    "OpenAIClient",
+    "Outcome",
+    "Passage",
+    "Puzzle",
+    "Reply",
+    "Request",
+    "RetrieverClient",
+    "ScriptedLLM",
+    "SearchResult",
+    "Session",
+    "SessionFault",
+    "Tag",
+    "Task",
+    "Team",
+    "Workflow",
+    "WorkflowError",
+    "arun",
+    "between",
+    "board",
+    "check_workflow",
+    "checked",
+    "compare",
+    "compute_advantages",
+    "conclude",
+    "estimator",
+    "instances",
+    "nested",
+    "only",
+    "read_sessions",
+    "register_commit_rule",
+    "register_puzzle",
+    "register_workflow",
+    "run",
+    "to_tokens",
+    "visible",
+    "with_instruction",
+]
 
-_HOMES = {"run": "run", "arun": "run", "OpenAIClient": "openai"}
-
-
-def __getattr__(name: str) -> Any:
-    """Imported when asked for: verl imports this package in every process."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"verl_mas.workflow.{_HOMES[name]}"), name)
+# verl imports this package in every process, so a name is imported when it is asked for.
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "verl_mas.advantage.broadcast": ("to_tokens",),
+        "verl_mas.advantage.estimator": ("compare", "compute_advantages", "conclude", "estimator"),
+        "verl_mas.advantage.options": ("AdvantageOptions",),
+        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
+        "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec"),
+        "verl_mas.errors": (
+            "ConfigError",
+            "DataError",
+            "FaultKind",
+            "InvalidInput",
+            "MasError",
+            "SessionFault",
+            "WorkflowError",
+        ),
+        "verl_mas.grading.math": ("AnswerChecker", "Grade"),
+        "verl_mas.puzzles.base": ("Puzzle", "register_puzzle"),
+        "verl_mas.puzzles.boards": ("board",),
+        "verl_mas.retrieval.client": ("RetrieverClient", "SearchResult"),
+        "verl_mas.retrieval.corpus": ("Passage",),
+        "verl_mas.rollout.trajectories": ("read_sessions",),
+        "verl_mas.testing.check_workflow": ("check_workflow",),
+        "verl_mas.testing.scripted_llm": ("ScriptedLLM",),
+        "verl_mas.workflow.base": ("Workflow", "register_workflow"),
+        "verl_mas.workflow.client": ("Generation", "LLMClient", "Message", "Request"),
+        "verl_mas.workflow.codecs": ("ActionList", "Boxed", "Choice", "CodeBlock", "JsonBlock", "Tag"),
+        "verl_mas.workflow.codecs.base": ("Codec", "Malformed", "between", "checked", "only", "visible"),
+        "verl_mas.workflow.commit": ("register_commit_rule",),
+        "verl_mas.workflow.members": ("instances", "nested"),
+        "verl_mas.workflow.openai": ("OpenAIClient",),
+        "verl_mas.workflow.outcome": ("Outcome",),
+        "verl_mas.workflow.reply": ("Reply",),
+        "verl_mas.workflow.run": ("arun", "run"),
+        "verl_mas.workflow.session": ("Session",),
+        "verl_mas.workflow.task": ("Task", "with_instruction"),
+        "verl_mas.workflow.team": ("Agent", "Conversation", "Team"),
+    },
+)

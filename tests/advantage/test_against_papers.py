@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 
 COMMON = {"deviation": "sample", "eps": 1e-6, "group_of_one": "zero", "baseline": "mean", "scale": "std"}
 PUBLISHED = {
@@ -162,7 +162,7 @@ def batch_of(rows, scores=None):
 
 
 def advantages_of(name, rows, options=None, **kwargs):
-    return compute(name, batch_of(rows, **kwargs), options).advantages
+    return compute_advantages(name, batch_of(rows, **kwargs), options).advantages
 
 
 def close(actual, expected):

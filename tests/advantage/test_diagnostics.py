@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from verl_mas.advantage import AdvantageInput, compute
+from verl_mas.advantage import AdvantageInput, compute_advantages
 
 
 def team(scores, session, agent, task=None, **columns):
@@ -21,7 +21,7 @@ def team(scores, session, agent, task=None, **columns):
 
 def metrics(batch, agent, name="agent_grpo"):
     prefix = f"advantage/{agent}/"
-    found = compute(name, batch).metrics
+    found = compute_advantages(name, batch).metrics
     return {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
 
 

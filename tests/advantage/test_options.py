@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute, options_for
+from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages, options_for
 from verl_mas.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def test_what_is_no_option_is_refused(config, message):
 @pytest.mark.parametrize("option", [{"gamma": 0.9}, {"step_weight": 2.0}, {"group_size": 4}])
 def test_an_option_that_the_estimator_does_not_read_is_refused_and_not_ignored(option):
     with pytest.raises(ConfigError, match="agent_grpo does not read"):
-        compute("agent_grpo", None, AdvantageOptions(**option))  # type: ignore[arg-type]
+        compute_advantages("agent_grpo", None, AdvantageOptions(**option))  # type: ignore[arg-type]
 
 
 def test_an_estimators_own_defaults_fill_what_was_not_chosen():
@@ -56,7 +56,7 @@ def test_an_estimators_own_defaults_fill_what_was_not_chosen():
 
 def test_an_unknown_estimator_names_the_known_ones():
     with pytest.raises(ConfigError, match="did you mean 'agent_grpo'"):
-        compute("agent_gpro", None)  # type: ignore[arg-type]
+        compute_advantages("agent_gpro", None)  # type: ignore[arg-type]
 
 
 def test_every_file_in_the_folder_is_an_estimator_of_its_name():

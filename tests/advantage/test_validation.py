@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.errors import DataError
 
 
@@ -25,12 +25,12 @@ def batch(**changes):
 
 def refused(name, rows, options=None):
     with pytest.raises(DataError) as caught:
-        compute(name, rows, options)
+        compute_advantages(name, rows, options)
     return str(caught.value)
 
 
 def test_a_sound_batch_passes():
-    compute("at_grpo", batch(), AdvantageOptions(group_size=2))
+    compute_advantages("at_grpo", batch(), AdvantageOptions(group_size=2))
 
 
 def test_candidates_of_different_prompts_are_refused_by_their_groups_name():
@@ -95,23 +95,23 @@ def test_a_malformed_record_is_refused_when_it_is_made(changes, message):
 
 def test_an_error_crosses_process_borders_whole():
     with pytest.raises(DataError) as caught:
-        compute("at_grpo", batch(prompt=[1, 2, 3, 4]))
+        compute_advantages("at_grpo", batch(prompt=[1, 2, 3, 4]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_labels_may_be_lists_arrays_or_integer_tensors():
-    plain = compute("at_grpo", batch()).advantages
+    plain = compute_advantages("at_grpo", batch()).advantages
     tensors = batch(session=torch.tensor([5, 5, 9, 9]), branch=torch.tensor([0, 1, 0, 1]).numpy())
-    assert torch.equal(compute("at_grpo", tensors).advantages, plain)
+    assert torch.equal(compute_advantages("at_grpo", tensors).advantages, plain)
 
 
 def test_a_prompt_may_be_named_by_its_token_ids():
     rows = batch(prompt=[(1, 2), (1, 2), (3, 4), (3, 4)])
-    compute("at_grpo", rows)
+    compute_advantages("at_grpo", rows)
     refused("at_grpo", batch(prompt=[(1, 2), (1, 9), (3, 4), (3, 4)]))
 
 
 def test_a_batch_of_padding_only_has_no_groups():
-    output = compute("agent_grpo", batch(padding=torch.ones(4, dtype=torch.bool)))
+    output = compute_advantages("agent_grpo", batch(padding=torch.ones(4, dtype=torch.bool)))
     assert output.advantages.tolist() == [0.0] * 4
     assert output.metrics == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 
 
 def one_agent(scores, padding=None, **columns):
@@ -20,7 +20,7 @@ def one_agent(scores, padding=None, **columns):
 
 
 def advantages(batch, name="agent_grpo", **options):
-    return compute(name, batch, AdvantageOptions(**options)).advantages.tolist()
+    return compute_advantages(name, batch, AdvantageOptions(**options)).advantages.tolist()
 
 
 @pytest.mark.parametrize("name", ["agent_grpo", "team_grpo", "agent_rloo"])
@@ -111,7 +111,7 @@ def test_candidates_of_different_sessions_are_not_merged():
 
 def test_without_branching_at_grpo_compares_sessions_at_one_turn_and_says_so():
     batch = one_agent([1.0, 0.0, 0.2, 0.2], session=[0, 1, 0, 1], turn=[0, 0, 1, 1])
-    output = compute("at_grpo", batch)
+    output = compute_advantages("at_grpo", batch)
     assert output.advantages.tolist() == pytest.approx([0.70711, -0.70711, 0, 0], abs=1e-4)
     assert output.metrics["advantage/solver/one_prompt"] == 0.0
 
@@ -123,7 +123,7 @@ def test_an_agent_that_never_branches_is_compared_over_sessions_beside_one_that_
         agent=["planner"] * 4 + ["tool"] * 2,
         branch=[0, 1, 0, 1, 0, 0],
     )
-    output = compute("at_grpo", batch)
+    output = compute_advantages("at_grpo", batch)
     assert output.advantages.tolist() == pytest.approx([0.70711, -0.70711] * 3, abs=1e-4)
     assert output.metrics["advantage/planner/one_prompt"] == 1.0
     assert output.metrics["advantage/tool/one_prompt"] == 0.0

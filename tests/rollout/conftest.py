@@ -117,7 +117,8 @@ def loop():
 @pytest.fixture
 def play(loop):
     """Run a workflow class on one policy."""
-    from verl_mas.workflow import Task, members_of
+    from verl_mas.workflow import Task
+    from verl_mas.workflow.members import members_of
     from verl_mas.workflow.session import SessionConfig, run_session
 
     def play(workflow: Any, client: Any, *, agents: Mapping[str, Any] | None = None, task: Any = None, **settings: Any):

@@ -15,7 +15,8 @@ from verl_mas.errors import ConfigError, DataError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import TrajectoryWriter, read_sessions, write_advantages
-from verl_mas.workflow import Outcome, Tag, Workflow, members_of
+from verl_mas.workflow import Outcome, Tag, Workflow
+from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig
 
 OURS = {"temperature"}

@@ -12,7 +12,7 @@ from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
     as_nested,
-    compute_advantages,
+    step_advantages,
     in_order,
     read_columns,
     scale_for_skipped,
@@ -79,7 +79,7 @@ def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(que
     columns = stack_columns([read_columns(data_plane.select(rows, part)) for part in ([0], [1, 2])])
     assert [str(key) for key in columns.keys] == keys and columns.tags == own
     assert columns.scores.tolist() == [1.0, 1.0, 0.0] and columns.tokens.tolist() == [2, 1, 2]
-    advantages, _ = compute_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
+    advantages, _ = step_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
     assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
 

@@ -10,7 +10,8 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task, Workflow, members_of
+from verl_mas.workflow import Task, Workflow
+from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult, run_session
 
 

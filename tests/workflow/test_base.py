@@ -9,13 +9,13 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import members_of, resolve
-from verl_mas.workflow.base import WORKFLOWS
+from verl_mas.workflow.base import WORKFLOWS, resolve
+from verl_mas.workflow.members import members_of
 
 FILE = """
-from verl_mas.workflow import Outcome, Workflow, workflow
+from verl_mas.workflow import Outcome, Workflow, register_workflow
 
-@workflow("mine")
+@register_workflow("mine")
 class Mine(Workflow):
     agents = ("solver",)
     rounds: int = 1

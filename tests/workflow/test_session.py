@@ -64,7 +64,7 @@ class Abandoning(Workflow):
 
 
 class Outer(Workflow):
-    agents = (*nested("left", Pair.agents), *nested("right", Pair.agents))
+    agents = (*nested("left", Pair), *nested("right", Pair.agents))
 
     async def run(self, task, team):
         left, right = await asyncio.gather(Pair().run(task, team.sub("left")), Pair().run(task, team.sub("right")))
@@ -161,7 +161,7 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
         agents = ("a",)
 
         async def run(self, task, team):
-            talk = team.a.conversation([{"role": "system", "content": "S"}])
+            talk = team.a.conversation(system="S")
             await talk.act("hi")
             reply = await talk.act("more")
             return Outcome(answer=reply, reward=1.0)
@@ -174,6 +174,30 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
     assert data.response_mask == [1] * 3 + [0] * 21 + [1] * 3
     assert [r.turn for r in row.replies] == [0, 1] and row.first.turn == 0
     assert [m["role"] for m in done.session.replies[1].messages] == ["system", "user", "assistant", "user"]
+
+
+def test_what_opens_a_conversation_comes_after_its_system_prompt_which_the_config_may_replace(run):
+    class Talk(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
+
+    llm = ScriptedLLM("x")
+    run(Talk, llm)
+    run(Talk, llm, agents={"a": AgentSpec(system_prompt="new")})
+    assert [[m["content"] for m in request.messages] for request in llm.requests] == [
+        ["S", "rules", "hi"],
+        ["new", "rules", "hi"],
+    ]
+
+
+def test_a_session_and_a_reply_are_shown_in_one_line_without_token_ids(run):
+    session = run(Pair, ScriptedLLM("long " * 100)).session
+    assert repr(session).startswith("<Session of task task_0: 3 acts, answer 'long long")
+    assert repr(session.replies[0]).startswith("<Reply of a, turn 0: 'long long")
+    assert max(len(repr(session)), len(repr(session.replies[0]))) < 120
+    assert "ids" not in repr(session.replies[0].generation)
 
 
 def test_a_branch_in_a_conversation_trains_no_token_twice(run):
@@ -247,7 +271,7 @@ def test_the_reward_function_scores_only_what_nobody_else_scored(run):
             reply.reward = 0.1
             return Outcome(answer=reply, score_answer=self.both)
 
-    assert run(Local, ScriptedLLM("7"), score=score).session.team_reward == 0.0 and asked == ["42"]
+    assert run(Local, ScriptedLLM("7"), score=score).session.team_reward is None and asked == ["42"]
     (row,) = run(lambda: Local(both=True), ScriptedLLM("7"), score=score).session.rows()
     assert (row.reward.team, row.reward.local) == (0.75, 0.1) and asked == ["42", "7"]
 
@@ -345,7 +369,7 @@ def test_an_abandoned_act_leaves_no_request_behind(run):
 
 def test_a_cancelled_session_leaves_no_request_behind():
     from verl_mas.config.schema import PolicySpec
-    from verl_mas.workflow import members_of
+    from verl_mas.workflow.members import members_of
     from verl_mas.workflow.session import SessionConfig, run_session
 
     llm = ScriptedLLM("x", latency=5.0)

@@ -16,7 +16,8 @@ from verl_mas.retrieval.index import build
 from verl_mas.rollout.truncation import fit
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task, resolve
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.run import run
 from verl_mas.workflows.search_team import SearchTeam
 

@@ -8,7 +8,8 @@ from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task, resolve
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.run import run
 from verl_mas.workflows.solver_verifier import SolverVerifier
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.lazy import lazy
 
 if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens, trained_tokens
-    from verl_mas.advantage.estimator import ESTIMATORS, compute, options_for
+    from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages, options_for
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 __all__ = [
@@ -17,24 +17,18 @@ __all__ = [
     "AdvantageInput",
     "AdvantageOptions",
     "AdvantageOutput",
-    "compute",
+    "compute_advantages",
     "options_for",
     "to_tokens",
     "trained_tokens",
 ]
 
-_NEEDS_TORCH = {
-    "ESTIMATORS": "estimator",
-    "compute": "estimator",
-    "options_for": "estimator",
-    "AdvantageInput": "record",
-    "AdvantageOutput": "record",
-    "to_tokens": "broadcast",
-    "trained_tokens": "broadcast",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)
+# These load torch.
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "verl_mas.advantage.broadcast": ("to_tokens", "trained_tokens"),
+        "verl_mas.advantage.estimator": ("ESTIMATORS", "compute_advantages", "options_for"),
+        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
+    },
+)

@@ -46,7 +46,10 @@ ESTIMATORS: Registry[Estimator] = Registry(
 
 
 def estimator(**defaults: Any) -> Callable[[Compared], Estimator]:
-    """Register a function under its own name, with its `defaults` of the options."""
+    """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
+
+    `defaults` are the options in which it differs from the common ones, and those that it alone reads.
+    """
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
@@ -55,7 +58,7 @@ def estimator(**defaults: Any) -> Callable[[Compared], Estimator]:
     return decorate
 
 
-def compute(name: str, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
+def compute_advantages(name: str, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
     """The advantages of all rows of a step by the estimator of that name."""
     return ESTIMATORS[name](batch, options)
 

@@ -19,7 +19,7 @@ Weighting = Literal["per_act", "per_session", "per_token"]
 
 @dataclass(frozen=True)
 class AdvantageOptions:
-    """The `mas.advantage` block. None means: as the chosen estimator has it."""
+    """The `mas.advantage` block. None is the default of the chosen estimator."""
 
     # Divide by N-1 (sample) as verl and both papers' code do, though Dr. MAS's text writes 1/N (population).
     deviation: Deviation = "sample"

@@ -26,7 +26,7 @@ class Codes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AdvantageInput:
-    """All rows of a training step, of every policy. Labels may be lists, arrays or integer tensors of length N."""
+    """What an estimator is given: all rows of a step. Labels are lists, arrays or integer tensors of length N."""
 
     scores: Tensor  # [N], the row's own score: its parts are already put together
     task: Labels
@@ -136,7 +136,10 @@ COLUMNS = tuple(f.name for f in fields(AdvantageInput) if "Labels" in str(f.type
 
 @dataclass(frozen=True, eq=False)
 class AdvantageOutput:
-    """Advantages [N], the groups they come from, and what to log. Of `compute`: float32, 0 on padding."""
+    """What an estimator returns: advantages [N], the groups they come from, and what to log.
+
+    Of `compute_advantages`: float32, 0 on padding.
+    """
 
     advantages: Tensor
     groups: Partition

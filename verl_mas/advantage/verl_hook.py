@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from verl_mas.advantage.broadcast import to_tokens, trained_tokens
-from verl_mas.advantage.estimator import ESTIMATORS, compute
+from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages
 from verl_mas.advantage.kernel import total
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput
@@ -50,7 +50,7 @@ def stock(name: str) -> StockEstimator:
     ) -> tuple[Tensor, Tensor]:
         _tell_once()
         batch = _one_agent(token_level_rewards, response_mask, index)
-        advantages = to_tokens(compute(name, batch, _options(config)).advantages, response_mask)
+        advantages = to_tokens(compute_advantages(name, batch, _options(config)).advantages, response_mask)
         return advantages, advantages
 
     estimate.__name__ = estimate.__qualname__ = name

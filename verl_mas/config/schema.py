@@ -43,7 +43,7 @@ class WorkflowSpec:
 
 @dataclass
 class AgentSpec:
-    """One named agent of the team."""
+    """`mas.agents.<name>`: settings of an agent, or of all agents of a role."""
 
     policy: str = DEFAULT_POLICY
     # Agents of one role share instructions; `ensemble` makes `reasoner_0..N` of role `reasoner`.
@@ -95,7 +95,7 @@ class PoolSpec:
 
 @dataclass
 class BranchSpec:
-    """K candidates from one prompt, one of them committed."""
+    """`mas.branch`: K candidates from one prompt, and the rule that commits one of them."""
 
     k: Count = 1
     validation_k: Count = 1
@@ -136,7 +136,7 @@ _REWARD_PRESETS: dict[str, tuple[float, float, Literal["act", "agent", "session"
 
 @dataclass
 class FaultSpec:
-    """What happens to a session when an act or the workflow fails."""
+    """`mas.faults`: what happens to a session when an act or the workflow fails."""
 
     then: Literal["drop_session", "fail_group"] = "drop_session"
     retries: Annotated[int, Range(0)] = 1

@@ -27,7 +27,7 @@ LIMIT_S = 2.0
 
 
 class Grade(enum.Enum):
-    """Only CORRECT earns a reward; the others are told apart so that a run can count them."""
+    """What `AnswerChecker` found. Only CORRECT earns a reward; a run counts the others separately."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -143,7 +143,7 @@ class _Pair(NamedTuple):
 
 @dataclass
 class AnswerChecker:
-    """Shared by the sessions of a process. Counts what it graded by outcome."""
+    """Compares answers with ground truths in processes of its own, within a time limit, and counts the grades."""
 
     workers: int = max(2, (os.cpu_count() or 2) // 4)
     limit_s: float = LIMIT_S

@@ -14,7 +14,7 @@ from verl_mas.splits import TEST, TRAIN
 
 
 class Puzzle(ABC):
-    """A puzzle in some state. A subclass gives the methods below; the state is only changed by `step`."""
+    """A puzzle in some state. A subclass implements the abstract methods; only `step` changes the state."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ PUZZLE, SEED, SPLIT, SIZE = "puzzle", "seed", "split", "size"
 
 
 def board(name: str, seed: int, split: str, size: Mapping[str, Any]) -> Puzzle:
-    """The board of a seed; `size` holds the arguments of that puzzle's `generate`."""
+    """The puzzle `name` as its seed makes it; `size` holds the arguments of its `generate`."""
     kind = PUZZLES[name]
     known = list(_defaults(kind))
     for key in size:

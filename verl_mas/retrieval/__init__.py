@@ -1,6 +1,6 @@
 """Passages for questions: an index, a server that speaks Search-R1's `/retrieve`, and an async client."""
 
-from verl_mas.retrieval.client import Found, RetrieverClient, check_reachable, retriever
+from verl_mas.retrieval.client import RetrieverClient, SearchResult, check_reachable, retriever
 from verl_mas.retrieval.corpus import Passage, read_corpus
 
-__all__ = ["Found", "Passage", "RetrieverClient", "check_reachable", "read_corpus", "retriever"]
+__all__ = ["Passage", "RetrieverClient", "SearchResult", "check_reachable", "read_corpus", "retriever"]

@@ -17,8 +17,8 @@ from verl_mas.retrieval.corpus import Passage
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a query brought. With `error` there is no evidence, and nothing that could be taken for it."""
+class SearchResult:
+    """The passages of one query, or the `error` for which there are none."""
 
     query: str
     passages: tuple[Passage, ...] = ()
@@ -59,7 +59,7 @@ class _Unavailable(Exception):
 
 @dataclass(eq=False)
 class RetrieverClient:
-    """Speaks to one `/retrieve` URL from one event loop."""
+    """Queries one `/retrieve` URL, for all sessions of an event loop."""
 
     url: str
     topk: int = 3
@@ -76,20 +76,20 @@ class RetrieverClient:
     def __post_init__(self) -> None:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
-        self._waiting: list[tuple[str, int, asyncio.Future[Found]]] = []
+        self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
         self._sending: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
 
-    async def search(self, query: str, topk: int | None = None) -> Found:
+    async def search(self, query: str, topk: int | None = None) -> SearchResult:
         """Never raises for what the server does: look at `error`."""
         self.counts["queries"] += 1
         try:
             query.encode()
         except UnicodeEncodeError as error:
             self.counts["failed"] += 1
-            return Found(query, error=f"the query cannot be sent: {error}")
+            return SearchResult(query, error=f"the query cannot be sent: {error}")
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Found] = loop.create_future()
+        answer: asyncio.Future[SearchResult] = loop.create_future()
         self._waiting.append((query, self.topk if topk is None else topk, answer))
         if len(self._waiting) >= self.max_batch:
             self._send()
@@ -111,19 +111,19 @@ class RetrieverClient:
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _answer(self, batch: list[tuple[str, asyncio.Future[Found]]], topk: int) -> None:
+    async def _answer(self, batch: list[tuple[str, asyncio.Future[SearchResult]]], topk: int) -> None:
         queries = [query for query, _ in batch]
         try:
             found = await self._retrieve(queries, topk)
         except Exception as error:  # the boundary: a session must not wait for an answer that cannot come
             self.breaker.failed()
-            found = [Found(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
+            found = [SearchResult(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
         for one, (_, answer) in zip(found, batch, strict=True):
             # A session that was cancelled no longer waits.
             if not answer.done():
                 answer.set_result(one)
 
-    async def _retrieve(self, queries: list[str], topk: int) -> list[Found]:
+    async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
         error = ""
         for attempt in range(self.retries + 1):
             if attempt:
@@ -143,8 +143,8 @@ class RetrieverClient:
                 error = rejected.value
                 break
             self.breaker.succeeded()
-            return [Found(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
-        return [Found(query, error=f"{self.url}: {error}") for query in queries]
+            return [SearchResult(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
+        return [SearchResult(query, error=f"{self.url}: {error}") for query in queries]
 
     async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
         self.counts["requests"] += 1

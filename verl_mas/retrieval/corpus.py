@@ -14,6 +14,8 @@ from verl_mas.retrieval.files import read_rows
 
 @dataclass(frozen=True)
 class Passage:
+    """One document of a corpus, with its score where a search found it."""
+
     id: str
     text: str
     title: str = ""

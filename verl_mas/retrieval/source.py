@@ -7,12 +7,12 @@ import functools
 from pathlib import Path
 from typing import Protocol
 
-from verl_mas.retrieval.client import Found, check_reachable, retriever
+from verl_mas.retrieval.client import SearchResult, check_reachable, retriever
 from verl_mas.retrieval.index import Index, open_index, read_meta
 
 
 class Source(Protocol):
-    async def search(self, query: str) -> Found: ...
+    async def search(self, query: str) -> SearchResult: ...
 
 
 class LocalSource:
@@ -21,9 +21,9 @@ class LocalSource:
     def __init__(self, index: Index, topk: int):
         self._index, self._topk = index, topk
 
-    async def search(self, query: str) -> Found:
+    async def search(self, query: str) -> SearchResult:
         (hits,) = await asyncio.to_thread(self._index.search, [query], self._topk)
-        return Found(query, tuple(hits))
+        return SearchResult(query, tuple(hits))
 
 
 def source(where: str, topk: int, timeout_s: float) -> Source:

@@ -44,8 +44,9 @@ from verl_mas.row import (
     StoredRow,
 )
 from verl_mas.user_code import load_user_code
-from verl_mas.workflow import members_of, resolve
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import LLMClient
+from verl_mas.workflow.members import members_of
 from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Score

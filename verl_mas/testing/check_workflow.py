@@ -55,7 +55,9 @@ def check_workflow(
     replies: Rule | Mapping[str, Rule] = "fine",
     task: Task | str = "2 + 2?",
 ) -> Report:
-    """Run the workflow through every case. `replies` are what its agents say when all goes well.
+    """Run a workflow through good, malformed and failing replies; `print` the report.
+
+    `replies` are what its agents reply in the good cases.
 
     A failed act or a time-out must come out as a fault with its place; everything else must end in an Outcome.
     """

@@ -17,7 +17,10 @@ Fault = Callable[[Request], BaseException | None]
 
 
 class ScriptedLLM:
-    """An LLMClient. A token is a byte; `requests` and `in_flight` tell what was asked and is still out."""
+    """An LLMClient that replies with given texts.
+
+    A token is a byte; `requests` are all that it was asked, `in_flight` counts those without a reply yet.
+    """
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from verl_mas import data_plane
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute, to_tokens
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages, to_tokens
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 
@@ -76,13 +76,13 @@ def stack_columns(columns: Sequence[Columns]) -> Columns:
     )
 
 
-def compute_advantages(
+def step_advantages(
     columns: Columns, estimator: str, options: AdvantageOptions, team: Sequence[str]
 ) -> tuple[Tensor, dict[str, float]]:
     """Of every row of the step, whatever its policy, so that groups may span policies."""
     keys, tags = columns.keys, columns.tags
     observation = torch.tensor([tag.observation for tag in tags])
-    output = compute(
+    output = compute_advantages(
         estimator,
         AdvantageInput(
             scores=columns.scores,

@@ -55,7 +55,7 @@ from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
     as_nested,
-    compute_advantages,
+    step_advantages,
     in_order,
     read_columns,
     scale_for_skipped,
@@ -228,7 +228,7 @@ class MasTrainer(PPOTrainerSync):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = read_columns(batch)
-            per_row, found = compute_advantages(columns, self.estimator, self.options, self.agents)
+            per_row, found = step_advantages(columns, self.estimator, self.options, self.agents)
             write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
                 self.global_steps, dict(zip(batch.keys, per_row.tolist(), strict=True))

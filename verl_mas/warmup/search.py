@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from verl_mas.data.invented import RELATIONS, InventedWorld, Question
-from verl_mas.retrieval import Found
+from verl_mas.retrieval import SearchResult
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.source import Source
 from verl_mas.warmup.demonstrations import Lesson, acted
@@ -99,10 +99,10 @@ class Library:
         self._documents = {passage.title: passage for passage in world.passages}
         self._read = read
 
-    async def search(self, query: str) -> Found:
+    async def search(self, query: str) -> SearchResult:
         passage = next(self._documents[word] for word in query.split() if word in self._documents)
         self._read.append(passage)
-        return Found(query, (passage,))
+        return SearchResult(query, (passage,))
 
 
 class SearchLibrary(SearchTeam):

@@ -1,12 +1,12 @@
 """What people write against: plain async Python that says who acts when."""
 
-from verl_mas.workflow.base import Workflow, resolve, workflow
+from verl_mas.workflow.base import Workflow, register_workflow
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
-from verl_mas.workflow.members import instances, members_of, nested
+from verl_mas.workflow.members import instances, nested
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.task import Task
+from verl_mas.workflow.task import Task, with_instruction
 from verl_mas.workflow.team import Agent, Conversation, Team
 
 __all__ = [
@@ -31,8 +31,7 @@ __all__ = [
     "Team",
     "Workflow",
     "instances",
-    "members_of",
     "nested",
-    "resolve",
-    "workflow",
+    "register_workflow",
+    "with_instruction",
 ]

@@ -18,7 +18,7 @@ from verl_mas.workflow.team import Team
 
 
 class Workflow:
-    """A team's program. One object runs one session.
+    """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, `branches`, `own_rewards` and `check` where needed, and annotated fields, which
     `mas.workflow.args` sets (subclasses are dataclasses).
@@ -50,8 +50,8 @@ W = TypeVar("W", bound=type[Workflow])
 WORKFLOWS: Registry[type[Workflow]] = Registry("workflow", package="verl_mas.workflows", group="verl_mas.workflows")
 
 
-def workflow(name: str) -> Callable[[W], W]:
-    """Register a workflow under the name that `mas.workflow.name` uses."""
+def register_workflow(name: str) -> Callable[[W], W]:
+    """Register a workflow class under the name that `mas.workflow.name` uses."""
     return WORKFLOWS.register(name)  # type: ignore[return-value]
 
 

@@ -11,17 +11,17 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Generation:
-    """What a policy answered. The token fields are empty when a remote endpoint served it.
+    """What a policy generated. The token fields are empty when a remote endpoint served it.
 
     In a conversation the ids are those of the whole row so far; `text` and `sampled` are this act's alone.
     """
 
     text: str
     stop_reason: str | None = None
-    prompt_ids: Sequence[int] = ()
-    response_ids: Sequence[int] = ()
-    response_mask: Sequence[int] = ()
-    log_probs: Sequence[float] | None = None
+    prompt_ids: Sequence[int] = field(default=(), repr=False)
+    response_ids: Sequence[int] = field(default=(), repr=False)
+    response_mask: Sequence[int] = field(default=(), repr=False)
+    log_probs: Sequence[float] | None = field(default=None, repr=False)
     sampled: int = 0
     temperature: float | None = None
 
@@ -44,7 +44,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Request:
-    """One act: `messages` are the whole conversation, system prompt included."""
+    """What an act asks of a policy; `messages` are the whole conversation, system prompt included."""
 
     agent: str
     session: str
@@ -66,7 +66,7 @@ class Request:
 
 
 class LLMClient(Protocol):
-    """Serves one policy."""
+    """Serves one policy, by one async method, `generate`."""
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         """`n` answers to one prompt. Cancelling the call leaves no request behind."""

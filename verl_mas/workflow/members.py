@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_mas.config.schema import AgentSpec, PolicySpec
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 from verl_mas.workflow.task import Task
+
+if TYPE_CHECKING:
+    from verl_mas.workflow.base import Workflow
 
 DECODING = ("temperature", "top_p", "top_k")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -18,12 +21,17 @@ INSTANCE = re.compile(r"(.+)_\d+")
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
-    """The names of `count` agents of one role: reasoner_0, reasoner_1, ..."""
+    """The names of `count` agents of one role: `reasoner_0`, `reasoner_1`, ..."""
     return tuple(f"{role}_{number}" for number in range(count))
 
 
-def nested(name: str, agents: Sequence[str]) -> tuple[str, ...]:
-    """The names of a sub-team's agents in the team around it; `team.sub(name)` is the way in."""
+def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:
+    """The names of a sub-team's agents in the team around it, which reaches them by `team.sub(name)`.
+
+    `team` is the other workflow, its class if it needs no arguments, or the names of its agents.
+    """
+    made = team() if isinstance(team, type) else team
+    agents = made if isinstance(made, Sequence) else made.agents
     return tuple(f"{name}_{agent}" for agent in agents)
 
 

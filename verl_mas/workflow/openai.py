@@ -28,7 +28,9 @@ class Tool(Protocol):
 
 
 class OpenAIClient:
-    """An LLMClient. The key is read from the environment variable `api_key_env`, and never written anywhere.
+    """An LLMClient for an OpenAI-compatible endpoint.
+
+    The key is read from the environment variable `api_key_env`, and never written anywhere.
 
     `tools` are called for the agents that have them by name, at most `max_tool_rounds` times in one act.
     """

@@ -16,10 +16,11 @@ Judgement = tuple[bool | None, bool]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`reward` None leaves the scoring of `answer` to verl's reward function, unless acts have rewards of their own.
+    """How a session ended: the team's `answer`, its `reward`, and `info` for the metrics.
 
-    `score_answer` asks for verl's score as well as theirs. `info` goes to the metrics. `verdicts`, by agent, are
-    compared with the truth in validation.
+    `reward` None leaves the scoring of `answer` to verl's reward function, unless acts have rewards of their own;
+    `score_answer` asks for verl's score as well as theirs. `verdicts`, by agent, are compared with the truth in
+    validation.
     """
 
     answer: Reply | str | None = None

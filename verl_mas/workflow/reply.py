@@ -12,9 +12,12 @@ from verl_mas.workflow.codecs.base import Codec, Malformed
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Reply:
-    """One act. Set `reward` for the act's own; `team_reward` where a candidate has a team part of its own."""
+    """What an act returns: its `text`, to `parse`, and the act's own `reward`, to set.
+
+    `team_reward` is for a candidate whose team part differs from the session's.
+    """
 
     agent: str
     role: str
@@ -61,3 +64,6 @@ class Reply:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<Reply of {self.agent}, turn {self.turn}: {self.text!r:.60}>"

@@ -32,10 +32,10 @@ def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
     return outcome.score_answer or not own
 
 
-def team_reward(outcome: Outcome | None, score: Score | None) -> float:
+def team_reward(outcome: Outcome | None, score: Score | None) -> float | None:
     if outcome is not None and outcome.reward is not None:
         return outcome.reward
-    return score.reward if score else 0.0
+    return score.reward if score else None
 
 
 @dataclass(frozen=True)

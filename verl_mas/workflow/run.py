@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import WorkflowError
@@ -12,6 +14,9 @@ from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import Session, SessionConfig, run_session
 from verl_mas.workflow.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 async def arun(
@@ -23,9 +28,10 @@ async def arun(
     branch: BranchSpec | None = None,
     faults: FaultSpec | None = None,
 ) -> Session:
-    """The finished session: its `answer`, `outcome` and every act. Raises SessionFault when the last attempt failed.
+    """Run a workflow on a task, without verl, and return the finished session.
 
-    `clients` is one client for every agent, or one per policy named in `agents`.
+    `clients` is one client for every agent, or one per policy named in `agents`. Raises SessionFault when the last
+    attempt failed.
     """
     team = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
     specs = dict(agents or {})
@@ -43,22 +49,21 @@ async def arun(
     return finished.session
 
 
-def run(
-    workflow: str | Workflow,
-    task: Task | str | Sequence[Message],
-    clients: LLMClient | Mapping[str, LLMClient],
-    *,
-    agents: Mapping[str, AgentSpec] | None = None,
-    branch: BranchSpec | None = None,
-    faults: FaultSpec | None = None,
-) -> Session:
-    """`arun`, for code that is not async."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(arun(workflow, task, clients, agents=agents, branch=branch, faults=faults))
-    raise WorkflowError(
-        "verl_mas.run inside a running event loop",
-        rule="run starts an event loop of its own",
-        fix="await verl_mas.arun(...) instead",
-    )
+def _blocking(coroutine: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    @functools.wraps(coroutine, assigned=())
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        """`arun`, for code that is not async: the same arguments, the finished session."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(coroutine(*args, **kwargs))
+        raise WorkflowError(
+            "verl_mas.run inside a running event loop",
+            rule="run starts an event loop of its own",
+            fix="await verl_mas.arun(...) instead",
+        )
+
+    return run
+
+
+run = _blocking(arun)

@@ -41,7 +41,7 @@ class SessionConfig:
 
 
 class Session:
-    """One attempt at a task. Teams act through it; it records every act."""
+    """One attempt at a task, with its `replies`, `outcome`, `answer`, `team_reward` and `info`."""
 
     def __init__(self, task: Task, setting: SessionConfig, attempt: int = 0):
         self.task, self.setting, self.attempt = task, setting, attempt
@@ -122,7 +122,8 @@ class Session:
         return spec.k if k is None else k
 
     @property
-    def team_reward(self) -> float:
+    def team_reward(self) -> float | None:
+        """The workflow's own, else what verl's reward function gave; None where nothing scored the session."""
         return team_reward(self.outcome, self.score)
 
     @property
@@ -139,8 +140,11 @@ class Session:
     def answer(self) -> str | None:
         return self.outcome.text if self.outcome else None
 
+    def __repr__(self) -> str:
+        return f"<Session of task {self.task.key}: {len(self.replies)} acts, answer {self.answer!r:.60}>"
+
     def rows(self) -> list[Row]:
-        return rows_of(self.task, self.replies, self.team_reward, self.setting.members, self.setting.reward)
+        return rows_of(self.task, self.replies, self.team_reward or 0.0, self.setting.members, self.setting.reward)
 
     async def close(self) -> None:
         """End every act that is still out: nobody waits for it any more."""

@@ -12,6 +12,8 @@ from verl_mas.workflow.client import Message
 
 @dataclass(frozen=True)
 class Task:
+    """One row of the dataset: its `messages`, `ground_truth`, `extra_info` and other `fields`."""
+
     messages: Sequence[Message]
     ground_truth: Any = None
     data_source: str | None = None
@@ -64,7 +66,7 @@ def text_of(message: Message) -> str:
 
 
 def with_instruction(messages: Sequence[Message], instruction: str) -> list[Message]:
-    """The messages with `instruction` put after the last one's text."""
+    """The messages, with `instruction` appended to the last one."""
     *before, last = messages
     content = last.get("content") or ""
     if isinstance(content, str):

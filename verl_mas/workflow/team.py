@@ -19,7 +19,7 @@ Prompt = str | Sequence[Message]
 
 
 class Team:
-    """`team.solver`, `team["reasoner_0"]`, `team.role("reasoner")`, `team.sub("left")`."""
+    """The agents of a session: `team.solver`, `team["reasoner_0"]`, `team.role("reasoner")`, `team.sub("left")`."""
 
     def __init__(self, session: Session, prefix: str = ""):
         self._session, self._prefix = session, prefix
@@ -55,6 +55,8 @@ class Team:
 
 
 class Agent:
+    """One agent of a session: `await agent.act(prompt)` is one LLM call."""
+
     def __init__(self, session: Session, member: Member):
         self._session, self._member = session, member
 
@@ -71,9 +73,10 @@ class Agent:
         count = self._session.candidates(k)
         return await self._session.act(self._member, self._opening(messages), sampling, n=count)
 
-    def conversation(self, messages: Prompt = ()) -> Conversation:
-        """A conversation of this agent's own; `messages` come before its first act."""
-        return Conversation(self._session, self._member, self._opening(messages))
+    def conversation(self, messages: Prompt = (), *, system: str | None = None) -> Conversation:
+        """A conversation of this agent's own; `system` and then `messages` come before its first prompt."""
+        opening = [] if system is None else [{"role": "system", "content": system}]
+        return Conversation(self._session, self._member, self._opening([*opening, *as_messages(messages)]))
 
     def _opening(self, messages: Prompt) -> list[Message]:
         """With the system prompt of the config, which replaces the workflow's."""
@@ -86,7 +89,7 @@ class Agent:
 
 
 class Conversation:
-    """Turns of one agent that continue token by token. They are one row, in which only the agent's own tokens count.
+    """Turns of one agent that share their tokens: one row, in which the prompts after the first are masked.
 
     A branch ends the row: the tokens before it become the prompt of each candidate, and of the row after it.
     """

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from verl_mas.workflow import Boxed, Message, Outcome, Reply, Task, Team, Workflow, instances, workflow
-from verl_mas.workflow.task import with_instruction
+from verl_mas.workflow import (
+    Boxed,
+    Message,
+    Outcome,
+    Reply,
+    Task,
+    Team,
+    Workflow,
+    instances,
+    register_workflow,
+    with_instruction,
+)
 
 
-@workflow("ensemble")
+@register_workflow("ensemble")
 class Ensemble(Workflow):
     """`reasoners` proposals; the judge's answer is the team's."""
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.game import COMPACT, Choose, Play
-from verl_mas.workflow import workflow
+from verl_mas.workflow import register_workflow
 
 # The last word of a compact prompt, by which a tiny model that plays both roles tells them apart.
 PLANNER, EXECUTOR = "P", "E"
 NO_SKETCH = "-"
 
 
-@workflow("planner_executor")
+@register_workflow("planner_executor")
 class PlannerExecutor(Play):
     """Each act branches (`mas.branch.k`). A sketch is scored as if it were carried out; it changes nothing."""
 

@@ -15,8 +15,18 @@ from verl_mas.grading.math import (
     require_math_verify,
     shared_checker,
 )
-from verl_mas.workflow import CodeBlock, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
-from verl_mas.workflow.task import with_instruction
+from verl_mas.workflow import (
+    CodeBlock,
+    Malformed,
+    Message,
+    Outcome,
+    Reply,
+    Task,
+    Team,
+    Workflow,
+    register_workflow,
+    with_instruction,
+)
 
 # What a program said goes into prompts.
 MAX_TOLD_CHARS = 1_000
@@ -32,7 +42,7 @@ class Attempt:
     right: bool
 
 
-@workflow("reasoner_tool_user")
+@register_workflow("reasoner_tool_user")
 class ReasonerToolUser(Workflow):
     """Up to `max_turns` rounds. The tool user sees the reasoner's solution; both see the round before.
 

@@ -9,8 +9,18 @@ from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval import Passage
 from verl_mas.retrieval.source import Source, check_source, source
-from verl_mas.workflow import Choice, Malformed, Message, Outcome, Tag, Task, Team, Workflow, workflow
-from verl_mas.workflow.task import with_instruction
+from verl_mas.workflow import (
+    Choice,
+    Malformed,
+    Message,
+    Outcome,
+    Tag,
+    Task,
+    Team,
+    Workflow,
+    register_workflow,
+    with_instruction,
+)
 
 QUERY, ANSWER = Tag("search"), Tag("answer")
 
@@ -20,7 +30,7 @@ class Enough(Choice, tag="verify"):
     NO = "no"
 
 
-@workflow("search_team")
+@register_workflow("search_team")
 class SearchTeam(Workflow):
     """At most `max_turns` turns; the last one always answers, so that no session ends without an answer.
 

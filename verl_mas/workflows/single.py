@@ -1,9 +1,9 @@
 """One agent, one act: plain verl."""
 
-from verl_mas.workflow import Outcome, Task, Team, Workflow, workflow
+from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 
 
-@workflow("single")
+@register_workflow("single")
 class Single(Workflow):
     agents = ("solver",)
 

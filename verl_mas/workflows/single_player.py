@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.game import COMPACT, Choose, Play
-from verl_mas.workflow import workflow
+from verl_mas.workflow import register_workflow
 
 
-@workflow("single_player")
+@register_workflow("single_player")
 class SinglePlayer(Play):
     agents = ("player",)
 

@@ -8,9 +8,19 @@ from typing import Any
 from verl_mas.errors import ConfigError
 from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.grading.math import BoxedAnswer
-from verl_mas.workflow import Choice, Malformed, Message, Outcome, Reply, Task, Team, Workflow, workflow
+from verl_mas.workflow import (
+    Choice,
+    Malformed,
+    Message,
+    Outcome,
+    Reply,
+    Task,
+    Team,
+    Workflow,
+    register_workflow,
+    with_instruction,
+)
 from verl_mas.workflow.outcome import Judgement
-from verl_mas.workflow.task import with_instruction
 
 # Not a grader: verl's reward function scores the answer, after the session.
 VERL = "verl"
@@ -21,7 +31,7 @@ class Verdict(Choice, tag="verify"):
     REJECT = "reject"
 
 
-@workflow("solver_verifier")
+@register_workflow("solver_verifier")
 class SolverVerifier(Workflow):
     """`max_rounds` proposals at most, with a review between each two.
 

@@ -8,10 +8,10 @@ from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import executor
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.game import COMPACT, REWARDS, Attempt, Choose, Play
-from verl_mas.workflow import CodeBlock, Malformed, Reply, workflow
+from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 
-@workflow("tool_user_planner")
+@register_workflow("tool_user_planner")
 class ToolUserPlanner(Play):
     """`executor` names the async function that runs code. A program that fails, or prints no action list, costs what
     a malformed reply costs, less what the right form of the reply is worth.

@@ -180,7 +180,7 @@ class ContinuousBatcher:
         )
         return output.logits[:, -1]
 
-    def _finish_reason(self, sample: Sequence) -> FinishReason | None:
+    def _finish_reason(self, sample: Sample) -> FinishReason | None:
         sampling, token = sample.sampling, sample.tokens[-1]
         if token in sampling.stop_token_ids or (token in self._eos and not sampling.ignore_eos):
             return "stop"
@@ -190,7 +190,7 @@ class ContinuousBatcher:
             return "length"
         return None
 
-    def _ends_with_stop(self, sample: Sequence) -> bool:
+    def _ends_with_stop(self, sample: Sample) -> bool:
         # A token holds at least one byte, so a stop string that the newest token completes lies in the last
         # as many tokens as it has bytes; a few more, because some tokenizers strip what stands first.
         assert self._decode is not None

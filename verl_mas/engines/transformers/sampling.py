@@ -68,7 +68,7 @@ def _settings(sampling: Sampling) -> tuple:
     return (sampling.temperature, sampling.repetition_penalty, sampling.top_k, sampling.top_p)
 
 
-def _process(logits: torch.Tensor, row: Sequence) -> torch.Tensor:
+def _process(logits: torch.Tensor, row: Sample) -> torch.Tensor:
     sampling, text = row.sampling, torch.empty(len(logits), 0, dtype=torch.long)
     processors = LogitsProcessorList()
     if sampling.repetition_penalty != 1:

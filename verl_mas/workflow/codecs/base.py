@@ -15,7 +15,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, eq=False)
 class Malformed:
-    """No value could be read. Falsy, and equal to nothing but itself: it never counts as approval or an answer."""
+    """What `parse` gives where it can read no value: falsy, and equal to nothing but itself."""
 
     reason: str
 
@@ -24,7 +24,10 @@ class Malformed:
 
 
 class Codec(Protocol[T]):
-    """`parse(render(value)) == value`; `parse` takes any text and never raises."""
+    """A text format: `prompt`, `render` and `parse`.
+
+    `parse(render(value)) == value`; `parse` takes any text and never raises.
+    """
 
     def prompt(self) -> str:
         """The sentence that tells a model how to answer."""
@@ -36,14 +39,14 @@ class Codec(Protocol[T]):
 
 
 def visible(text: str) -> str:
-    """The text after the thinking. A thought that never ended leaves nothing."""
+    """For codecs: the text after the thinking; thinking that never ends leaves nothing."""
     _, closed, rest = text.rpartition(THINK_CLOSE)
     answer = rest if closed else text
     return answer.partition(THINK_OPEN)[0]
 
 
 def only(found: Sequence[str], what: str) -> str | Malformed:
-    """The one value there is; saying it twice is fine, saying two things is not."""
+    """For codecs: the one value that was found, else Malformed; the same value twice is one value."""
     values = set(found)
     if not values:
         return Malformed(f"no {what}")
@@ -53,7 +56,7 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
 
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
-    """Everything between `start` and `end`; a mark without its partner is malformed."""
+    """For codecs: every text between `start` and `end`; a mark without its partner is Malformed."""
     found: list[str] = []
     opened: int | None = None
     for mark in re.finditer(f"{re.escape(start)}|{re.escape(end)}", text):
@@ -68,7 +71,7 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
 
 
 def checked(rendered: str, value: object, parsed: object) -> str:
-    """Refuse to render what would not be read back."""
+    """For codecs: the rendered text, refused where it would not be read back as the same value."""
     if isinstance(parsed, Malformed) or parsed != value:
         raise DataError(
             f"{value!r} cannot be rendered",

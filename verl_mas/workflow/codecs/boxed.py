@@ -13,6 +13,8 @@ MARKS = re.compile(r"\\.|[{}]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Boxed:
+    r"""The text in the one `\boxed{...}` of a reply."""
+
     def prompt(self) -> str:
         return "Put your final answer within \\boxed{}."
 

@@ -12,7 +12,7 @@ C = TypeVar("C", bound="Choice")
 
 
 class Choice(Enum):
-    """The class is the codec: `class Verdict(Choice, tag="verify")` with members like `APPROVE = "approve"`."""
+    """One of a few words: `class Verdict(Choice, tag="verify")`, with members like `APPROVE = "approve"`."""
 
     __tag__: ClassVar[str]
 

@@ -12,7 +12,7 @@ FENCE = re.compile(r"^ {0,3}```(.*)$")
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """Blocks of another language are not read."""
+    """The code in the one fenced block of a language; blocks of another language are not read."""
 
     language: str = "python"
 

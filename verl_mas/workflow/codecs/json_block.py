@@ -13,7 +13,7 @@ from verl_mas.workflow.codecs.code import fenced
 
 @dataclass(frozen=True)
 class JsonBlock:
-    """`keys` must be there, each with its type; others may be."""
+    """A JSON object, alone or in a fenced block. `keys` must be there, each with its type; others may be."""
 
     keys: Mapping[str, type] = field(default_factory=dict)
 

@@ -9,6 +9,8 @@ from verl_mas.workflow.codecs.base import Malformed, between, checked, only, vis
 
 @dataclass(frozen=True)
 class Tag:
+    """The text between `<name>` and `</name>`."""
+
     name: str = "answer"
 
     def prompt(self) -> str:

@@ -1,0 +1,97 @@
+"""`from verl_mas import ...`: the list, its page, and what its imports cost."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import verl_mas
+import verl_mas.advantage
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "api.md"
+# A type alias has the docstring of the type, so the page alone says what it is.
+ALIASES = {"Message"}
+LOADS_TORCH = {f"verl_mas.advantage.{module}" for module in ("broadcast", "estimator", "record")}
+
+
+def typed(package) -> dict[str, list[str]]:
+    """What editors and type checkers see: module -> names, of the imports under TYPE_CHECKING."""
+    (block,) = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
+    return {node.module: [alias.name for alias in node.names] for node in block.body}
+
+
+def first_line(name: str) -> str:
+    value = getattr(verl_mas, name)
+    doc = inspect.getdoc(value) or ""
+    assert doc and not doc.startswith(f"{name}("), f"{name} has no docstring of its own"
+    return doc.splitlines()[0]
+
+
+def rows() -> dict[str, str]:
+    found = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    assert len(dict(found)) == len(found), "a name is there twice"
+    return dict(found)
+
+
+def test_the_page_lists_every_stable_name_and_no_other():
+    assert sorted(rows()) == sorted(verl_mas.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(set(verl_mas.__all__) - ALIASES))
+def test_the_page_says_of_a_name_what_its_docstring_begins_with(name):
+    line = first_line(name)
+    assert line.endswith("."), "the first line of the docstring is a whole sentence"
+    assert rows()[name] == line.replace("|", "\\|")
+
+
+@pytest.mark.parametrize("package", [verl_mas, verl_mas.advantage])
+def test_editors_see_the_names_where_they_are_defined(package):
+    for module, names in typed(package).items():
+        assert set(names) <= set(package.__all__) <= set(dir(package))
+        for name in names:
+            assert getattr(package, name) is getattr(sys.modules[module], name)
+
+
+def test_every_stable_name_is_imported_lazily_and_under_its_own_name():
+    assert sorted(name for names in typed(verl_mas).values() for name in names) == sorted(verl_mas.__all__)
+    # `import verl_mas.x` binds x, so a name that is also a module would be one or the other.
+    assert not {module.name for module in pkgutil.iter_modules(verl_mas.__path__)} & set(verl_mas.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Workfow'"):
+        verl_mas.Workfow  # noqa: B018
+
+
+def loaded(program: str) -> set[str]:
+    """What a fresh Python has loaded after the program: our modules, and the packages of others."""
+    program += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    return {name if name.startswith("verl_mas") else name.split(".")[0] for name in modules}
+
+
+def test_importing_the_package_loads_no_other_module_of_it():
+    ours = {name for name in loaded("import verl_mas; dir(verl_mas)") if name.startswith("verl_mas")}
+    assert ours == {"verl_mas", "verl_mas.lazy"}
+
+
+def test_names_that_need_no_torch_load_neither_torch_nor_verl_nor_ray():
+    light = [name for module, names in typed(verl_mas).items() if module not in LOADS_TORCH for name in names]
+    assert "Workflow" in light
+    assert not loaded(f"from verl_mas import {', '.join(light)}") & {"torch", "verl", "ray", "transformers"}
+
+
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_import_nothing_but_stable_names(page):
+    for module, names in re.findall(r"^ *(?:from|import) +(verl_mas\b\S*)(?: +import +(.*))?", page.read_text(), re.M):
+        assert module == "verl_mas"
+        assert set(re.findall(r"\w+", names)) <= set(verl_mas.__all__)
