@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -16,61 +14,6 @@ import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
 from verl_mas.workflow import Outcome, Workflow
-
-
-class Endpoint(ThreadingHTTPServer):
-    """Answers /chat/completions with `answer(body)`; a number is an HTTP error."""
-
-    daemon_threads = True
-
-    def __init__(self, answer):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer, self.bodies, self.headers = answer, [], []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        self.server.headers.append(dict(self.headers))
-        answer = self.server.answer(body)
-        status, said = (answer, "no") if isinstance(answer, int) else (200, answer)
-        message = said if isinstance(said, dict) else {"content": said}
-        data = json.dumps(
-            {
-                "choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 5, "completion_tokens": 3},
-            }
-        ).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def serve():
-    running = []
-
-    def start(answer):
-        endpoint = Endpoint(answer)
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        running.append(endpoint)
-        return endpoint
-
-    yield start
-    for endpoint in running:
-        endpoint.shutdown()
-        endpoint.server_close()
 
 
 def solver_or_verifier(body):

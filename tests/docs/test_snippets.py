@@ -1,0 +1,146 @@
+"""Every Python block of a page runs by itself, and every command is one that verl-mas and verl understand."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+import verl_mas
+from verl_mas.checks import pools
+from verl_mas.checks.team import validate
+from verl_mas.config.compose import compose
+from verl_mas.config.schema import TrajectorySpec
+from verl_mas.rollout.trajectories import TrajectoryWriter
+from verl_mas.workflow.session import SessionResult
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*/README.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What a user may put in the place of a command's last `...`.
+REST = [
+    "data.train_batch_size=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.actor.use_dynamic_bsz=true",
+    "actor_rollout_ref.rollout.n=4",
+    "actor_rollout_ref.rollout.name=vllm",
+    "actor_rollout_ref.model.path=hub/tiny",
+]
+MAIN = ["python", "-m", "verl.trainer.main_ppo"]
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        """`# my_team.py` at the top names the file that the block is."""
+        named = re.match(r"(?:# @package.*\n)?# ([\w/]+\.(?:py|yaml))\n", self.text)
+        return named and named.group(1)
+
+
+def fenced(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [Block(page, text[: m.start()].count("\n") + 2, m.group(1), m.group(2)) for m in FENCE.finditer(text)]
+
+
+def indented(page: Path) -> list[Block]:
+    lines = enumerate(FENCE.sub(lambda m: "\n" * m.group().count("\n"), page.read_text()).splitlines(), 1)
+    found = []
+    for is_code, group in groupby(lines, key=lambda item: item[1].startswith("    ")):
+        code = list(group)
+        if is_code:
+            found.append(Block(page, code[0][0], "bash", "".join(f"{line[4:]}\n" for _, line in code)))
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in (*fenced(page), *indented(page))]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The words of each command; the last is `...` where a user adds the rest."""
+    lines = [re.sub(r" \.\.\..*", " ...", line) for line in block.text.replace("\\\n", " ").splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in commands(block)]
+# What is given to `verl-mas x`, to verl's trainer (or to `check` and `doctor`, which take the same), or shown alone.
+OURS = [words[1:] for words in COMMANDS if words[0] == "verl-mas" and words[1] not in ("check", "doctor")]
+TRAINERS = [words[3:] for words in COMMANDS if words[:3] == MAIN]
+TRAINERS += [words[2:] for words in COMMANDS if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"])]
+ALONE = [["+mas=solver_verifier", *words] for words in COMMANDS if all("=" in word for word in words)]
+
+
+def each(commands: list[list[str]]):
+    """Every command once, named by its text."""
+    return [pytest.param(shlex.split(text), id=text) for text in dict.fromkeys(map(shlex.join, commands))]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    """A folder with the files that the pages name, and a training run's sessions."""
+    folder = tmp_path_factory.mktemp("snippets")
+    for block in BLOCKS:
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text)
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    task = verl_mas.Task([{"role": "user", "content": "2 + 2?"}], step=3)
+    session = verl_mas.run("solver_verifier", task, verl_mas.ScriptedLLM("<verify>approve</verify> \\boxed{4}"))
+    writer = TrajectoryWriter(TrajectorySpec(), folder / "runs/math/shared/trajectories", worker="0")
+    writer.write(SessionResult(session), "finished")
+    writer.close()
+    return folder
+
+
+@pytest.fixture
+def here(workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    monkeypatch.syspath_prepend(workplace)
+    yield workplace
+    sys.modules.pop("my_team", None)
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_a_python_block_runs_and_prints_what_it_says(block, here, serve, capsys):
+    endpoint = serve(lambda body: "<verify>approve</verify> \\boxed{4}")
+    code = re.sub(r"http://localhost:\d+/v1", endpoint.url, block.text)
+    exec(compile(code, str(block), "exec", dont_inherit=True), {"__name__": "snippet"})
+    printed = capsys.readouterr().out.splitlines()
+    assert not [line for line in printed if line.startswith("FAIL")], "check_workflow found something"
+    said = re.findall(r"^print\(.*\)  # (.*)$", block.text, re.MULTILINE)
+    assert not said or [line[: len(out)] for line, out in zip(said, printed, strict=True)] == printed
+
+
+@pytest.mark.parametrize("words", each(OURS))
+def test_a_command_of_ours_is_understood(words):
+    # Parsed and not run: argparse raises SystemExit where it does not understand.
+    parser = importlib.import_module(f"verl_mas.cli.{words[0]}")._parser()
+    parser.parse_args([word for word in words[1:] if word != "&"])
+
+
+@pytest.mark.parametrize("overrides", each(TRAINERS))
+def test_a_training_command_composes_and_its_team_is_accepted(overrides, here, monkeypatch):
+    monkeypatch.setattr(pools, "available", lambda config: None)
+    config = compose([*overrides[:-1], *REST] if overrides[-1] == "..." else overrides)
+    if config.get("mas"):
+        validate(config)
+
+
+@pytest.mark.parametrize("overrides", each(ALONE))
+def test_overrides_that_a_page_shows_alone_compose(overrides, here):
+    compose(overrides)
