@@ -8,10 +8,11 @@ from verl_mas.lazy import lazy
 
 if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens
-    from verl_mas.advantage.estimator import compare, compute_advantages, conclude, estimator
+    from verl_mas.advantage.estimator import compute_advantages, estimator, within
     from verl_mas.advantage.options import AdvantageOptions
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
     from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
+    from verl_mas.engines.facts import register_engine
     from verl_mas.errors import (
         ConfigError,
         DataError,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
         SessionFault,
         WorkflowError,
     )
+    from verl_mas.execution.executor import RunResult, executor, register_executor
+    from verl_mas.grading.grader import grader, register_grader
     from verl_mas.grading.math import AnswerChecker, Grade
     from verl_mas.puzzles.base import Puzzle, register_puzzle
     from verl_mas.puzzles.boards import board
@@ -77,6 +80,7 @@ __all__ = [
     "Reply",
     "Request",
     "RetrieverClient",
+    "RunResult",
     "ScriptedLLM",
     "SearchResult",
     "Session",
@@ -91,21 +95,25 @@ __all__ = [
     "board",
     "check_workflow",
     "checked",
-    "compare",
     "compute_advantages",
-    "conclude",
     "estimator",
+    "executor",
+    "grader",
     "instances",
     "nested",
     "only",
     "read_sessions",
     "register_commit_rule",
+    "register_engine",
+    "register_executor",
+    "register_grader",
     "register_puzzle",
     "register_workflow",
     "run",
     "to_tokens",
     "visible",
     "with_instruction",
+    "within",
 ]
 
 # verl imports this package in every process, so a name is imported when it is asked for.
@@ -113,10 +121,11 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "verl_mas.advantage.broadcast": ("to_tokens",),
-        "verl_mas.advantage.estimator": ("compare", "compute_advantages", "conclude", "estimator"),
+        "verl_mas.advantage.estimator": ("compute_advantages", "estimator", "within"),
         "verl_mas.advantage.options": ("AdvantageOptions",),
         "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
         "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec"),
+        "verl_mas.engines.facts": ("register_engine",),
         "verl_mas.errors": (
             "ConfigError",
             "DataError",
@@ -126,6 +135,8 @@ __getattr__, __dir__ = lazy(
             "SessionFault",
             "WorkflowError",
         ),
+        "verl_mas.execution.executor": ("RunResult", "executor", "register_executor"),
+        "verl_mas.grading.grader": ("grader", "register_grader"),
         "verl_mas.grading.math": ("AnswerChecker", "Grade"),
         "verl_mas.puzzles.base": ("Puzzle", "register_puzzle"),
         "verl_mas.puzzles.boards": ("board",),

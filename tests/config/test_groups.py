@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 import verl_mas.config
 from verl_mas.config import load
 from verl_mas.config.schema import MasConfig, PolicySpec, WorkflowSpec
-from verl_mas.workflow import members_of, resolve
+from verl_mas.workflow.base import resolve
+from verl_mas.workflow.members import members_of
 
 FOLDER = Path(verl_mas.config.__file__).parent / "hydra" / "mas"
 TEAMS = sorted(set(FOLDER.glob("*.yaml")) - {FOLDER / "team.yaml"})

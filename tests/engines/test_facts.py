@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from verl_mas import engines
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines import facts
-from verl_mas.engines.facts import EngineFacts, add_engine, assign_ports, facts_of
+from verl_mas.engines.facts import EngineFacts, register_engine, assign_ports, facts_of
 from verl_mas.registry import Registry
 
 
@@ -57,7 +57,7 @@ def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, l
 
     if late:
         verl_imports()
-    add_engine("mine", replica="decimal.Decimal", adapter="my.Adapter")
+    register_engine("mine", replica="decimal.Decimal", adapter="my.Adapter")
     if not late:
         verl_imports()
     assert replicas["mine"]() is Decimal
@@ -65,7 +65,7 @@ def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, l
 
 
 def test_what_an_engine_says_of_itself_decides(registry):
-    add_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
+    register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
     assert facts_of("mine").gpu_fraction
     assert facts_of("mine").pausable is None
 

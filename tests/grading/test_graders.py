@@ -8,7 +8,8 @@ from verl_mas.config.schema import WorkflowSpec
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task, resolve
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.run import run
 
 

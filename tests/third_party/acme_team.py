@@ -5,25 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
-from verl_mas.advantage.estimator import estimator, within
-from verl_mas.engines.facts import add_engine
-from verl_mas.execution.executor import RunResult, register_executor
-from verl_mas.grading.grader import GRADERS, register_grader
-from verl_mas.puzzles.base import Puzzle, register_puzzle
-from verl_mas.splits import TRAIN
-from verl_mas.workflow import Outcome, Task, Team, Workflow, workflow
-from verl_mas.workflow.commit import register_commit_rule
+from verl_mas import (
+    AdvantageInput,
+    AdvantageOptions,
+    AdvantageOutput,
+    Outcome,
+    Puzzle,
+    RunResult,
+    Task,
+    Team,
+    Workflow,
+    estimator,
+    grader,
+    register_commit_rule,
+    register_engine,
+    register_executor,
+    register_grader,
+    register_puzzle,
+    register_workflow,
+    within,
+)
 
 
-@workflow("acme_guess")
+@register_workflow("acme_guess")
 class Guess(Workflow):
     agents = ("guesser",)
     branches = True
 
     async def run(self, task: Task, team: Team) -> Outcome:
         chosen = team.commit(await team.guesser.branch(task.messages))
-        return Outcome(answer=chosen, reward=await GRADERS["acme_same"](task.ground_truth, chosen.text))
+        return Outcome(answer=chosen, reward=await grader("acme_same")(task.ground_truth, chosen.text))
 
 
 @estimator(scale="none")
@@ -59,7 +70,7 @@ class Countdown(Puzzle):
         self.initial_distance = self.left = start
 
     @classmethod
-    def generate(cls, seed: int, split: str = TRAIN, start: int = 3) -> Countdown:
+    def generate(cls, seed: int, split: str = "train", start: int = 3) -> Countdown:
         return cls(start)
 
     def copy(self) -> Countdown:
@@ -98,4 +109,4 @@ class Adapter:
     """Would send them weights."""
 
 
-add_engine("acme", replica=f"{__name__}.Replica", adapter=f"{__name__}.Adapter")
+register_engine("acme", replica=f"{__name__}.Replica", adapter=f"{__name__}.Adapter")

@@ -17,24 +17,18 @@ import sys
 import torch
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutReplicaRegistry
-from verl_mas import cli
-from verl_mas.advantage import AdvantageInput, compute
-from verl_mas.config.schema import BranchSpec, MasConfig, WorkflowSpec
-from verl_mas.execution.executor import executor
-from verl_mas.puzzles.boards import board
-from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas import AdvantageInput, BranchSpec, ScriptedLLM, Task, board, cli, compute_advantages, executor, run
+from verl_mas.config.schema import MasConfig
 from verl_mas.user_code import load_user_code
-from verl_mas.workflow import Task, resolve
-from verl_mas.workflow.run import run
 
 plugins, out = sys.argv[1:-1], sys.argv[-1]
 load_user_code(MasConfig(plugins=plugins))
 # The workflow, its grader and the commit rule.
 task, llm = Task([{"role": "user", "content": "?"}], ground_truth="b"), ScriptedLLM({"guesser": ["a", "b"]})
-session = run(resolve(WorkflowSpec("acme_guess")), task, llm, branch=BranchSpec(k=2, commit="acme_last"))
+session = run("acme_guess", task, llm, branch=BranchSpec(k=2, commit="acme_last"))
 assert [reply.committed for reply in session.replies] == [False, True] and session.team_reward == 1.0
 rows = AdvantageInput(torch.tensor([1.0, 0.0]), task=["t", "t"], session=[0, 1], agent=["x", "x"])
-assert compute("acme_mean", rows).advantages.tolist() == [0.5, -0.5]
+assert compute_advantages("acme_mean", rows).advantages.tolist() == [0.5, -0.5]
 assert board("acme_countdown", 0, "train", {"start": 5}).distance() == 5
 assert asyncio.run(executor("acme_echo")("print(1)")).output == "print(1)"
 names = RolloutReplicaRegistry.get("acme").__name__, get_rollout_class("acme", "async").__name__

@@ -78,7 +78,7 @@ def within(
     unit: tuple[str, ...] = ("task", "session"),
     pool: tuple[str, ...] = ("agent",),
 ) -> AdvantageOutput:
-    """Every row against its group: the kernel on a batch.
+    """Compare every row with its group, by the options: what an estimator returns.
 
     `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
     """

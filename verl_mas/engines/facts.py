@@ -55,9 +55,10 @@ ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.ki
 _filled: dict[str, ModuleType] = {}
 
 
-def add_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts | None = None) -> None:
-    """Tell verl of an engine, when it imports its lists or at once: the full names of the class of its servers, a
-    `RolloutReplica`, and of what actor workers call, a `BaseRollout`. Neither is imported before it is asked for.
+def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts | None = None) -> None:
+    """Register an engine with verl by the full names of two classes, which are imported when verl asks for them.
+
+    `replica` is a `RolloutReplica`, the servers; `adapter` is a `BaseRollout`, what actor workers call.
     """
 
     def to_replicas(module: ModuleType) -> None:

@@ -38,12 +38,12 @@ E = TypeVar("E", bound=Executor)
 
 
 def register_executor(name: str) -> Callable[[E], E]:
-    """Register an async function `code -> RunResult`."""
+    """Register an async function `code -> RunResult` that bounds the program's time, memory and reach."""
     return EXECUTORS.register(name)  # type: ignore[return-value]
 
 
 def executor(name: str | None) -> Executor:
-    """By its registered name, or the async function at "package.module:function".
+    """The executor of a registered name, or the async function at "package.module:function".
 
     There is no default, since running a model's code is a decision.
     """

@@ -40,10 +40,15 @@ class Grader:
 GRADERS: Registry[Grader] = Registry("grader", package="verl_mas.grading.graders", group="verl_mas.graders")
 
 
+def grader(name: str, setting: str | None = None) -> Grader:
+    """The grader of that name: `await grader("em")(truth, answer)`. An error names the `setting` that asked for it."""
+    return GRADERS.find(name, setting)
+
+
 def register_grader(
     name: str, *, read: Callable[[Any], Any] = _as_it_is, check: Callable[[], None] = _nothing
 ) -> Callable[[GradeFunction], Grader]:
-    """Register a function `(truth, answer) -> float | None`, sync or async."""
+    """Register a function of (truth, answer), sync or async, that returns 0 to 1, or None where it cannot say."""
 
     def decorate(function: GradeFunction) -> Grader:
         return GRADERS.register(name)(Grader(function, read, check))

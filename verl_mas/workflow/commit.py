@@ -24,7 +24,7 @@ COMMIT_RULES: Registry[CommitRule] = Registry("commit rule", group="verl_mas.com
 
 
 def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[Choose], Choose]:
-    """Register a function under the name that `mas.branch.commit` uses."""
+    """Register a function of (scores, temperature, rng) that returns the place of the candidate to commit."""
 
     def decorate(choose: Choose) -> Choose:
         COMMIT_RULES.register(name)(CommitRule(choose, needs_scores))

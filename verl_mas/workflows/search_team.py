@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verl_mas.errors import ConfigError, FaultKind, SessionFault
-from verl_mas.grading.grader import GRADERS, Grader
+from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval import Passage
 from verl_mas.retrieval.source import Source, check_source, source
@@ -68,7 +68,7 @@ class SearchTeam(Workflow):
         self.grader().check()
 
     def grader(self) -> Grader:
-        return GRADERS.find(self.score, "mas.workflow.args.score")
+        return grader(self.score, "mas.workflow.args.score")
 
     def source(self) -> Source:
         """What the searcher's queries are put to."""

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from verl_mas.errors import ConfigError
-from verl_mas.grading.grader import GRADERS, Grader
+from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import (
     Choice,
@@ -72,7 +72,7 @@ class SolverVerifier(Workflow):
             grader.check()
 
     def grader(self) -> Grader | None:
-        return None if self.score == VERL else GRADERS.find(self.score, "mas.workflow.args.score")
+        return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()

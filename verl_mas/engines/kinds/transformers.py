@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from verl_mas.engines.facts import EngineFacts, add_engine
+from verl_mas.engines.facts import EngineFacts, register_engine
 
-add_engine(
+register_engine(
     "transformers",
     replica="verl_mas.engines.transformers.replica.TransformersReplica",
     adapter="verl_mas.engines.transformers.adapter.ServerAdapter",
