@@ -25,7 +25,7 @@ from verl_mas.data_plane import Rows
 from verl_mas.row import RESPONSE_MASK, SCORES, RowKey, RowTags
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics
-from verl_mas.trainer.step import PolicyRows, step_advantages, in_order, read_columns, write_advantages
+from verl_mas.trainer.step import PolicyRows, in_order, read_columns, step_advantages, write_advantages
 
 POLICIES, LIMIT_US = ("solver", "verifier"), 50.0
 

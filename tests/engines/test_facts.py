@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from verl_mas import engines
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines import facts
-from verl_mas.engines.facts import EngineFacts, register_engine, assign_ports, facts_of
+from verl_mas.engines.facts import EngineFacts, assign_ports, facts_of, register_engine
 from verl_mas.registry import Registry
 
 

@@ -55,10 +55,10 @@ from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
     as_nested,
-    step_advantages,
     in_order,
     read_columns,
     scale_for_skipped,
+    step_advantages,
     without_zero_advantage,
     write_advantages,
 )
