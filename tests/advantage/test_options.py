@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages, options_for
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigErrors
 
 
 def test_options_of_an_empty_block_are_the_defaults():
@@ -26,19 +26,24 @@ def test_options_are_read_from_a_config_block():
         ({"scale": "variance"}, "one of std, none, batch_std"),
         ({"baseline": 0}, "one of mean, leave_one_out"),
         ({"weighting": ""}, "one of per_act"),
-        ({"group_of_one": None}, "one of zero, raw"),
-        ({"eps": -1e-6}, "a number from 0.0"),
-        ({"eps": "1e-6"}, "a number"),
-        ({"eps": float("nan")}, "a number"),
-        ({"gamma": 1.5}, "a number from 0.0 to 1.0"),
-        ({"group_size": 0}, "a number from 1"),
+        ({"group_of_one": "one"}, "one of zero, raw"),
+        ({"eps": -1e-6}, "a finite number, between 0 and 1"),
+        ({"eps": "1e-6"}, "a finite number"),
+        ({"eps": float("nan")}, "a finite number"),
+        ({"gamma": 1.5}, "a finite number, between 0 and 1"),
+        ({"group_size": 0}, "a whole number, at least 1"),
         ({"group_size": 2.5}, "a whole number"),
-        ({"step_weight": True}, "a number"),
+        ({"step_weight": True}, "a finite number"),
     ],
 )
 def test_what_is_no_option_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         AdvantageOptions.from_config(config)
+
+
+def test_options_that_code_constructs_are_refused_alike():
+    with pytest.raises(ConfigErrors, match=r"mas\.advantage\.gamma is a finite number, between 0 and 1"):
+        AdvantageOptions(eps=-1.0, gamma=2.0)
 
 
 @pytest.mark.parametrize("option", [{"gamma": 0.9}, {"step_weight": 2.0}, {"group_size": 4}])

@@ -78,6 +78,26 @@ def test_an_override_that_does_not_compose_is_refused_with_the_way_out():
         main([*TEAM, "mas.agents.reviewer.policy=a"])
 
 
+def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_meaning(capsys):
+    assert main(["--schema"]) == 0
+    shown = capsys.readouterr().out
+    for line in (
+        "mas.branch.k: a whole number, at least 1 (default 1)\n    Candidates per prompt.",
+        "mas.agents.<name>.sampling.top_p: a finite number, above 0, at most 1\n    Sample from",
+        "mas.policies.<name>.remote.base_url: text, not empty (default none, it must be set)\n",
+        "mas.advantage.deviation: one of sample, population (default sample)\n    Divide by N-1",
+        "engine_kwargs.transformers.threads: a whole number, at least 1 (default 1)\n    Torch threads",
+    ):
+        assert line in shown
+    assert "mas.workflow.args." not in shown
+
+
+def test_the_schema_lists_the_arguments_of_the_workflow_that_is_named(capsys):
+    assert main(["--schema", "+mas=solver_verifier"]) == 0
+    shown = capsys.readouterr().out
+    assert "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Proposals" in shown
+
+
 def test_without_overrides_it_says_how_to_use_it(capsys):
     assert main([]) == 0
     assert capsys.readouterr().out.startswith("usage: verl-mas check")

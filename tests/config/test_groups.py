@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,9 @@ from omegaconf import OmegaConf
 
 import verl_mas.config
 from verl_mas.config import load
+from verl_mas.config.describe import settings
 from verl_mas.config.schema import MasConfig, PolicySpec, WorkflowSpec
+from verl_mas.config.values import load_dataclass
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import members_of
 
@@ -20,12 +22,11 @@ TEAMS = sorted(set(FOLDER.glob("*.yaml")) - {FOLDER / "team.yaml"})
 
 
 def test_every_setting_of_the_schema_can_be_overridden_without_a_plus(make):
-    written = OmegaConf.to_container(make("single").mas)
-    for section in fields(MasConfig):
-        assert section.name in written
-        default = asdict(MasConfig())[section.name]
-        if isinstance(default, dict):
-            assert set(written[section.name] or {}) >= set(default)
+    written = make("single").mas
+    for setting in settings(MasConfig, "mas"):
+        path = setting.path.removeprefix("mas.")
+        if "<name>" not in path:
+            assert OmegaConf.select(written, path, default="missing") != "missing", setting
 
 
 def test_the_yaml_says_what_the_schema_says(make):
@@ -42,3 +43,17 @@ def test_a_teams_yaml_names_the_agents_of_its_workflow(file):
     members = members_of(resolve(WorkflowSpec(file.stem)).agents, {}, {"main": PolicySpec()})
     roles = list(dict.fromkeys(member.role for member in members.values()))
     assert written["agents"] == {role: {"policy": "main"} for role in roles}
+
+
+def test_the_yaml_has_no_setting_that_the_schema_lacks_and_every_default_loads_again(make):
+    known = {setting.path for setting in settings(MasConfig, "mas")}
+    assert {f"mas.{path}" for path in _paths(OmegaConf.to_container(make("team").mas))} <= known
+    assert load_dataclass(MasConfig, asdict(MasConfig()), "mas") == MasConfig()
+    assert asdict(load(asdict(load(None)))) == asdict(load(None))
+
+
+def _paths(tree, start=""):
+    for key, value in tree.items():
+        yield start + key
+        if isinstance(value, dict):
+            yield from _paths(value, f"{start}{key}.")

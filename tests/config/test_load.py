@@ -44,7 +44,7 @@ def test_values_arrive_typed():
         ({"faults": {"retry": 1}}, "did you mean 'retries'?"),
         ({"branch": {"k": "four"}}, "mas.branch.k is a whole number"),
         ({"branch": {"k": True}}, "mas.branch.k is a whole number"),
-        ({"branch": {"k": 0}}, "mas.branch.k is at least 1"),
+        ({"branch": {"k": 0}}, "mas.branch.k is a whole number, at least 1"),
         ({"trajectories": {"sampling_rate": 1.5}}, "between 0 and 1"),
         ({"agents": {"solver": {"tools": "search"}}}, "mas.agents.solver.tools is a list"),
         ({"agents": ["solver"]}, "mas.agents is a mapping"),

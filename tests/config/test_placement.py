@@ -32,7 +32,7 @@ def view(policy, members, **rollout):
 
 
 def test_resources_are_counted_over_the_pools_that_are_lived_in():
-    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x"}})
+    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
     assert placement.used_pools(members) == ["big", "shared"]
     assert placement.gpus_needed(config(), members) == 16 + 4
     assert placement.cpus_needed(config(), members) == 16 * 2 + 4 * 3 + 3
@@ -45,7 +45,7 @@ def test_the_shares_of_a_gpu_never_add_up_to_more_than_the_gpu(policies):
 
 
 def test_ranks_start_at_multiples_of_every_node():
-    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x"}})
+    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
     offsets = [placement.rank_offset(config(), members, name) for name in "abc"]
     assert offsets == [0, 16, 32]
     assert view("b", members).actor_rollout_ref.rollout.custom.rank_offset == 16

@@ -243,7 +243,7 @@ def test_every_public_set_has_a_name_of_its_own():
     [
         (["--noise", "25"], "a share"),
         (["--noise", "0.2", "--warm-up", "stesp=5"], "did you mean 'steps'"),
-        (["--noise", "0.2", "--warm-up", "steps=many"], "of type int"),
+        (["--noise", "0.2", "--warm-up", "steps=many"], "a whole number"),
         (["--noise", "0.2", "--warm-up", "steps"], "NAME=VALUE"),
         (["--noise", "0.2", "--warm-up", "steps=0"], "at least 1"),
         (["--train-rows", "0"], "at least one row"),

@@ -8,7 +8,8 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
 from verl_mas.engines.transformers import ENGINE
-from verl_mas.engines.transformers.server import Options, TransformersServer
+from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
@@ -189,8 +190,8 @@ def test_a_caller_cancelled_as_the_engine_fails_does_not_keep_the_others_waiting
 
 def test_an_unknown_option_is_refused():
     with pytest.raises(ConfigError, match="thread"):
-        Options.of(config(engine_kwargs={"transformers": {"thread": 2}}))
-    assert Options.of(config(engine_kwargs={"transformers": {"threads": 2}})).threads == 2
+        Options.of({"transformers": {"thread": 2}})
+    assert Options.of({"transformers": {"threads": 2}}).threads == 2
 
 
 def test_only_one_process_a_replica():

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from verl_mas.config.schema import AgentSpec, PolicySpec, WorkflowSpec
-from verl_mas.errors import ConfigError
+from verl_mas.config.schema import AgentSpec, PolicySpec, RemoteSpec, WorkflowSpec
+from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.workflow.base import WORKFLOWS, resolve
 from verl_mas.workflow.members import members_of
+from verl_mas.workflows.ensemble import Ensemble
 
 FILE = """
 from verl_mas.workflow import Outcome, Workflow, register_workflow
@@ -78,13 +79,76 @@ def test_an_unknown_workflow_names_the_classes_of_the_file_and_the_known_ones(tm
         resolve(WorkflowSpec("Mien", str(tmp_path / "teams.py")))
 
 
+THEIRS = """
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from verl_mas.workflow import Outcome, Workflow
+
+if TYPE_CHECKING:
+    from somewhere import Anything
+
+class Judge:
+    pass
+
+class Theirs(Workflow):
+    agents = ("solver",)
+    model: str
+    rounds: int = 1
+    tone: Literal["kind", "strict"] = "kind"
+    judge: Judge | None = None
+    key: Callable[[str], str] = str.lower
+    thing: "Anything" = None
+
+    async def run(self, task, team):
+        return Outcome()
+"""
+
+
+@pytest.mark.parametrize("reasoners", ["abc", 0, 2.0, True])
+def test_an_argument_of_the_wrong_type_or_range_is_refused_with_the_rule_of_its_field(reasoners):
+    with pytest.raises(ConfigError, match=r"mas\.workflow\.args\.reasoners is a whole number, at least 1"):
+        resolve(WorkflowSpec("ensemble", args={"reasoners": reasoners}))
+    with pytest.raises(ConfigError, match=r"Ensemble\.reasoners is a whole number, at least 1"):
+        Ensemble(reasoners=reasoners)
+
+
+def test_the_arguments_of_a_third_partys_workflow_are_checked_by_its_annotations(tmp_path):
+    file = tmp_path / "theirs.py"
+    file.write_text(THEIRS)
+    with pytest.raises(ConfigErrors) as refused:
+        resolve(WorkflowSpec("Theirs", str(file), {"rounds": "abc", "tone": "strickt"}))
+    assert [error.value for error in refused.value.errors] == [
+        "mas.workflow.args.rounds='abc'",
+        "mas.workflow.args.tone='strickt'",
+        "mas.workflow.args has no model",
+    ]
+    assert "did you mean 'strict'" in refused.value.fix
+
+
+def test_arguments_of_types_that_are_not_known_are_the_workflows_own_affair(tmp_path):
+    file = tmp_path / "theirs.py"
+    file.write_text(THEIRS)
+    made = resolve(WorkflowSpec("Theirs", str(file), {"model": "m", "judge": "strict", "thing": 1, "key": "lower"}))
+    assert (made.judge, made.thing, made.key) == ("strict", 1, "lower")
+
+
+def test_a_rule_between_fields_is_refused_like_one_of_a_field():
+    with pytest.raises(ConfigError, match=r"verdict_reward=0\.5 with score=verl"):
+        resolve(WorkflowSpec("solver_verifier", args={"verdict_reward": 0.5}))
+
+
 def test_a_mistyped_agent_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'solver'"):
         members_of(("solver", "verifier"), {"slover": AgentSpec()}, {})
 
 
 def test_agents_of_frozen_and_remote_policies_do_not_train():
-    policies = {"main": PolicySpec(), "cold": PolicySpec(trainable=False), "far": PolicySpec(remote={})}
+    policies = {
+        "main": PolicySpec(),
+        "cold": PolicySpec(trainable=False),
+        "far": PolicySpec(remote=RemoteSpec("http://x", "m")),
+    }
     specs = {"a": AgentSpec("main"), "b": AgentSpec("cold"), "c": AgentSpec("far"), "d": AgentSpec(trainable=False)}
     members = members_of(tuple("abcd"), specs, policies)
     assert [members[name].trainable for name in "abcd"] == [True, False, False, False]

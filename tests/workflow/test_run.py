@@ -38,7 +38,7 @@ def test_agents_on_two_endpoints_keep_their_settings_and_keys(serve, monkeypatch
         "b": verl_mas.OpenAIClient(right.url, "large"),
     }
     agents = {
-        "solver": AgentSpec("a", sampling={"temperature": 0.3, "top_k": -1, "max_new_tokens": 9}),
+        "solver": AgentSpec("a", sampling={"temperature": 0.3, "top_k": -1, "max_tokens": 9}),
         "verifier": AgentSpec("b", chat_template_kwargs={"enable_thinking": False}),
     }
     session = asyncio.run(verl_mas.arun("solver_verifier", "2 + 2?", clients, agents=agents))
@@ -54,7 +54,7 @@ def test_branches_are_requests_of_their_own(serve):
         agents = ("a",)
 
         async def run(self, task, team):
-            replies = await team.a.branch(task.messages)
+            replies = await team.a.branch(task.messages, max_new_tokens=9)
             for reply in replies:
                 reply.reward = float(reply.text)
             return Outcome(answer=team.commit(replies))
@@ -69,6 +69,7 @@ def test_branches_are_requests_of_their_own(serve):
     endpoint = serve(answer)
     client = verl_mas.OpenAIClient(endpoint.url, "m")
     assert verl_mas.run(Best(), "q", client, branch=BranchSpec(k=4)).answer == "4"
+    assert [body["max_tokens"] for body in endpoint.bodies] == [9] * 4
 
 
 class Doubler:

@@ -6,7 +6,7 @@ import pytest
 
 import verl_mas.workflows.tool_user_planner as tool_module
 from verl_mas.config.schema import BranchSpec
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.execution.executor import RunResult
 from verl_mas.puzzles.boards import board, row
 from verl_mas.splits import TRAIN
@@ -183,6 +183,11 @@ def test_the_planner_decides_on_what_the_program_printed(programs_print_themselv
 def test_arguments_that_cannot_work_are_refused(make, says):
     with pytest.raises(ConfigError, match=says):
         make().check()
+
+
+def test_an_argument_that_does_not_fit_is_refused_when_the_team_is_made():
+    with pytest.raises(ConfigErrors, match="at least 1"):
+        SinglePlayer(moves=0, text="prose")
 
 
 @pytest.mark.parametrize("kind", [PlannerExecutor, SinglePlayer])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
 from verl_mas.errors import ConfigError
 
@@ -21,14 +22,16 @@ def pairs(given: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
     return found
 
 
-def values(given: Sequence[str]) -> dict[str, Any]:
+def values(given: Sequence[str], form: str = "NAME=VALUE") -> dict[str, Any]:
     """`size=4 walls=0.2` as a mapping of numbers and texts, read as YAML."""
-    return {name: _value(name, text) for name, text in pairs(given).items()}
+    return {name: _value(name, text) for name, text in pairs(given, form).items()}
 
 
 def _value(name: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        # As Hydra reads it: 1e-3 is a number, and not a text as in YAML 1.1.
+        read: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
+        return read["value"]
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}={text}", rule="a value is read as YAML", fix="a number or a word") from error
 

@@ -9,22 +9,31 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.tree import Tree
 
+from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.checks.run import check_team
 from verl_mas.config.compose import compose as compose_config
+from verl_mas.config.describe import settings
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, finalize, policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import policies_on, pool_shape
 from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.engines.transformers.options import PATH as ENGINE
+from verl_mas.engines.transformers.options import Options
 from verl_mas.errors import ConfigError
-from verl_mas.workflow.base import agents_of
+from verl_mas.user_code import load_user_code
+from verl_mas.workflow.base import agents_of, find
 
-USAGE = "usage: verl-mas check <what you would give python -m verl.trainer.main_ppo>\n"
+USAGE = """usage: verl-mas check <what you would give python -m verl.trainer.main_ppo>
+       verl-mas check --schema [the same: the settings of the workflow that it names are listed, too]
+"""
 
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0
+    if "--schema" in argv:
+        return _schema([item for item in argv if item != "--schema"])
     config = compose(argv)
     finalize(config, load(config.get("mas")))
     mas = check_team(config)
@@ -43,6 +52,17 @@ def compose(overrides: list[str]) -> DictConfig:
             rule="Hydra composes the overrides over verl's configuration",
             fix="++ before a key sets it whether or not it is there; see docs/configuration.md",
         ) from error
+
+
+def _schema(overrides: list[str]) -> int:
+    """Every setting that users may write, as the dataclasses declare it."""
+    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
+    if overrides:
+        mas = load(compose(overrides).get("mas"))
+        load_user_code(mas)
+        found += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
+    sys.stdout.write("".join(f"{setting}\n" for setting in found))
+    return 0
 
 
 def tree(config: DictConfig, mas: MasConfig) -> Tree:
@@ -67,7 +87,7 @@ def _policies(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
 
 def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> str:
     if spec.remote:
-        return f"remote, {spec.remote['model']} at {spec.remote['base_url']}"
+        return f"remote, {spec.remote.model} at {spec.remote.base_url}"
     model, engine = (policy_value(config, spec, key) for key in ("model.path", "rollout.name"))
     where = f"{model}, served by {engine} on pool {spec.pool}"
     if not spec.trainable:

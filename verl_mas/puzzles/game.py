@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from verl_mas.errors import ConfigError
+from verl_mas.config.values import Count
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import board_of
 from verl_mas.puzzles.scoring import DENSE, SPARSE, Judgement, judge
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow
 
 REWARDS = {"dense": DENSE, "sparse": SPARSE}
-WORDS, COMPACT = "words", "compact"
+COMPACT = "compact"
 
 
 @dataclass(frozen=True)
@@ -38,25 +39,17 @@ class Play(Workflow):
     """
 
     branches = True
-    max_turns: int = 4
-    # Actions an agent may name in one act.
-    moves: int = 4
-    # words: for language models. compact: a few tokens, for tiny ones.
-    text: str = WORDS
-    # dense: the team's and the act's own part. sparse: 1 for an act or a session that solves it, else 0.
-    reward: str = "dense"
+    max_turns: Count = 4
+    """Turns at most; in each every agent acts once."""
 
-    def check(self) -> None:
-        for name, value, known in (("text", self.text, (WORDS, COMPACT)), ("reward", self.reward, tuple(REWARDS))):
-            if value not in known:
-                raise ConfigError(
-                    f"mas.workflow.args.{name}={value}", rule="it names one of a few ways", fix=", ".join(known)
-                )
-        for name, number in (("max_turns", self.max_turns), ("moves", self.moves)):
-            if not isinstance(number, int) or number < 1:
-                raise ConfigError(
-                    f"mas.workflow.args.{name}={number}", rule="a whole number, at least 1", fix="leave it out"
-                )
+    moves: Count = 4
+    """Actions that an agent may name in one act."""
+
+    text: Literal["words", "compact"] = "words"
+    """words: for language models. compact: a few tokens, for tiny ones."""
+
+    reward: Literal["dense", "sparse"] = "dense"
+    """dense: the team's and the act's own part. sparse: 1 for an act or a session that solves it, else 0."""
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         """The puzzle after every agent has acted once, each by `await choose(agent, puzzle, prompt)`."""

@@ -86,7 +86,7 @@ async def _check(workflow: Callable[[], Workflow], replies: Rule | Mapping[str, 
         await _Runner(workflow, task, lambda: ScriptedLLM(replies, latency=60.0)).fault_case(
             "time-outs", FaultKind.TIMEOUT
         ),
-        await good.case("no acts left", faults=_faults(max_acts=0), may_fail=True),
+        await good.case("no acts left", faults=_no_acts(), may_fail=True),
         await _Runner(workflow, task, lambda: ScriptedLLM(replies, latency=60.0)).cancelled(),
     ]
     return Report(cases)
@@ -95,6 +95,12 @@ async def _check(workflow: Callable[[], Workflow], replies: Rule | Mapping[str, 
 def _faults(**changes: float) -> FaultSpec:
     settings = {"retries": 0, "backoff_s": 0.0, "act_timeout_s": 0.05, "session_timeout_s": LIMIT_S, **changes}
     return FaultSpec(**settings)  # type: ignore[arg-type]
+
+
+def _no_acts() -> FaultSpec:
+    faults = _faults()
+    faults.max_acts = 0  # which no configuration may ask for
+    return faults
 
 
 class _Runner:

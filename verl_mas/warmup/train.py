@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
@@ -21,52 +20,55 @@ BARE_TEMPLATE = (
     "{% if message['role'] == 'assistant' %}{{ '" + TURN_END + "' }}{% endif %}{% endfor %}"
 )
 
+PATH = "warm-up"
+
 
 @dataclass(frozen=True)
 class WarmUp:
     """How a tiny model is made and taught."""
 
-    hidden: int = 64
-    layers: int = 2
-    steps: int = 800
-    batch: int = 128
-    learning_rate: float = 2e-3
-    # Lessons drawn from, each seen `steps * batch / lessons` times. The tokenizer is made of the first `texts` of them.
-    lessons: int = 300_000
-    texts: int = 10_000
-    vocabulary: int = 1024
-    # Weight of the prompts' own tokens beside the replies'. A model that must copy what it reads learns that far
-    # sooner by reading, too; one whose prompts say all in one glance would only be slower.
-    prompts: float = 0.0
+    hidden: Count = 64
+    """Width of the model."""
+
+    layers: Count = 2
+    """Layers of the model."""
+
+    steps: Count = 800
+    """Optimiser steps."""
+
+    batch: Count = 128
+    """Lessons per step."""
+
+    learning_rate: Positive = 2e-3
+    """The highest one; it rises in the first twentieth of the steps and falls to zero afterwards."""
+
+    lessons: Count = 300_000
+    """Lessons to draw from, each seen `steps * batch / lessons` times."""
+
+    texts: Count = 10_000
+    """The tokenizer is made of the first `texts` lessons."""
+
+    vocabulary: Count = 1024
+    """Tokens of the tokenizer."""
+
+    prompts: NotNegative = 0.0
+    """Weight of the prompts' own tokens beside the replies'. A model that must copy what it reads learns that far
+    sooner by reading, too; one whose prompts say all in one glance would only be slower."""
+
     seed: int = 0
-    # A folder with a model to be taught on, instead of a new one.
+    """Of the model's first weights and of the order of lessons."""
+
     start: str = ""
+    """A folder with a model to be taught on, instead of a new one."""
 
-    def __post_init__(self):
-        for name in ("hidden", "layers", "steps", "batch", "lessons", "texts", "vocabulary"):
-            self._refuse(name, getattr(self, name) >= 1, "it is at least 1")
-        self._refuse("learning_rate", 0 < self.learning_rate < math.inf, "it is above 0")
-        self._refuse("prompts", 0 <= self.prompts < math.inf, "it is 0 or more")
-        self._refuse("start", not self.start or (Path(self.start) / "config.json").is_file(), "a folder with a model")
-
-    def _refuse(self, name: str, well: bool, rule: str) -> None:
-        if not well:
-            raise ConfigError(f"warm-up {name}={getattr(self, name)}", rule=rule, fix="leave it out")
+    def __post_init__(self) -> None:
+        check_fields(self, PATH)
+        if self.start and not (Path(self.start) / "config.json").is_file():
+            raise ConfigError(f"{PATH}.start={self.start}", rule="it is a folder with a model", fix="leave it out")
 
     def changed(self, given: Mapping[str, Any]) -> WarmUp:
         """With values from the command line."""
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            if name not in self.__dataclass_fields__:
-                raise ConfigError(
-                    f"{name}={value}", rule="a warm-up has no such setting", fix=nearest(name, [*asdict(self)])
-                )
-            kind = type(getattr(self, name))
-            try:
-                values[name] = kind(str(value))
-            except ValueError as error:
-                raise ConfigError(f"{name}={value}", rule=f"it is of type {kind.__name__}", fix="mend it") from error
-        return replace(self, **values)
+        return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
 
 
 Progress = Callable[[int, float], None]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from verl_mas.config.schema import MasConfig, WorkflowSpec
+from verl_mas.config.values import check_fields, load_dataclass
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry, nearest
 from verl_mas.user_code import load_module
@@ -21,7 +22,7 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, `branches`, `own_rewards` and `check` where needed, and annotated fields, which
-    `mas.workflow.args` sets (subclasses are dataclasses).
+    `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's type is refused.
     The base owns: construction. Everything else is the team's.
     """
 
@@ -38,6 +39,10 @@ class Workflow:
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
+
+    def __post_init__(self) -> None:
+        """A rule between fields goes here, after `super().__post_init__()`."""
+        check_fields(self, type(self).__name__)
 
     async def run(self, task: Task, team: Team) -> Outcome:
         raise NotImplementedError
@@ -57,16 +62,7 @@ def register_workflow(name: str) -> Callable[[W], W]:
 
 def resolve(spec: WorkflowSpec) -> Workflow:
     """A fresh workflow, one for each session; a wrong name or argument is refused."""
-    cls = find(spec.name, spec.path)
-    fields = [item.name for item in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    for name in spec.args:
-        if name not in fields:
-            raise ConfigError(
-                f"mas.workflow.args.{name}",
-                rule=f"an argument must be a field of {cls.__name__}",
-                fix=nearest(name, fields),
-            )
-    return cls(**spec.args)
+    return load_dataclass(find(spec.name, spec.path), spec.args, "mas.workflow.args")
 
 
 def agents_of(mas: MasConfig) -> dict[str, Member]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verl_mas.config.schema import AgentSpec, PolicySpec
+from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 from verl_mas.workflow.task import Task
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from verl_mas.workflow.base import Workflow
 
 DECODING = ("temperature", "top_p", "top_k")
+# What verl-mas sets itself: candidates are branches, and log-probs are the trainer's wish.
+OWN = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 INSTANCE = re.compile(r"(.+)_\d+")
 
@@ -44,17 +46,25 @@ class Member:
 
     def sampling(self, task: Task, act: Mapping[str, Any]) -> dict[str, Any]:
         """What this act changes of its policy's sampling settings; the act's own wish wins."""
-        spec = dict(self.spec.sampling)
+        spec = flat(self.spec.sampling)
         if task.validate:
             spec = {name: value for name, value in spec.items() if name not in DECODING}
-            spec |= self.spec.validation_sampling
+            spec |= flat(self.spec.validation_sampling)
         return {**spec, **act}
+
+
+def flat(sampling: Sampling) -> dict[str, Any]:
+    """The settings with those of `extra` among them, as an engine takes them."""
+    return {**{name: value for name, value in sampling.items() if name != "extra"}, **sampling.get("extra", {})}
 
 
 def members_of(
     agents: Sequence[str], specs: Mapping[str, AgentSpec], policies: Mapping[str, PolicySpec]
 ) -> dict[str, Member]:
     """Each agent takes the settings under its own name, else those of its role, else the defaults."""
+    if isinstance(agents, str):
+        fix = f"agents = ({agents!r},)"
+        raise ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
     roles = {name: _role(name) for name in agents}
     for name in specs:
         if name not in roles and name not in roles.values():
@@ -68,17 +78,25 @@ def members_of(
         spec = specs.get(name) or specs.get(role) or AgentSpec()
         policy = policies.get(spec.policy, PolicySpec())
         trainable = spec.trainable and policy.trainable and policy.remote is None
-        if trainable:
-            _check_sampling(name, spec)
+        _check_sampling(name, spec, trainable)
         members[name] = Member(name, spec.role or role, spec, trainable)
     return members
 
 
-def _check_sampling(name: str, spec: AgentSpec) -> None:
+def _check_sampling(name: str, spec: AgentSpec, trainable: bool) -> None:
+    for section in ("sampling", "validation_sampling"):
+        path, sampling = f"mas.agents.{name}.{section}", flat(getattr(spec, section))
+        for setting in OWN:
+            if setting in sampling:
+                raise ConfigError(
+                    f"{path}.extra.{setting}={sampling[setting]}",
+                    rule=f"verl-mas sets {setting}, as {OWN[setting]} has it",
+                    fix=f"remove it, and set {OWN[setting]}",
+                )
     for setting in PENALTIES:
-        if setting in spec.sampling:
+        if trainable and setting in (sampling := flat(spec.sampling)):
             raise ConfigError(
-                f"mas.agents.{name}.sampling.{setting}={spec.sampling[setting]}",
+                f"mas.agents.{name}.sampling.{setting}={sampling[setting]}",
                 rule="the trainer's log-probs know nothing of penalties, so the ratio would be wrong",
                 fix=f"remove it, or move it to mas.agents.{name}.validation_sampling",
             )

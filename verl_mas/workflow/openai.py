@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from verl_mas.config.schema import RemoteSpec
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, failures
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Generation, Message, Request
@@ -41,8 +43,8 @@ class OpenAIClient:
         model: str,
         *,
         api_key_env: str | None = None,
-        timeout: float = 600.0,
-        concurrency: int = 256,
+        timeout: float = RemoteSpec.timeout,
+        concurrency: int = RemoteSpec.concurrency,
         tools: Sequence[Tool] = (),
         max_tool_rounds: int = 8,
     ):
@@ -60,9 +62,9 @@ class OpenAIClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
-    def of(cls, remote: Mapping[str, Any]) -> OpenAIClient:
+    def of(cls, remote: RemoteSpec) -> OpenAIClient:
         """From `mas.policies.<name>.remote`."""
-        return cls(**{name: value for name, value in remote.items() if value is not None})
+        return cls(**dataclasses.asdict(remote))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         # Not every server knows `n`, so it is n requests.

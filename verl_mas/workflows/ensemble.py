@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from verl_mas.config.values import Count
 from verl_mas.workflow import (
     Boxed,
     Message,
@@ -23,7 +24,8 @@ from verl_mas.workflow import (
 class Ensemble(Workflow):
     """`reasoners` proposals; the judge's answer is the team's."""
 
-    reasoners: int = 3
+    reasoners: Count = 3
+    """Agents of the role `reasoner`: reasoner_0, reasoner_1, ..."""
 
     @property
     def agents(self) -> Sequence[str]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from verl_mas.config.values import Count
 from verl_mas.execution.executor import Executor, RunResult, executor
 from verl_mas.grading.math import (
     BoxedAnswer,
@@ -47,14 +48,16 @@ class ReasonerToolUser(Workflow):
     """Up to `max_turns` rounds. The tool user sees the reasoner's solution; both see the round before.
 
     A candidate earns the team's reward if its answer is right, and of its own 0.2 for the form (reasoner: a box; tool
-    user: a block of code 0.1 that prints something 0.1) and 0.8 for a right answer. `executor` names the async
-    function that runs code.
+    user: a block of code 0.1 that prints something 0.1) and 0.8 for a right answer.
     """
 
     agents = ("reasoner", "tool_user")
     branches = True
-    max_turns: int = 4
+    max_turns: Count = 4
+    """Rounds at most."""
+
     executor: str | None = None
+    """The async function that runs code, `package.module:function`."""
 
     def check(self) -> None:
         require_math_verify()

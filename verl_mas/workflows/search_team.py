@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.errors import ConfigError, FaultKind, SessionFault
+from verl_mas.config.values import Count, Positive
+from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval import Passage
@@ -32,36 +33,27 @@ class Enough(Choice, tag="verify"):
 
 @register_workflow("search_team")
 class SearchTeam(Workflow):
-    """At most `max_turns` turns; the last one always answers, so that no session ends without an answer.
-
-    `retriever` is a `/retrieve` URL, or the folder of an index to be searched in this process.
-    """
+    """At most `max_turns` turns; the last one always answers, so that no session ends without an answer."""
 
     agents = ("verifier", "searcher", "answerer")
     retriever: str = "http://127.0.0.1:8000/retrieve"
-    topk: int = 3
-    max_turns: int = 4
+    """A `/retrieve` URL, or the folder of an index to be searched in this process."""
+
+    topk: Count = 3
+    """Passages that a search brings."""
+
+    max_turns: Count = 4
+    """Turns at most, the answer among them."""
+
     score: str = "em"
-    retriever_timeout_s: float = 30.0
+    """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""
+
+    retriever_timeout_s: Positive = 30.0
+    """Seconds that a search may take."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.grader()
-        if self.max_turns < 1:
-            raise ConfigError(
-                f"mas.workflow.args.max_turns={self.max_turns}", rule="there is at least one turn", fix="use 4"
-            )
-        if type(self.topk) is not int or self.topk < 1:
-            raise ConfigError(
-                f"mas.workflow.args.topk={self.topk!r}",
-                rule="a search brings a whole number of passages",
-                fix="use 3",
-            )
-        if type(self.retriever_timeout_s) not in (int, float) or not self.retriever_timeout_s > 0:
-            raise ConfigError(
-                f"mas.workflow.args.retriever_timeout_s={self.retriever_timeout_s!r}",
-                rule="a request has a number of seconds above 0",
-                fix="use 30",
-            )
 
     def check(self) -> None:
         check_source(self.retriever, self.topk)

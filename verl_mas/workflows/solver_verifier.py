@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
 from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
@@ -33,33 +33,23 @@ class Verdict(Choice, tag="verify"):
 
 @register_workflow("solver_verifier")
 class SolverVerifier(Workflow):
-    """`max_rounds` proposals at most, with a review between each two.
-
-    `score` verl: verl's reward function scores the answer. Else it names a grader, such as math: that compares the box
-    of the last proposal with the ground truth, and a proposal without a box is malformed. `verdict_reward` is then
-    what a verifier earns of its own for a right verdict.
-    """
+    """`max_rounds` proposals at most, with a review between each two."""
 
     agents = ("solver", "verifier")
     own_rewards = ("verdict_reward",)
-    max_rounds: int = 2
+    max_rounds: Count = 2
+    """Proposals at most."""
+
     score: str = VERL
-    verdict_reward: float = 0.0
+    """verl: verl's reward function scores the answer. Else the name of a grader, such as math: that compares the box of
+    the last proposal with the ground truth, and a proposal without a box is malformed."""
+
+    verdict_reward: NotNegative = 0.0
+    """With a grader: what a verifier earns of its own for a right verdict. 0: nothing."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.grader()
-        if type(self.max_rounds) is not int or self.max_rounds < 1:
-            raise ConfigError(
-                f"mas.workflow.args.max_rounds={self.max_rounds!r}",
-                rule="there is at least one proposal, and a whole number of them",
-                fix="use 2",
-            )
-        if type(self.verdict_reward) not in (int, float) or not 0 <= self.verdict_reward < math.inf:
-            raise ConfigError(
-                f"mas.workflow.args.verdict_reward={self.verdict_reward!r}",
-                rule="a right verdict earns a number that is not negative",
-                fix="use 0.3, or 0 for none",
-            )
         if self.verdict_reward and self.score == VERL:
             raise ConfigError(
                 f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl",

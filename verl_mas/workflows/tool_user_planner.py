@@ -13,12 +13,13 @@ from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 @register_workflow("tool_user_planner")
 class ToolUserPlanner(Play):
-    """`executor` names the async function that runs code. A program that fails, or prints no action list, costs what
-    a malformed reply costs, less what the right form of the reply is worth.
+    """A program that fails, or prints no action list, costs what a malformed reply costs, less what the right form of
+    the reply is worth.
     """
 
     agents = ("tool_user", "planner")
     executor: str | None = None
+    """The async function that runs code, `package.module:function`."""
 
     def check(self) -> None:
         super().check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from verl_mas.cli._arguments import check_count, check_noise, pairs
+from verl_mas.cli._arguments import check_count, check_noise, values
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.train import WarmUp, log_loss, warm_up
 
@@ -25,7 +25,7 @@ def checked(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
     check_count("--train-rows", options.train_rows)
     check_count("--test-rows", options.test_rows)
     check_noise(options.noise)
-    return taught.changed({"seed": str(options.seed)} | pairs(options.warm_up, "--warm-up NAME=VALUE"))
+    return taught.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
 
 
 def teach(options: argparse.Namespace, lessons: Iterator[Lesson], taught: WarmUp) -> None:

@@ -11,7 +11,8 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.transformers import ENGINE, server_name
-from verl_mas.engines.transformers.server import Options, TransformersServer
+from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError
 
 
@@ -34,7 +35,7 @@ class TransformersReplica(RolloutReplica):
         return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + self.name_suffix)
 
     async def launch_servers(self) -> None:
-        threads = str(Options.of(self.config).threads)
+        threads = str(Options.of(self.config.engine_kwargs).threads)
         server: Any = (
             ray.remote(TransformersServer)
             .options(

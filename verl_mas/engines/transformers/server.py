@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -15,32 +14,10 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.linear import use_onednn
+from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.request import Job, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
-from verl_mas.errors import ConfigError, EngineLost, RequestError
-
-
-@dataclass(frozen=True)
-class Options:
-    """`actor_rollout_ref.rollout.engine_kwargs.transformers`."""
-
-    threads: int = 1
-    """Torch threads of the server. Servers and trainers share the cores: one each suits a small machine."""
-
-    cache_gib: float = 2.0
-    """Memory for keys and values; decides how many samples run at once."""
-
-    @classmethod
-    def of(cls, config: RolloutConfig) -> Options:
-        given = dict((config.engine_kwargs or {}).get("transformers") or {})
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(given) - known):
-            raise ConfigError(
-                f"rollout.engine_kwargs.transformers.{unknown[0]}",
-                rule=f"the engine's options are {', '.join(sorted(known))}",
-                fix="remove or correct it",
-            )
-        return cls(**given)
+from verl_mas.errors import EngineLost, RequestError
 
 
 class TransformersServer:
@@ -49,7 +26,7 @@ class TransformersServer:
     def __init__(self, name: str, config: RolloutConfig, model_config: Any, mode: RolloutMode, replica_rank: int):
         self.name, self.mode = name, mode
         self.config = config
-        options = Options.of(self.config)
+        options = Options.of(self.config.engine_kwargs)
         torch.set_num_threads(options.threads)
         self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank)
         self.global_steps: int | None = None

@@ -1,0 +1,65 @@
+"""The schema as text: from the dataclasses alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import pytest
+
+from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.config.describe import field_meanings, settings
+from verl_mas.config.schema import MasConfig
+from verl_mas.config.values import Count
+from verl_mas.engines.transformers.options import Options
+from verl_mas.warmup.train import WarmUp
+from verl_mas.workflow.base import WORKFLOWS, find
+
+SHIPPED = [kind for kind in map(find, WORKFLOWS) if kind.__module__.startswith("verl_mas.")]
+
+
+@dataclass
+class Base:
+    first: Count = 1
+    """Its meaning,
+    on two lines."""
+
+    silent: bool = True
+
+
+@dataclass
+class More:
+    """Of more."""
+
+
+@dataclass
+class Sub(Base):
+    second: str | None = None
+    """Another."""
+
+    bases: dict[str, Base] = field(default_factory=dict)
+    more: dict[str, More] = field(default_factory=dict)
+
+
+def test_settings_are_listed_with_their_parts():
+    assert [str(setting) for setting in settings(Sub, "it")] == [
+        "it.first: a whole number, at least 1 (default 1)\n    Its meaning, on two lines.",
+        "it.silent: true or false (default true)",
+        "it.second: text, or null (default null)\n    Another.",
+        "it.bases: a mapping",
+        "it.bases.<name>.first: a whole number, at least 1 (default 1)\n    Its meaning, on two lines.",
+        "it.bases.<name>.silent: true or false (default true)",
+        "it.more: a mapping\n    Of more.",
+    ]
+
+
+@pytest.mark.parametrize("kind", [MasConfig, AdvantageOptions, Options, WarmUp, *SHIPPED])
+def test_every_setting_that_we_ship_says_what_it_means(kind):
+    silent = [setting.path for setting in settings(kind, kind.__name__) if not setting.meaning]
+    assert not silent
+
+
+def test_a_class_without_source_has_settings_without_meanings():
+    made = type("Made", (), {"__annotations__": {"count": int}, "count": 1, "__module__": __name__})
+    assert field_meanings(made) == {}
+    assert [str(setting) for setting in settings(dataclass(made), "it")] == ["it.count: a whole number (default 1)"]
+    assert [item.name for item in fields(made)] == ["count"]

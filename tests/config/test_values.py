@@ -1,0 +1,278 @@
+"""The one validator: what fits arrives typed, and all that does not fit is refused at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypedDict
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_mas.config.values import Above, Count, Range, Rule, Share, Text, check_fields, describe, load_dataclass
+from verl_mas.errors import ConfigError, ConfigErrors
+
+if TYPE_CHECKING:
+    from nowhere import Absent
+
+
+class Options(TypedDict, total=False):
+    share: Share
+    stop: str | list[str]
+
+
+class Even(Rule):
+    """A rule that is not ours."""
+
+    def holds(self, value: int) -> bool:
+        return value % 2 == 0
+
+    def __str__(self) -> str:
+        return "even"
+
+
+class Foreign:
+    """A class that the loader knows nothing of."""
+
+
+@dataclass
+class Inner:
+    name: Text
+    pair: tuple[int, str] | None = None
+
+
+@dataclass
+class Thing:
+    constant: ClassVar[int] = 1
+    count: Count = 1
+    rate: Annotated[float, Above(0), Range(high=1)] = 0.5
+    even: Annotated[int, Even()] = 2
+    flag: bool = False
+    text: str = ""
+    choice: Literal["em", "f1"] = "em"
+    mixed: Literal[-1] | Count = -1
+    limit: Annotated[int | None, Range(1)] = 5
+    numbers: list[float] = field(default_factory=list)
+    names: Sequence[str] = ()
+    many: tuple[int, ...] = ()
+    bare: list = field(default_factory=list)
+    anything: Any = None
+    free: dict[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    inner: Inner | None = None
+    inners: dict[str, Inner] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+    function: Callable[[int], int] | None = None
+    foreign: Foreign | None = None
+    absent: Absent | None = None
+    carelessly: int = None  # type: ignore[assignment]
+    hidden: int = field(default=0, init=False)
+
+
+@dataclass
+class Pair:
+    low: int = 0
+    high: int = 1
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ConfigError(f"low={self.low} > high={self.high}", rule="low is at most high", fix="swap them")
+
+
+@dataclass
+class Pairs:
+    pairs: list[Pair] = field(default_factory=list)
+    count: Count = 1
+
+
+def load(values: Any) -> Thing:
+    return load_dataclass(Thing, values, "it")
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"rate": 1}, 1.0),
+        ({"rate": numpy.float32(0.5)}, 0.5),
+        ({"count": numpy.int64(3)}, 3),
+        ({"mixed": -1}, -1),
+        ({"mixed": 7}, 7),
+        ({"numbers": (1, 2.5)}, [1.0, 2.5]),
+        ({"names": ["a"]}, ("a",)),
+        ({"many": [1, 2]}, (1, 2)),
+        ({"bare": [1, "a", None]}, [1, "a", None]),
+        ({"anything": object}, object),
+        ({"free": {1: None}}, {"1": None}),
+        ({"inner": {"name": "x", "pair": [1, "a"]}}, Inner("x", (1, "a"))),
+        ({"inner": Inner("x")}, Inner("x")),
+        ({"options": {"stop": "a", "share": None}}, {"stop": "a"}),
+        ({"options": {"stop": ["a", "b"]}}, {"stop": ["a", "b"]}),
+        ({"function": abs}, abs),
+        ({"foreign": "a spec of its own"}, "a spec of its own"),
+        ({"absent": 1}, 1),
+    ],
+)
+def test_what_fits_arrives_with_the_type_of_its_field(values, found):
+    [(name, _)] = values.items()
+    value = getattr(load(values), name)
+    assert value == found and type(value) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"count": "three"}, "it.count is a whole number, at least 1"),
+        ({"count": 0}, "it.count is a whole number, at least 1"),
+        ({"count": 1.0}, "it.count is a whole number"),
+        ({"count": True}, "it.count is a whole number"),
+        ({"rate": 0}, "it.rate is a finite number, above 0, at most 1"),
+        ({"rate": 1.5}, "at most 1"),
+        ({"rate": True}, "it.rate is a finite number"),
+        ({"numbers": [10**400]}, r"it.numbers\[0\] is a finite number"),
+        ({"rate": "0.5"}, "it.rate is a finite number"),
+        ({"numbers": [1, math.nan]}, r"it.numbers\[1\] is a finite number"),
+        ({"numbers": [-math.inf]}, r"it.numbers\[0\] is a finite number"),
+        ({"numbers": "12"}, "it.numbers is a list, each item a finite number"),
+        ({"even": 3}, "it.even is a whole number, even"),
+        ({"flag": 1}, "it.flag is true or false"),
+        ({"flag": "yes"}, "it.flag is true or false"),
+        ({"text": 1}, "it.text is text"),
+        ({"choice": "rouge"}, "it.choice is one of em, f1"),
+        ({"choice": ["em"]}, "it.choice is one of em, f1"),
+        ({"mixed": 0}, "it.mixed is -1, or a whole number, at least 1"),
+        ({"mixed": -1.0}, "it.mixed is -1"),
+        ({"limit": 0}, "it.limit is a whole number, or null, at least 1"),
+        ({"names": "solver"}, "it.names is a list, each item text"),
+        ({"names": ["a", 1]}, r"it.names\[1\] is text"),
+        ({"many": [1, None]}, r"it.many\[1\] is a whole number"),
+        ({"free": [1]}, "it.free is a mapping"),
+        ({"counts": {"a": "b"}}, "it.counts.a is a whole number"),
+        ({"inner": "x"}, "it.inner is a mapping"),
+        ({"inner": {}}, "it.inner.name is text, not empty, and has no default"),
+        ({"inner": {"name": ""}}, "it.inner.name is text, not empty"),
+        ({"inner": {"name": "x", "pair": [1]}}, "it.inner.pair is a list"),
+        ({"inner": {"name": "x", "pair": [1, 2]}}, r"it.inner.pair\[1\] is text"),
+        ({"inners": {"a": {"name": "x", "pear": 1}}}, "it.inners.a takes the settings of Inner only"),
+        ({"options": {"share": 2}}, "it.options.share is a finite number, between 0 and 1"),
+        ({"options": {"stop": [1]}}, "it.options.stop is text, or a list, each item text"),
+        ({"options": {"stopp": "a"}}, "it.options takes the settings of Options only"),
+        ({"constant": 2}, "it takes the settings of Thing only"),
+        ({"hidden": 2}, "it takes the settings of Thing only"),
+        ({1: 2}, "it takes the settings of Thing only"),
+        ("text", "it is a mapping"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_path_rule_and_fix(values, rule):
+    with pytest.raises(ConfigError, match=rule) as refused:
+        load(values)
+    assert not isinstance(refused.value, ConfigErrors), "one mistake is one error"
+    assert refused.value.fix
+
+
+def test_a_mistyped_name_or_choice_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'count'"):
+        load({"coumt": 2})
+    with pytest.raises(ConfigError, match="did you mean 'f1'"):
+        load({"choice": "f11"})
+
+
+def test_all_mistakes_are_refused_at_once():
+    with pytest.raises(ConfigErrors) as refused:
+        load({"count": 0, "coumt": 1, "inner": {"pair": "x"}, "inners": {"a": {"name": 1}, "b": None}})
+    assert [error.value for error in refused.value.errors] == [
+        "it.count=0",
+        "it.coumt is not a setting",
+        "it.inner.pair='x'",
+        "it.inner has no name",
+        "it.inners.a.name=1",
+        "it.inners.b has no name",
+    ]
+
+
+def test_null_is_none_where_the_field_takes_it_and_else_the_default():
+    made = load({"limit": None, "count": None, "carelessly": None, "inner": None, "free": None})
+    assert (made.limit, made.count, made.carelessly, made.inner, made.free) == (None, 1, None, None, {})
+    assert load(None) == Thing()
+
+
+def test_what_code_constructs_follows_the_same_rules():
+    @dataclass
+    class Made:
+        rounds: Count = 1
+        name: str = None  # type: ignore[assignment]
+
+        def __post_init__(self):
+            check_fields(self, "Made")
+
+    assert Made(2).rounds == 2
+    with pytest.raises(ConfigErrors, match=r"Made\.rounds is a whole number, at least 1"):
+        Made("abc", name=1)
+
+
+def test_a_rule_between_fields_is_told_with_the_others():
+    with pytest.raises(ConfigErrors) as refused:
+        load_dataclass(Pairs, {"pairs": [{"low": 2}, {"low": "x", "high": 0}], "count": 0}, "it")
+    assert [error.value for error in refused.value.errors] == ["low=2 > high=1", "it.pairs[1].low='x'", "it.count=0"]
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(["em", "f1"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+names = st.sampled_from(list(Thing.__dataclass_fields__)) | st.text(max_size=3)
+
+
+@given(st.dictionaries(names, plain, max_size=5))
+def test_whatever_is_written_is_loaded_or_refused_and_what_is_loaded_loads_again(values):
+    try:
+        made = load(values)
+    except ConfigError:
+        return
+    settings = {name: value for name, value in asdict(made).items() if name != "hidden"}
+    assert load(settings) == made
+    check_fields(made, "it")
+
+
+GOOD = {
+    "count": st.integers(1),
+    "rate": st.floats(0, 1, exclude_min=True),
+    "choice": st.sampled_from(["em", "f1"]),
+    "flag": st.booleans(),
+    "text": st.text(),
+    "mixed": st.just(-1) | st.integers(1),
+    "numbers": st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9)),
+}
+BAD = {
+    "count": st.integers(max_value=0) | st.floats() | st.booleans() | st.text(),
+    "rate": st.floats(max_value=0) | st.floats(1, exclude_min=True) | st.just(math.nan) | st.booleans(),
+    "choice": st.text().filter(lambda text: text not in ("em", "f1")) | st.integers(),
+    "flag": st.integers() | st.text() | st.floats(),
+    "text": st.integers() | st.booleans() | st.lists(st.text()),
+    "mixed": st.integers(max_value=-2) | st.just(0) | st.booleans(),
+    "numbers": st.sampled_from([[math.nan], [math.inf], ["1"], "1", {}, 1]),
+}
+
+
+@given(st.data(), st.sets(st.sampled_from(list(GOOD))), st.sets(st.sampled_from(list(GOOD))))
+def test_exactly_the_values_that_do_not_fit_are_named(data, given_names, wrong):
+    values = {name: data.draw((BAD if name in wrong else GOOD)[name]) for name in given_names}
+    wrong &= given_names
+    if not wrong:
+        made = load(values)
+        assert all(getattr(made, name) == value for name, value in values.items())
+        return
+    with pytest.raises(ConfigError) as refused:
+        load(values)
+    errors = refused.value.errors if isinstance(refused.value, ConfigErrors) else [refused.value]
+    assert {error.value.removeprefix("it.").split("=")[0].split("[")[0] for error in errors} == wrong
+
+
+def test_a_type_is_described_as_a_message_and_the_schema_say_it():
+    assert describe(Literal["a"]) == "a"
+    assert describe(Foreign) == "Foreign"
+    assert describe(Any) == "any value"
+    assert describe(dict[str, int] | None) == "a mapping, or null"

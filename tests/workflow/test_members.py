@@ -1,0 +1,73 @@
+"""Who is on the team, and what its settings may say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from verl_mas.config import load
+from verl_mas.config.schema import AgentSpec
+from verl_mas.errors import ConfigError
+from verl_mas.workflow import Task, members_of
+
+
+def member(agent, **policy):
+    mas = load({"agents": {"a": agent}, "policies": {"main": policy}})
+    return members_of(("a",), mas.agents, mas.policies)["a"]
+
+
+def test_agents_given_as_one_text_are_refused():
+    with pytest.raises(ConfigError, match=re.escape("agents = ('solver',)")):
+        members_of("solver", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        ({"temprature": 1.0}, "did you mean 'temperature'"),
+        ({"max_new_tokens": 8}, "did you mean 'max_tokens'"),
+        ({"n": 4}, "takes the settings of Sampling only"),
+        ({"temperature": -1}, "a finite number, at least 0"),
+        ({"top_p": 0}, "a finite number, above 0, at most 1"),
+        ({"top_k": 0}, "-1, or a whole number, at least 1"),
+        ({"max_tokens": 0}, "a whole number, at least 1"),
+        ({"stop": 1}, "text, or a list, each item text"),
+        ({"stop_token_ids": [-1]}, "a whole number, at least 0"),
+        ({"min_p": 2}, "between 0 and 1"),
+        ({"repetition_penalty": 0}, "above 0"),
+        ({"presence_penalty": 3}, "between -2 and 2"),
+        ({"frequency_penalty": 3}, "between -2 and 2"),
+        ({"ignore_eos": "no"}, "true or false"),
+        ({"seed": 0.5}, "a whole number"),
+        ({"extra": ["min_tokens"]}, "a mapping"),
+    ],
+)
+@pytest.mark.parametrize("section", ["sampling", "validation_sampling"])
+def test_sampling_that_no_engine_takes_is_refused(section, sampling, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load({"agents": {"a": {section: sampling}}})
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        AgentSpec(**{section: sampling})
+
+
+def test_what_one_engine_alone_takes_is_passed_on_by_its_own_name():
+    agent = {"sampling": {"temperature": 1, "extra": {"min_tokens": 2}}, "validation_sampling": {"extra": {"best": 1}}}
+    trained, validated = Task([]), Task([], validate=True)
+    assert member(agent).sampling(trained, {"top_p": 0.5}) == {"temperature": 1.0, "min_tokens": 2, "top_p": 0.5}
+    assert member(agent).sampling(validated, {}) == {"min_tokens": 2, "best": 1}
+
+
+@pytest.mark.parametrize("section", ["sampling", "validation_sampling"])
+@pytest.mark.parametrize("setting", [{"n": 4}, {"logprobs": 0}])
+def test_what_verl_mas_sets_itself_is_refused_among_the_extras_too(section, setting):
+    with pytest.raises(ConfigError, match="verl-mas sets"):
+        member({section: {"extra": setting}})
+
+
+@pytest.mark.parametrize("sampling", [{"repetition_penalty": 1.1}, {"extra": {"repetition_penalty": 1.1}}])
+def test_a_penalty_is_refused_for_an_agent_that_trains_and_only_there(sampling):
+    with pytest.raises(ConfigError, match="know nothing of penalties"):
+        member({"sampling": sampling})
+    assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == {"repetition_penalty": 1.1}
+    member({"validation_sampling": sampling})

@@ -1,0 +1,78 @@
+"""Every setting of a dataclass as text: its path, what it takes, its default and its meaning."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any, get_args, get_origin, is_typeddict
+
+from verl_mas.config.values import MAPPINGS, Hint, core_type, describe, settable
+
+
+@dataclass(frozen=True)
+class Setting:
+    path: str
+    takes: str
+    default: str
+    meaning: str
+
+    def __str__(self) -> str:
+        head = f"{self.path}: {self.takes}" + (f" (default {self.default})" if self.default else "")
+        return "\n".join([head, *textwrap.wrap(self.meaning, 116, initial_indent="    ", subsequent_indent="    ")])
+
+
+def settings(kind: Hint, path: str) -> Iterator[Setting]:
+    """The settings of a dataclass or a TypedDict, and of all that it holds, in the order of its fields."""
+    meanings = field_meanings(kind)
+    declared = {} if is_typeddict(kind) else {item.name: item for item in fields(kind)}
+    for name, hint in settable(kind).items():
+        section, below = _section(hint, f"{path}.{name}")
+        meaning = meanings.get(name) or _docstring(section)
+        default = _default(declared[name]) if name in declared else ""
+        yield Setting(f"{path}.{name}", describe(hint), default, " ".join(meaning.split()))
+        if section:
+            yield from settings(section, below)
+
+
+def field_meanings(kind: Hint) -> dict[str, str]:
+    """The string below each field, with those of the base classes; none where the source is missing."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        try:
+            source = inspect.getsource(base)
+        except (OSError, TypeError):  # built in, or typed into a console
+            continue
+        [definition] = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(definition, ast.ClassDef)
+        for declared, below in itertools.pairwise(definition.body):
+            match declared, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = text
+    return found
+
+
+def _section(hint: Hint, path: str) -> tuple[Hint, str]:
+    """The dataclass or TypedDict that a field holds, if any, and the path of its settings."""
+    core = core_type(hint)
+    if get_origin(core) in MAPPINGS:
+        core, path = core_type(get_args(core)[1]), f"{path}.<name>"
+    return (core if is_dataclass(core) or is_typeddict(core) else None), path
+
+
+def _docstring(section: Hint) -> str:
+    """What its author wrote; where there is nothing, `dataclass` puts the signature."""
+    text = (section.__doc__ if section else None) or ""
+    return "" if section and text.startswith(f"{section.__name__}(") else text
+
+
+def _default(declared: Field[Any]) -> str:
+    """As YAML has it; nothing for a section, whose settings have their own."""
+    if declared.default is MISSING:
+        return "" if declared.default_factory is not MISSING else "none, it must be set"
+    plain = isinstance(declared.default, str) and declared.default
+    return declared.default if plain else json.dumps(declared.default, default=str)

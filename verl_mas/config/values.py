@@ -1,0 +1,303 @@
+"""The one validator: values that a user writes become the dataclass whose field types, ranges and choices they fit.
+
+A field declares what it takes: `k: Annotated[int, Range(1)]`, `score: Literal["em", "f1"]`. A type that is not known
+here (a class of one's own, `Callable`) takes any value.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from verl_mas.errors import ConfigError, raise_all
+from verl_mas.registry import nearest
+
+T = TypeVar("T")
+Hint: TypeAlias = Any  # an annotation: `int | None` and `Annotated[...]` have no type of their own
+
+SCALARS = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
+LISTS = (list, tuple, Sequence)
+MAPPINGS = (dict, Mapping)
+
+
+class Rule:
+    """What a value must hold beside its type; stands in `Annotated`, and `str` of it completes "is ..."."""
+
+    def holds(self, value: Any) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Range(Rule):
+    """Inclusive bounds of a number."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f"between {self.low:g} and {self.high:g}"
+        return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Above(Rule):
+    """An exclusive lower bound."""
+
+    low: float
+
+    def holds(self, value: float) -> bool:
+        return value > self.low
+
+    def __str__(self) -> str:
+        return f"above {self.low:g}"
+
+
+@dataclass(frozen=True)
+class NotEmpty(Rule):
+    def holds(self, value: Any) -> bool:
+        return len(value) > 0
+
+    def __str__(self) -> str:
+        return "not empty"
+
+
+Count = Annotated[int, Range(1)]
+NotNegative = Annotated[float, Range(0)]
+Positive = Annotated[float, Above(0)]
+Share = Annotated[float, Range(0, 1)]
+Text = Annotated[str, NotEmpty()]
+
+
+def load_dataclass(kind: type[T], values: Mapping[str, Any] | None, path: str) -> T:
+    """`kind` made of `values`; all that do not fit are refused at once. `path` is what messages call the mapping.
+
+    A null clears a value: it is None where the field takes None, else the field's default.
+    """
+    reader = _Reader()
+    made: T = reader.read(kind, {} if values is None else values, path)
+    raise_all(reader.errors)
+    return made
+
+
+def check_fields(made: Any, path: str) -> None:
+    """The same rules for a dataclass that code has constructed; to be called in its `__post_init__`."""
+    reader, hints = _Reader(), settable(type(made))
+    for item in fields(made):
+        # A default is its author's choice, even where the annotation leaves out `| None`.
+        if item.name in hints and getattr(made, item.name) is not item.default:
+            reader.read(hints[item.name], getattr(made, item.name), f"{path}.{item.name}")
+    raise_all(reader.errors)
+
+
+def describe(hint: Hint) -> str:
+    """What a type takes, as it completes "is ...": `a whole number, at least 1`."""
+    kind, args = get_origin(hint) or hint, get_args(hint)
+    if kind is Annotated:
+        return ", ".join([describe(args[0]), *(str(rule) for rule in args[1:] if isinstance(rule, Rule))])
+    if kind in (Union, types.UnionType):
+        return ", or ".join("null" if arg is types.NoneType else describe(arg) for arg in args)
+    if kind is Literal:
+        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(args[0])
+    if kind in LISTS:
+        return f"a list, each item {describe(args[0])}" if args and args[0] is not Any else "a list"
+    if kind in MAPPINGS or is_dataclass(kind) or is_typeddict(kind):
+        return "a mapping"
+    if _is_scalar(kind):
+        return next(text for scalar, text in SCALARS.items() if scalar is kind)
+    return "any value" if kind in (Any, object) else str(getattr(kind, "__name__", kind))
+
+
+@functools.cache
+def field_types(kind: Hint) -> dict[str, Hint]:
+    """The evaluated annotation of every field; Any for one that names what its module does not have at run time."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        scope = getattr(sys.modules.get(base.__module__), "__dict__", {})
+        for name, annotation in inspect.get_annotations(base).items():
+            holder = type("Holder", (), {"__annotations__": {name: annotation}})
+            try:
+                found[name] = get_type_hints(holder, globalns=scope, include_extras=True)[name]
+            except (NameError, AttributeError):
+                found[name] = Any
+    return found
+
+
+# What a refused value is read as; the refusal itself is among the reader's errors.
+_REFUSED: Any = object()
+
+
+class _Reader:
+    """Reads values by their types, and collects what it refuses."""
+
+    def __init__(self) -> None:
+        self.errors: list[ConfigError] = []
+
+    def read(self, hint: Hint, value: object, path: str) -> Any:
+        if value is None and _takes_none(hint):
+            return None
+        core, rules = _core(hint)
+        if _is_scalar(core) or get_origin(core) in (Literal, Union, types.UnionType):
+            found = _simple(core, value, path)
+            if found is _REFUSED:
+                return self._refuse(hint, value, path)
+        else:
+            found = self._compound(core, value, path)
+        if found is _REFUSED or all(rule.holds(found) for rule in rules):
+            return found
+        return self._refuse(hint, value, path)
+
+    def _compound(self, hint: Hint, value: object, path: str) -> Any:
+        kind, args = get_origin(hint) or hint, get_args(hint)
+        if kind in LISTS:
+            return self._list(hint, value, path)
+        if kind in MAPPINGS:
+            if not isinstance(value, Mapping):
+                return self._refuse(hint, value, path)
+            inner = args[1] if args else Any
+            found = {str(key): self.read(inner, item, f"{path}.{key}") for key, item in value.items()}
+            return _whole(found, found.values())
+        if is_typeddict(kind) or is_dataclass(kind):
+            return self._fields(kind, value, path)
+        return value
+
+    def _list(self, hint: Hint, value: object, path: str) -> Any:
+        kind, args = get_origin(hint) or hint, get_args(hint)
+        if not isinstance(value, list | tuple):
+            return self._refuse(hint, value, path)
+        inner = list(args) if kind is tuple and args and args[-1] is not ... else [(args or (Any,))[0]] * len(value)
+        if len(inner) != len(value):
+            return self._refuse(hint, value, path)
+        found = [self.read(each, item, f"{path}[{i}]") for i, (each, item) in enumerate(zip(inner, value, strict=True))]
+        return _whole(found if kind is list else tuple(found), found)
+
+    def _fields(self, kind: Hint, value: object, path: str) -> Any:
+        """A dataclass, or the mapping of a TypedDict, from a mapping of its fields."""
+        if not is_typeddict(kind) and isinstance(value, kind):
+            return value
+        # `policies: {solver: null}` is the natural way to name a policy that changes nothing.
+        value = {} if value is None else value
+        if not isinstance(value, Mapping):
+            return self._refuse(kind, value, path)
+        before, hints = len(self.errors), settable(kind)
+        found = {}
+        for key, item in value.items():
+            if key not in hints:
+                self._unknown(kind, key, path, list(hints))
+            elif item is not None or _takes_none(hints[key]):
+                found[key] = self.read(hints[key], item, f"{path}.{key}")
+        if is_typeddict(kind):
+            return found if len(self.errors) == before else _REFUSED
+        self._missing(kind, found, path)
+        if len(self.errors) > before:
+            return _REFUSED
+        try:
+            return kind(**found)
+        except ConfigError as error:  # a rule between fields, in its __post_init__
+            self.errors.append(error)
+            return _REFUSED
+
+    def _unknown(self, kind: type, key: object, path: str, known: list[str]) -> None:
+        rule = f"{path} takes the settings of {kind.__name__} only"
+        self.errors.append(ConfigError(f"{path}.{key} is not a setting", rule=rule, fix=nearest(str(key), known)))
+
+    def _missing(self, kind: Hint, found: Mapping[str, Any], path: str) -> None:
+        for item in fields(kind):
+            required = item.init and item.default is MISSING and item.default_factory is MISSING
+            if required and item.name not in found:
+                rule = f"{path}.{item.name} is {describe(field_types(kind)[item.name])}, and has no default"
+                error = ConfigError(f"{path} has no {item.name}", rule=rule, fix=f"set {path}.{item.name}")
+                self.errors.append(error)
+
+    def _refuse(self, hint: Hint, value: object, path: str) -> Any:
+        core = core_type(hint)
+        fix = f"set {path} to {describe(hint)}"
+        if get_origin(core) is Literal:
+            fix = nearest(str(value), [str(choice) for choice in get_args(core)])
+        self.errors.append(ConfigError(f"{path}={value!r}", rule=f"{path} is {describe(hint)}", fix=fix))
+        return _REFUSED
+
+
+def settable(kind: Hint) -> dict[str, Hint]:
+    """The names and types that a user may set of a dataclass or a TypedDict."""
+    hints = field_types(kind)
+    return hints if is_typeddict(kind) else {item.name: hints[item.name] for item in fields(kind) if item.init}
+
+
+def _simple(core: Hint, value: object, path: str) -> Any:
+    """A scalar, a choice, or the first of several types that takes the value."""
+    if get_origin(core) is Literal:
+        return value if any(type(value) is type(choice) and value == choice for choice in get_args(core)) else _REFUSED
+    if _is_scalar(core):
+        return _scalar(core, value)
+    for option in get_args(core):
+        trial = _Reader()
+        found = trial.read(option, value, path)
+        if not trial.errors:
+            return found
+    return _REFUSED
+
+
+def _is_scalar(hint: Hint) -> bool:
+    return any(hint is kind for kind in SCALARS)  # not `in`: a hint need not be hashable
+
+
+def _scalar(kind: type, value: object) -> Any:
+    if kind in (str, bool) or isinstance(value, bool):
+        return value if isinstance(value, kind) and isinstance(value, bool) == (kind is bool) else _REFUSED
+    if kind is int:
+        return int(value) if isinstance(value, numbers.Integral) else _REFUSED
+    if not isinstance(value, numbers.Real):
+        return _REFUSED
+    try:
+        number = float(value)
+    except OverflowError:  # an int of hundreds of digits
+        return _REFUSED
+    return number if math.isfinite(number) else _REFUSED
+
+
+def _whole(found: Any, parts: Iterable[Any]) -> Any:
+    return _REFUSED if any(part is _REFUSED for part in parts) else found
+
+
+def core_type(hint: Hint) -> Hint:
+    """A type without its rules and without `| None`."""
+    return _core(hint)[0]
+
+
+def _core(hint: Hint) -> tuple[Hint, list[Rule]]:
+    rules: list[Rule] = []
+    while True:
+        some = [arg for arg in get_args(hint) if arg is not types.NoneType]
+        if get_origin(hint) is Annotated:
+            rules += [rule for rule in some[1:] if isinstance(rule, Rule)]
+        elif get_origin(hint) not in (Union, types.UnionType) or len(some) != 1:
+            return hint, rules
+        hint = some[0]
+
+
+def _takes_none(hint: Hint) -> bool:
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return hint in (Any, types.NoneType) or types.NoneType in get_args(hint)
