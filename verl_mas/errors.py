@@ -36,7 +36,7 @@ class ConfigErrors(ConfigError):
     """Several refusals at once, so that a user can fix them in one go."""
 
     def __init__(self, errors: Sequence[ConfigError]):
-        MasError.__init__(self, "\n".join(map(str, errors)))
+        MasError.__init__(self, "\n".join([*map(str, errors), f"{len(errors)} errors"]))
         self.errors = tuple(errors)
         self.value, self.rule, self.fix = ("\n".join(getattr(e, part) for e in errors) for part in _PARTS)
 

@@ -44,12 +44,22 @@ def test_a_version_outside_the_range_is_refused():
     assert finding.fix == "pip install 'verl>=9'"
 
 
-def test_a_config_that_cannot_run_is_explained():
-    overrides = ["+platform=cpu", "actor_rollout_ref.model.path=/nowhere", "trainer.n_gpus_per_node=2"]
-    findings = {finding.what: finding for finding in doctor.look_at_config(overrides)}
-    assert findings["model"].ok is False
-    assert findings["engine"].ok
-    assert findings["Ray resources"].ok
+def test_every_reason_why_a_config_cannot_run_is_a_finding():
+    overrides = ["+platform=cpu", "actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"]
+    composes, *findings = doctor.look_at_config(overrides)
+    assert composes.ok
+    assert [finding.ok for finding in findings] == [False, False]
+    assert "path=/nowhere" in findings[1].saw and findings[1].fix == "give an existing folder"
+    fits = list(doctor.look_at_config(["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny"]))
+    assert [finding.saw for finding in fits] == ["composes", "fits"]
+
+
+def test_a_team_is_looked_at_with_the_checks_of_a_run():
+    overrides = ["+platform=cpu", "+mas=solver_verifier", "actor_rollout_ref.model.path=hub/tiny"]
+    _, team = doctor.look_at_config([*overrides, "algorithm.adv_estimator=agent_grpo"])
+    assert (team.what, team.ok) == ("team", True)
+    _, team = doctor.look_at_config([*overrides, "algorithm.adv_estimator=grpo"])
+    assert (team.ok, team.fix) == (False, "algorithm.adv_estimator=agent_grpo")
 
 
 def test_a_mistyped_override_is_a_finding():

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import pytest
 
+TEAM = """
+from verl_mas.workflow import Workflow
+
+
+class Mine(Workflow):
+    agents = ("solver",)
+
+    def check(self):
+        raise ValueError("the server is down")
+"""
+
 
 @pytest.mark.e2e
-def test_a_team_that_cannot_run_stops_the_entry_point_before_ray_starts(main_ppo, tmp_path):
+def test_a_team_that_cannot_run_stops_the_entry_point_before_ray_starts_with_all_errors(main_ppo, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(TEAM)
     done = main_ppo(
-        tmp_path / "run", "+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "+mas.policies.c={}"
+        tmp_path / "run",
+        *("+mas=team", "mas.workflow.name=Mine", f"mas.workflow.path={file}"),
+        *("algorithm.adv_estimator=grpo", "+mas.policies.c={}"),
     )
     assert done.exit_code == 1
     assert "agent solver acts on policy main" in done.output
     assert "fix:  set ++mas.agents.solver.policy; known: c" in done.output
+    assert "fix:  algorithm.adv_estimator=agent_grpo" in done.output
+    # Hydra would make a warning of a user's exception, and the run would begin.
+    assert f"{file}, line 9: ValueError: the server is down" in done.output
+    assert "4 errors" in done.output
     assert "ray init kwargs" not in done.output

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from verl_mas import plugin
-from verl_mas.checks.hydra import TeamCheck
+from verl_mas.checks import team
+from verl_mas.checks.hydra import TeamCheck, UseCpu
+
+CLASS = "from verl_mas.workflow import Outcome, Workflow\n\n\nclass Mine(Workflow):\n"
+CHECK = CLASS + "    agents = ('solver',)\n\n    def check(self):\n        raise ValueError('the server is down')\n"
 
 
 def test_a_team_that_cannot_run_ends_the_driver(two):
@@ -17,20 +21,46 @@ def test_a_team_that_can_run_passes(two):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
-    [({"model": {"path": "/nowhere"}}, "path=/nowhere"), ({"rollout": {"name": "sglangg"}}, "did you mean 'sglang'")],
+    ("text", "says"),
+    [
+        ("import nothing_here\n", r"mine\.py:1: No module named 'nothing_here'"),
+        ("def broken(:\n", r"mine\.py, line 1: SyntaxError"),
+        (CLASS + "    pass\n", r"agents=\(\)"),
+        (CHECK, r"mine\.py, line 8: ValueError: the server is down"),
+    ],
 )
-def test_every_policys_model_and_engine_are_looked_at(two, overrides, said):
-    config = two(mas__policies__b__overrides=overrides)
+def test_an_exception_in_a_users_workflow_ends_the_driver(make, workflow_file, text, says):
+    config = make(**workflow_file(text))
     TeamCheck().on_run_start(config)
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=says):
         TeamCheck().on_job_start(config)
+
+
+def test_a_check_that_breaks_ends_the_driver(two, monkeypatch):
+    def breaks(mas):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(team, "check_names", breaks)
+    with pytest.raises(SystemExit, match="RuntimeError: a bug"):
+        TeamCheck().on_job_start(two())
+
+
+def test_a_block_that_cannot_be_read_ends_the_driver_with_the_other_errors(two):
+    with pytest.raises(SystemExit, match=r"V1 trainer(?s:.)*mas\.polices is not a setting"):
+        TeamCheck().on_run_start(two(trainer__use_v1=False, mas__polices={}))
 
 
 def test_a_run_without_the_plugin_ends_with_the_reason(two, monkeypatch):
     monkeypatch.setattr(plugin, "_active", False)
     with pytest.raises(SystemExit, match="has not loaded the verl-mas plugin"):
         TeamCheck().on_job_start(two())
+
+
+def test_on_the_cpu_a_team_is_left_to_its_own_callback(two):
+    wrong = {"actor_rollout_ref__model__path": "/nowhere"}
+    UseCpu().on_job_start(two(**wrong))
+    with pytest.raises(SystemExit, match="path=/nowhere"):
+        UseCpu().on_job_start(two(**wrong, trainer__v1__trainer_mode="sync"))
 
 
 def test_followers_are_written_where_the_job_will_find_them(two):

@@ -1,94 +1,59 @@
-import json
+from __future__ import annotations
 
 import pytest
-from omegaconf import OmegaConf
 
-from verl_mas.checks import machine, served
-from verl_mas.checks.run import exit_on_error
-from verl_mas.errors import ConfigError
-
-
-@pytest.fixture
-def model(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "tokenizer.json").write_text("{}")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    return folder
+from verl_mas.checks import run
+from verl_mas.checks.run import check_run, check_team, exit_on_error, finalize_team
+from verl_mas.errors import ConfigError, ConfigErrors
 
 
-def test_a_whole_model_folder_and_a_name_on_the_hub_pass(model):
-    served.check_model(str(model))
-    served.check_model("Qwen/Qwen3-4B")
-    served.check_model("hdfs://cluster/model")
+def test_a_refusal_ends_the_run_without_a_traceback():
+    with pytest.raises(SystemExit) as ended, exit_on_error():
+        raise ConfigError("x=1", rule="x is 2", fix="set x=2")
+    assert str(ended.value) == "verl-mas: x=1\n  rule: x is 2\n  fix:  set x=2"
 
 
-@pytest.mark.parametrize("path", ["/nowhere/model", "./nowhere", "nowhere", "a/b/c"])
-def test_a_model_that_is_not_there_is_refused(path):
-    with pytest.raises(ConfigError, match="fix:  give an existing folder"):
-        served.check_model(path)
+def test_any_other_exception_ends_the_run_with_its_traceback():
+    with pytest.raises(SystemExit, match="raised KeyError") as ended, exit_on_error():
+        raise KeyError("pool")
+    assert 'raise KeyError("pool")' in str(ended.value)
 
 
-@pytest.mark.parametrize(
-    ("missing", "said"), [("config.json", "no config.json"), ("tokenizer.json", "no chat template")]
-)
-def test_an_incomplete_model_folder_is_refused(model, missing, said):
-    (model / missing).unlink()
-    (model / "tokenizer_config.json").unlink()
-    if missing == "tokenizer.json":
-        (model / "tokenizer.model").touch()
-    with pytest.raises(ConfigError, match=said):
-        served.check_model(str(model))
-
-
-def test_a_model_without_a_tokenizer_is_refused(model):
-    (model / "tokenizer.json").unlink()
-    (model / "tokenizer_config.json").unlink()
-    with pytest.raises(ConfigError, match="tokenizer"):
-        served.check_model(str(model))
-
-
-def test_an_unknown_engine_is_refused_with_the_nearest_name():
-    served.check_engine("transformers")
-    with pytest.raises(ConfigError, match="did you mean 'sglang'"):
-        served.check_engine("sglangg")
-
-
-def test_an_unknown_platform_is_refused(monkeypatch):
+def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in_one_call(two, monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "gpu")
-    with pytest.raises(ConfigError, match="VERL_PLATFORM=gpu"):
-        machine.check_platform()
+    overrides = [{"model": {"path": "/nowhere"}}, {"rollout": {"name": "sglangg"}}]
+    config = two(mas__policies={name: {"overrides": o} for name, o in zip("ab", overrides, strict=True)})
+    config.mas.updates_per_step = 64
+    with pytest.raises(ConfigErrors) as raised:
+        finalize_team(config)
+        check_team(config)
+    said = [error.value for error in raised.value.errors]
+    assert said[0] == "VERL_PLATFORM=gpu"
+    assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(said)
+    assert "policy a: 64 optimiser steps on 32 sessions a step" in said
 
 
-def config(*, gpus: int, ray_gpus: int, ray_cpus: int, units: int = 1, address: str | None = None):
-    return OmegaConf.create(
-        {
-            "trainer": {"nnodes": 1, "n_gpus_per_node": gpus},
-            "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": units}}},
-            "ray_kwargs": {"ray_init": {"num_gpus": ray_gpus, "num_cpus": ray_cpus, "address": address}},
-        }
-    )
+def test_a_mistake_that_policies_share_is_reported_once(two):
+    with pytest.raises(ConfigError) as raised:
+        check_team(two(actor_rollout_ref__model__path="/nowhere"))
+    assert raised.value.value == "actor_rollout_ref.model.path=/nowhere"
 
 
-def test_resources_that_suffice_pass(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    machine.check_resources(config(gpus=2, ray_gpus=2, ray_cpus=9))
+def test_an_interpolation_to_nowhere_is_one_error(two):
+    with pytest.raises(ConfigError, match="Interpolation key 'nowhere' not found") as raised:
+        finalize_team(two(mas__updates_per_step="${nowhere}"))
+    assert "Traceback" not in str(raised.value)
 
 
-def test_too_few_gpus_and_too_few_cpus_are_refused(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(ConfigError, match="asks for 2 GPUs, Ray will have 1"):
-        machine.check_resources(config(gpus=2, ray_gpus=1, ray_cpus=64))
-    with pytest.raises(ConfigError, match="num_cpus=13"):
-        machine.check_resources(config(gpus=1, ray_gpus=1, ray_cpus=12, units=8))
+def test_a_run_without_a_team_reports_all_that_it_misses(make):
+    config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__rollout__name="sglangg")
+    config.ray_kwargs.ray_init.num_cpus = 1
+    with pytest.raises(ConfigErrors) as raised:
+        check_run(config)
+    assert len(raised.value.errors) == 3
 
 
-def test_a_running_cluster_is_left_to_ray(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1, address="auto"))
-
-
-def test_a_refusal_stops_the_run():
-    with pytest.raises(SystemExit, match="fix:  give an existing folder"), exit_on_error():
-        served.check_model("/nowhere")
+def test_a_check_of_ours_that_breaks_is_an_error_with_its_traceback(two, monkeypatch):
+    monkeypatch.setattr(run, "check_checkpoint", lambda config, mas: (1 / 0 for _ in [0]))
+    with pytest.raises(ConfigError, match=r"a check raised ZeroDivisionError(?s:.)*Traceback"):
+        check_team(two())

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from verl_mas import cli
 from verl_mas.cli.check import main
 from verl_mas.errors import ConfigError
 
@@ -13,18 +16,34 @@ TEAM = [
 ]
 
 
-def test_the_team_is_shown_as_a_tree(capsys):
+def test_the_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrapped(capsys):
     assert main(TEAM) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
     for part in (
-        "solver -> a",
-        "verifier -> b, left out of the loss",
-        "a: trained, owner/tiny, served by transformers",
-        "b: frozen",
-        "shared: 1 x 1 GPUs, together: a, b",
-        "8 tasks x 4 sessions = 32 a step",
+        "solver acts on a",
+        "verifier acts on b (its rows are left out of the loss)",
+        "a: trained, owner/tiny, served by transformers on pool shared, learning rate 1e-06, 1 optimiser step per "
+        "training step",
+        "b: frozen, owner/tiny",
+        "shared: 1 worker process, engines awake together: a, b",
+        "sessions: 8 tasks x 4 per task = 32",
+        "rows: 32 for each act",
     ):
         assert part in shown
+    assert "where it branches" not in shown
+    assert shown.rstrip().splitlines()[-1].startswith("No errors found.")
+
+
+def test_the_rows_of_a_branching_team_are_multiplied_by_its_candidates(capsys):
+    branching = ["+mas=planner_executor", *TEAM[1:6], TEAM[6], "mas.branch.k=8", "algorithm.adv_estimator=at_grpo"]
+    assert main(branching) == 0
+    assert "32 x 8 candidates = 256" in capsys.readouterr().out
+
+
+def test_gpus_are_shown_where_there_are_some(capsys):
+    pools = ["trainer.device=cuda", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
+    assert main([*TEAM, *pools, "++ray_kwargs.ray_init.num_gpus=16", "++mas.pools.shared.serving=phases"]) == 0
+    assert "shared: 16 GPUs on 2 nodes, engines awake one policy at a time: a, b" in capsys.readouterr().out
 
 
 def test_what_cannot_run_is_refused():
@@ -58,12 +77,7 @@ def test_recipes_and_teams_of_ones_own_are_found_together(capsys, monkeypatch, t
         "actor_rollout_ref.model.path=owner/tiny",
     ]
     main([*both, "+mas=mine", *changed])
-    assert "3 optimiser steps a step" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_config_dir_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="nowhere"):
-        main(["--config-dir", "nowhere", *TEAM])
+    assert "3 optimiser steps per training step" in " ".join(capsys.readouterr().out.split())
 
 
 def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
@@ -73,9 +87,22 @@ def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
     assert "Qwen/Qwen3-4B" in capsys.readouterr().out
 
 
-def test_an_override_that_does_not_compose_is_refused_with_the_way_out():
-    with pytest.raises(ConfigError, match=r"mas\.agents\.reviewer"):
-        main([*TEAM, "mas.agents.reviewer.policy=a"])
+def test_all_errors_are_shown_with_their_number(capsys):
+    assert cli.main(["check", *TEAM, "mas.agents.solver.policy=c", "trainer.use_v1=false"]) == 1
+    shown = capsys.readouterr().err
+    assert "trainer.use_v1=False" in shown and "agent solver acts on policy c" in shown
+    assert shown.rstrip().splitlines()[-1] == "3 errors"
+
+
+def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "our_team_here.py").write_text(
+        "from verl_mas.workflow import Workflow\n\n\nclass Mine(Workflow):\n    agents = ('solver',)\n"
+    )
+    mine = ["+mas=team", "mas.workflow.name=Mine", "mas.workflow.path=our_team_here", *TEAM[1:7]]
+    assert cli.main(["check", *mine]) == 0
+    assert "solver acts on main" in capsys.readouterr().out
 
 
 def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_meaning(capsys):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.errors import ConfigError
@@ -68,29 +67,6 @@ def test_a_run_does_not_go_on_by_itself_from_another_runs_checkpoint(saved):
     checkpoints.found_by_itself = False
     checkpoints.load_checkpoint(str(folder / "actor"))
     assert len(log) == 4
-
-
-def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path):
-    base = ["+mas=solver_verifier", "actor_rollout_ref.model.path=m", f"trainer.default_local_dir={tmp_path}"]
-
-    def composed(*more: str):
-        config = compose([*base, "algorithm.adv_estimator=agent_grpo", *more])
-        return config, load(config.mas)
-
-    check_checkpoint(*composed())
-    policies = {"main": Policy("main", [])}
-    folder = tmp_path / "global_step_3"
-    Checkpoints(policies, run_identity(*composed()), True).save_checkpoint(str(folder / "actor"), None, 3)
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
-    check_checkpoint(
-        *composed(
-            "data.train_batch_size=8", "++mas.workflow.args.max_rounds=3", "actor_rollout_ref.model.path=/moved/m"
-        )
-    )
-    for same in ("trainer.val_only=true", "trainer.resume_mode=disable", "trainer.resume_mode=resume_path"):
-        check_checkpoint(*composed("algorithm.adv_estimator=team_grpo", same))
-    with pytest.raises(ConfigError, match="adv_estimator=agent_grpo, and this run has team_grpo"):
-        check_checkpoint(*composed("algorithm.adv_estimator=team_grpo"))
 
 
 def test_what_is_trained_names_what_makes_it_another_run():

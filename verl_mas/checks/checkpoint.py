@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from verl_mas.checks.refusals import user_code
 from verl_mas.config.schema import MasConfig
-from verl_mas.trainer.checkpoint import auto_resumes, latest_step, refuse_another_run, run_identity
+from verl_mas.errors import ConfigError
+from verl_mas.trainer.checkpoint import auto_resumes, latest_step, other_run, run_identity
 
 
-def check_checkpoint(config: DictConfig, mas: MasConfig) -> None:
+def check_checkpoint(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     """Where the folder can be seen from here."""
     folder = Path(config.trainer.default_local_dir)
     if auto_resumes(config) and (step := latest_step(folder)):
-        refuse_another_run(folder / f"global_step_{step}", run_identity(config, mas))
+        with user_code():
+            identity = run_identity(config, mas)
+        yield from other_run(folder / f"global_step_{step}", identity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
 
@@ -13,12 +13,13 @@ from packaging.requirements import Requirement
 
 from verl_mas import __version__
 from verl_mas.checks.contract import differences
-from verl_mas.checks.machine import check_platform, check_resources, plugin_error, requirements
-from verl_mas.checks.served import check_engine, check_model
+from verl_mas.checks.machine import plugin_error, requirements
+from verl_mas.checks.run import check_run, check_team, finalize_team
+from verl_mas.checks.trainer import is_team
 from verl_mas.config.compose import compose
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigErrors
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip looks after the others.
@@ -84,7 +85,7 @@ def look_at_plugin() -> Iterator[Finding]:
     elif policy != "auto" and ours[0].name not in policy.split(","):
         yield Finding("plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset it")
     elif error := plugin_error():
-        yield Finding("plugin", f"verl could not load it:\n{error}", False, "mend that error")
+        yield Finding("plugin", f"verl could not load it:\n{error}", False, "correct that error")
     else:
         yield Finding("plugin", "loaded by verl")
 
@@ -121,23 +122,27 @@ def look_at_engines() -> Iterator[Finding]:
 
 
 def look_at_config(overrides: list[str]) -> Iterator[Finding]:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     try:
         config = compose(overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        yield Finding("config", str(error), False, "mend the override")
+    except ConfigError as error:
+        yield from _refused("config", error)
         return
     yield Finding("config", "composes")
-    for what, check in (
-        ("platform", check_platform),
-        ("engine", lambda: check_engine(config.actor_rollout_ref.rollout.name, config.trainer.device)),
-        ("model", lambda: check_model(config.actor_rollout_ref.model.path)),
-        ("Ray resources", lambda: check_resources(config)),
-    ):
-        try:
+    if is_team(config):
+        yield from _look("team", lambda: finalize_team(config), lambda: check_team(config))
+    else:
+        yield from _look("run", lambda: check_run(config))
+
+
+def _look(what: str, *checks: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        for check in checks:
             check()
-            yield Finding(what, "fits")
-        except ConfigError as error:
-            yield Finding(what, f"{error.value} ({error.rule})", False, error.fix)
+        yield Finding(what, "fits")
+    except ConfigError as error:
+        yield from _refused(what, error)
+
+
+def _refused(what: str, error: ConfigError) -> Iterator[Finding]:
+    for part in error.errors if isinstance(error, ConfigErrors) else [error]:
+        yield Finding(what, f"{part.value} ({part.rule})", False, part.fix)

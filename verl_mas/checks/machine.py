@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.metadata import requires, version
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
+from verl_mas.config.placement import Resources, require
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
@@ -19,16 +20,16 @@ from verl_mas.registry import nearest
 CPUS_PER_GPU = 3
 
 
-def check_plugin() -> None:
+def check_plugin() -> Iterator[ConfigError]:
     """verl goes on without a plugin that it could not import, and says so only at its debug level."""
     plugin = sys.modules.get("verl_mas.plugin")
-    if "verl" not in sys.modules or (plugin and plugin.active()):
-        return
-    raise ConfigError(
-        "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if (why := plugin_error()) else ""),
-        rule="what this run asks for is registered with verl by the plugin",
-        fix="mend that error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` tells more",
-    )
+    if "verl" in sys.modules and not (plugin and plugin.active()):
+        why = plugin_error()
+        yield ConfigError(
+            "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if why else ""),
+            rule="what this run asks for is registered with verl by the plugin",
+            fix="correct that error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more",
+        )
 
 
 def plugin_error() -> str:
@@ -38,10 +39,10 @@ def plugin_error() -> str:
     return "" if done.returncode == 0 else done.stderr.strip()
 
 
-def check_versions() -> None:
+def check_versions() -> Iterator[ConfigError]:
     for requirement in requirements("verl-mas"):
         if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
-            raise ConfigError(
+            yield ConfigError(
                 f"verl {version('verl')} is installed",
                 rule=f"verl-mas {version('verl-mas')} is made for verl {requirement.specifier}",
                 fix=f"pip install '{requirement}'",
@@ -53,23 +54,17 @@ def requirements(package: str) -> list[Requirement]:
     return [Requirement(line) for line in requires(package) or [] if "extra ==" not in line]
 
 
-def check_platform() -> None:
+def check_platform() -> Iterator[ConfigError]:
     name = os.environ.get("VERL_PLATFORM", "").strip().lower()
     from verl.plugin.platform.platform_manager import PlatformRegistry
 
     known = list(PlatformRegistry.registered_names())
     if name and name not in known:
-        raise ConfigError(f"VERL_PLATFORM={name}", rule="it names a platform that verl knows", fix=nearest(name, known))
-
-
-@dataclass(frozen=True)
-class Resources:
-    gpus: float
-    cpus: float
+        yield ConfigError(f"VERL_PLATFORM={name}", rule="it names a platform that verl knows", fix=nearest(name, known))
 
 
 def needed(config: DictConfig) -> Resources:
-    """What verl's actors reserve; one that cannot be placed makes verl wait for ever, without a message."""
+    """What verl's actors reserve in a run without a team."""
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     # Beside the pool: TransferQueue's controller and storage units, and one CPU to place all the others with.
@@ -89,20 +84,7 @@ def available(config: DictConfig) -> Resources | None:
     return Resources(gpus=gpus, cpus=ray_init.get("num_cpus") or os.cpu_count() or 1)
 
 
-def check_resources(config: DictConfig) -> None:
-    have, want = available(config), needed(config)
-    if have is None:
-        return
-    if have.gpus < want.gpus:
-        raise ConfigError(
-            f"trainer.nnodes x trainer.n_gpus_per_node asks for {want.gpus:g} GPUs, Ray will have {have.gpus:g}",
-            rule="every worker process has a GPU of its own",
-            fix="lower trainer.n_gpus_per_node, or add +platform=cpu to run without a GPU",
-        )
-    if have.cpus < want.cpus:
-        raise ConfigError(
-            f"verl will reserve {want.cpus:g} CPUs, Ray will have {have.cpus:g}",
-            rule=f"{CPUS_PER_GPU} a GPU, one a TransferQueue storage unit, and 2; verl waits for ever for fewer",
-            fix=f"set ray_kwargs.ray_init.num_cpus={want.cpus:g} (they need not be real), and lower "
-            "transfer_queue.backend.SimpleStorage.num_data_storage_units",
-        )
+def check_resources(config: DictConfig) -> Iterator[ConfigError]:
+    have = available(config)
+    if have is not None:
+        yield from require(needed(config), have, "verl")

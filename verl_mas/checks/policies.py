@@ -14,41 +14,46 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION, policy_value, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
+COUNTS = (
+    "actor.ppo_mini_batch_size",
+    *(f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model")),
+)
+NUMBERS = ("rollout.gpu_memory_utilization", "actor.optim.lr")
 # Losses in which a row of zero advantage adds exactly zero, and which scale with the advantage.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
 
 
-def check_remotes(mas: MasConfig) -> None:
+def check_remotes(mas: MasConfig) -> Iterator[ConfigError]:
     for name, spec in mas.policies.items():
         if spec.remote is None:
             continue
         variable = spec.remote.api_key_env
         if variable and variable not in os.environ:
-            raise ConfigError(
+            yield ConfigError(
                 f"mas.policies.{name}.remote.api_key_env={variable}",
                 rule="the key is read from that environment variable, and it is not set",
                 fix=f"export {variable}=...",
             )
         if spec.overrides:
-            raise ConfigError(
+            yield ConfigError(
                 f"mas.policies.{name}.overrides with remote",
                 rule="a remote policy has no model, engine or optimiser here",
                 fix="remove the overrides; sampling belongs to mas.agents.<agent>.sampling",
             )
 
 
-def check_overrides(config: DictConfig, mas: MasConfig) -> None:
+def check_overrides(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     for name, spec in mas.policies.items():
-        _known_keys(config[SECTION], spec.overrides, f"mas.policies.{name}.overrides")
+        yield from _known_keys(config[SECTION], spec.overrides, f"mas.policies.{name}.overrides")
 
 
-def _known_keys(node: Any, overrides: dict[str, Any], path: str) -> None:
+def _known_keys(node: Any, overrides: dict[str, Any], path: str) -> Iterator[ConfigError]:
     """A part that verl types is closed; a part that it passes on (engine_kwargs, override_config) is free."""
     target = node.get("_target_")
     if target is None and not path.endswith(".overrides"):
@@ -56,16 +61,18 @@ def _known_keys(node: Any, overrides: dict[str, Any], path: str) -> None:
     known = {str(key) for key in node} | _fields(target)
     for key, value in overrides.items():
         if str(key) not in known:
-            raise ConfigError(
+            yield ConfigError(
                 f"{path}.{key}", rule=f"verl has no such setting in {SECTION}", fix=nearest(str(key), list(known))
             )
+            continue
         below = OmegaConf.select(node, str(key)) if str(key) in node else None
         if isinstance(below, DictConfig) and len(below):
-            if not isinstance(value, dict):
-                raise ConfigError(
+            if isinstance(value, dict):
+                yield from _known_keys(below, value, f"{path}.{key}")
+            else:
+                yield ConfigError(
                     f"{path}.{key}={value!r}", rule="this is a section, not a value", fix=f"set {path}.{key}.<key>"
                 )
-            _known_keys(below, value, f"{path}.{key}")
 
 
 def _fields(target: str | None) -> set[str]:
@@ -75,19 +82,35 @@ def _fields(target: str | None) -> set[str]:
     return {field.name for field in dataclasses.fields(getattr(importlib.import_module(module), name))}
 
 
-def check_batch_sizes(config: DictConfig, mas: MasConfig) -> None:
+def check_numbers(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    """What the checks of a policy count with, and what is shown of it."""
+    for name, spec in mas.policies.items():
+        if spec.remote:
+            continue
+        for key in (*COUNTS, *NUMBERS):
+            value = policy_value(config, spec, key)
+            if type(value) is not int and (key in COUNTS or type(value) is not float):
+                kind = "a whole number" if key in COUNTS else "a number"
+                yield ConfigError(
+                    f"policy {name}: {key}={value!r}",
+                    rule=f"it is {kind}",
+                    fix=f"set {SECTION}.{key}, or ++mas.policies.{name}.overrides.{key}, to {kind}",
+                )
+
+
+def check_batch_sizes(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     sessions = sessions_per_step(config)
     for name in trained(mas):
         steps = updates_per_step(config, mas, name)
         if steps > sessions:
-            raise ConfigError(
+            yield ConfigError(
                 f"policy {name}: {steps} optimiser steps on {sessions} sessions a step",
                 rule="every optimiser step needs at least one row",
                 fix="lower mas.updates_per_step, or raise data.train_batch_size or rollout.n",
             )
 
 
-def check_zero_advantage(config: DictConfig, mas: MasConfig) -> None:
+def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     if not mas.skip_zero_advantage:
         return
     for name in trained(mas):
@@ -101,14 +124,14 @@ def check_zero_advantage(config: DictConfig, mas: MasConfig) -> None:
             ),
         ):
             if active:
-                raise ConfigError(
+                yield ConfigError(
                     f"mas.skip_zero_advantage=True with {term} of policy {name}",
                     rule="rows without advantage still count in that term of the loss",
                     fix="set mas.skip_zero_advantage=False, or turn that term off",
                 )
 
 
-def check_verl_accepts(config: DictConfig, mas: MasConfig) -> None:
+def check_verl_accepts(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     """verl's own checks, on each policy's view."""
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import validate_config
@@ -120,22 +143,17 @@ def check_verl_accepts(config: DictConfig, mas: MasConfig) -> None:
         shape = pool_shape(config, mas, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         if view[SECTION].actor.checkpoint.get("async_save", False):
-            raise ConfigError(
+            yield ConfigError(
                 f"policy {name}: actor.checkpoint.async_save=True",
                 rule="the latest checkpoint is named when every policy has been saved",
                 fix="set actor.checkpoint.async_save=False",
             )
-        with _blaming(name), contextlib.redirect_stdout(io.StringIO()):
-            validate_config(view, use_reference_policy=need_reference_policy(view), use_critic=False)
-
-
-@contextlib.contextmanager
-def _blaming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
-        raise ConfigError(
-            f"policy {name}: {error}",
-            rule="verl accepts the configuration of every policy",
-            fix=f"change {SECTION}, or mas.policies.{name}.overrides",
-        ) from error
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                validate_config(view, use_reference_policy=need_reference_policy(view), use_critic=False)
+        except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
+            yield ConfigError(
+                f"policy {name}: {error}",
+                rule="verl accepts the configuration of every policy",
+                fix=f"change {SECTION}, or mas.policies.{name}.overrides",
+            )

@@ -1,24 +1,27 @@
-"""Everything that is refused before Ray starts, run as one."""
+"""Everything that is refused before Ray starts, in one call."""
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
+from verl_mas.checks.refusals import Refusals, raised_by
 from verl_mas.checks.served import check_served
-from verl_mas.checks.team import validate
-from verl_mas.config.merge import policy_view
+from verl_mas.checks.team import check_config
+from verl_mas.checks.trainer import check_counts
+from verl_mas.config.load import load
+from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import MasError
+from verl_mas.errors import ConfigError, MasError
 from verl_mas.workflow.base import resolve
 
 
-@contextlib.contextmanager
+@contextmanager
 def exit_on_error() -> Iterator[None]:
     """Hydra turns an exception in a callback into a warning; only an exit stops the run."""
     try:
@@ -26,26 +29,53 @@ def exit_on_error() -> Iterator[None]:
     except MasError as error:
         raise SystemExit(f"verl-mas: {error}") from error
     except Exception as error:
-        # A user's workflow or a check of ours is broken: what it would have refused is not known, so the run ends.
+        # What the check would have refused is not known, so the run ends.
         trace = "".join(traceback.format_exception(error))
         raise SystemExit(f"{trace}verl-mas: a check before the run raised {type(error).__name__}: {error}") from error
 
 
 def check_run(config: DictConfig) -> None:
-    """What every run needs, team or not."""
-    check_plugin()
-    check_versions()
-    check_platform()
-    check_served(config)
-    check_resources(config)
+    """What every run without a team needs."""
+    found = Refusals()
+    found.of(check_plugin(), check_versions(), check_platform(), check_served(config))
+    if found.of(check_counts(config)):
+        found.of(check_resources(config))
+    found.raise_all()
 
 
 def check_team(config: DictConfig) -> MasConfig:
     """The team, when everything that can be known before Ray starts is well."""
-    mas = validate(config)
+    found = Refusals()
+    found.of(check_plugin(), check_versions(), check_platform())
+    mas = check_config(config, found)
+    found.of(check_policies(config, mas), raised_by(lambda: resolve(mas.workflow).check()))
+    found.of(check_checkpoint(config, mas), check_finalized(config, mas))
+    found.raise_all()
+    return mas
+
+
+def finalize_team(config: DictConfig) -> None:
+    """Completes a composed configuration for `check_team`, or raises all that is wrong with it."""
+    try:
+        finalize(config, load(config.get("mas")))
+    except Exception:
+        check_team(config)
+        raise
+
+
+def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    """Every policy that is served here has its model and its engine."""
     for name, spec in mas.policies.items():
         if spec.remote is None:
-            check_served(policy_view(config, name, spec))
-    resolve(mas.workflow).check()
-    check_checkpoint(config, mas)
-    return mas
+            yield from check_served(policy_view(config, name, spec))
+
+
+def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    """In a multirun no hook reaches the job's configuration, so what `finalize` adds must be written by hand."""
+    missing = materialize_interpolations(config.copy(), mas)
+    if missing:
+        yield ConfigError(
+            "in a multirun, interpolated settings do not follow a policy's overrides",
+            rule="verl resolves interpolations before it builds the trainer",
+            fix="add " + " ".join(f"+{item}" for item in missing),
+        )

@@ -4,69 +4,72 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from verl_mas.checks.refusals import raised_by
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 
-def check_served(config: DictConfig) -> None:
+def check_served(config: DictConfig) -> Iterator[ConfigError]:
     """A model, and the engine that is to serve it: a run's own, or a policy's in its view."""
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
-    check_engine(engine, device)
-    check_model(config.actor_rollout_ref.model.path)
+    yield from check_engine(engine, device)
+    yield from check_model(config.actor_rollout_ref.model.path)
     if check := facts_of(engine).check_model:
-        check(config.actor_rollout_ref.model.path, device)
+        yield from raised_by(check, config.actor_rollout_ref.model.path, device)
 
 
-def check_engine(name: str, device: str | None = None) -> None:
+def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     known = list(RolloutReplicaRegistry._registry)
     if name not in known:
-        raise ConfigError(
+        yield ConfigError(
             f"actor_rollout_ref.rollout.name={name}",
             rule="it names a rollout engine that is registered with verl",
             fix=nearest(str(name), known),
         )
     if check := facts_of(name).check_ready:
-        check(device)
+        yield from raised_by(check, device)
 
 
-def check_model(path: str) -> None:
+def check_model(path: str) -> Iterator[ConfigError]:
     """A local folder must hold a model, a tokenizer and a chat template; a hub's name is left to the hub."""
     if "://" in path:
         return
     folder = Path(os.path.expanduser(path))
-    if not folder.is_dir():
-        if folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")):
-            raise ConfigError(
-                f"actor_rollout_ref.model.path={path}",
-                rule="it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)",
-                fix="give an existing folder",
-            )
-        return
-    _require(folder, ["config.json"], "a model's config.json", "save the model with save_pretrained")
-    _require(
-        folder,
-        ["tokenizer.json", "tokenizer_config.json", "tokenizer.model"],
-        "a tokenizer",
-        "save the tokenizer beside the model with tokenizer.save_pretrained",
-    )
+    if folder.is_dir():
+        yield from _complete(folder)
+    elif folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")):
+        yield ConfigError(
+            f"actor_rollout_ref.model.path={path}",
+            rule="it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)",
+            fix="give an existing folder",
+        )
+
+
+def _complete(folder: Path) -> Iterator[ConfigError]:
+    for any_of, noun, fix in (
+        (["config.json"], "a model's config.json", "save the model with save_pretrained"),
+        (
+            ["tokenizer.json", "tokenizer_config.json", "tokenizer.model"],
+            "a tokenizer",
+            "save the tokenizer beside the model with tokenizer.save_pretrained",
+        ),
+    ):
+        if not any((folder / name).exists() for name in any_of):
+            yield ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
     if not _has_chat_template(folder):
-        raise ConfigError(
+        yield ConfigError(
             f"{folder} has no chat template",
             rule="prompts are lists of messages, which a chat template turns into text",
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
-
-
-def _require(folder: Path, any_of: list[str], noun: str, fix: str) -> None:
-    if not any((folder / name).exists() for name in any_of):
-        raise ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
 
 
 def _has_chat_template(folder: Path) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.merge import SECTION, trained
@@ -11,62 +15,103 @@ from verl_mas.errors import ConfigError
 TRAINER_MODE = "mas"
 
 
-def check_trainer(config: DictConfig, mas: MasConfig) -> None:
-    mode = config.trainer.v1.trainer_mode
-    for wrong, value, rule, fix in (
-        (mode != TRAINER_MODE, f"trainer.v1.trainer_mode={mode}", "a team is trained by mode mas", "use +mas=<team>"),
-        (
-            not config.trainer.use_v1,
-            "trainer.use_v1=False",
-            "teams need verl's V1 trainer",
-            "remove that override",
-        ),
-        (
-            not config[SECTION].hybrid_engine,
-            f"{SECTION}.hybrid_engine=False",
-            "policies train and serve on the same GPUs",
-            f"set {SECTION}.hybrid_engine=True",
-        ),
-        (
-            _wants_critic(config),
+@dataclass(frozen=True)
+class Required:
+    """A setting that has one value in every run of a team; where verl's YAML does not list it, any falsy one."""
+
+    key: str
+    value: Any
+    rule: str
+    fix: str
+
+
+REQUIRED = (
+    Required(
+        "trainer.v1.trainer_mode",
+        TRAINER_MODE,
+        "a team is trained by mode mas",
+        "use +mas=<team>; a recipe that names one needs the --config-dir of its folder",
+    ),
+    Required("trainer.use_v1", True, "teams need verl's V1 trainer", "set trainer.use_v1=True"),
+    Required(
+        f"{SECTION}.hybrid_engine",
+        True,
+        "policies train and serve on the same GPUs",
+        f"set {SECTION}.hybrid_engine=True",
+    ),
+    Required(
+        "algorithm.use_kl_in_reward",
+        False,
+        "a reward is shared by agents on different policies, each with its own reference",
+        "set algorithm.use_kl_in_reward=False, and "
+        f"{SECTION}.actor.use_kl_loss=True (or per policy, in mas.policies.<policy>.overrides.actor)",
+    ),
+    Required(
+        "algorithm.norm_adv_by_std_in_grpo",
+        True,
+        "a team's estimators read mas.advantage",
+        "set algorithm.norm_adv_by_std_in_grpo=True ++mas.advantage.scale=none",
+    ),
+    Required("distillation.enabled", False, "a teacher of a team is not supported", "set distillation.enabled=False"),
+)
+# What is counted with before verl sees it: the key, and the least whole number that it may be.
+COUNTS = {
+    "data.train_batch_size": 1,
+    f"{SECTION}.rollout.n": 1,
+    "trainer.nnodes": 1,
+    "trainer.n_gpus_per_node": 1,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    "reward.reward_model.nnodes": 0,
+    "reward.reward_model.n_gpus_per_node": 0,
+}
+# Ray counts in floats, and both may be left to it.
+RAY_COUNTS = ("ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.num_cpus")
+
+
+def is_team(config: DictConfig) -> bool:
+    return config.get("mas") is not None and config.trainer.v1.trainer_mode == TRAINER_MODE
+
+
+def check_settings(config: DictConfig) -> Iterator[ConfigError]:
+    for required in REQUIRED:
+        value = OmegaConf.select(config, required.key)
+        if value != required.value and (value or required.value):
+            yield ConfigError(f"{required.key}={value}", rule=required.rule, fix=required.fix)
+    if wants_critic(config):
+        yield ConfigError(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}",
-            "a critic would need one value model per policy; groups of sessions are the baseline here",
-            "algorithm.adv_estimator=agent_grpo, and critic.enable unset",
-        ),
-        (
-            bool(config.algorithm.use_kl_in_reward),
-            "algorithm.use_kl_in_reward=True",
-            "a reward is shared by agents on different policies, each with its own reference",
-            f"set {SECTION}.actor.use_kl_loss=True (or per policy, in mas.policies.<policy>.overrides.actor)",
-        ),
-        (
-            not config.algorithm.norm_adv_by_std_in_grpo,
-            "algorithm.norm_adv_by_std_in_grpo=False",
-            "a team's estimators read mas.advantage",
-            "++mas.advantage.scale=none instead",
-        ),
-        (
-            bool(OmegaConf.select(config, "distillation.enabled")),
-            "distillation.enabled=True",
-            "a teacher of a team is not supported",
-            "distillation.enabled=False",
-        ),
-        (
-            bool(config.reward.reward_model.enable and not config.reward.reward_model.enable_resource_pool),
+            rule="a critic would need one value model per policy; groups of sessions are the baseline here",
+            fix="algorithm.adv_estimator=agent_grpo, and critic.enable unset",
+        )
+    if config.reward.reward_model.enable and not config.reward.reward_model.enable_resource_pool:
+        yield ConfigError(
             "reward.reward_model.enable=True on the policies' GPUs",
-            "a session is scored when it ends, while the engines are awake",
-            "reward.reward_model.enable_resource_pool=True with GPUs of its own",
-        ),
-        (
-            not trained(mas) and not config.trainer.val_only,
-            "no policy is trainable",
-            "training needs a policy with weights to train",
-            "make a policy trainable, or set trainer.val_only=True",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(value, rule=rule, fix=fix)
+            rule="a session is scored when it ends, while the engines are awake",
+            fix="reward.reward_model.enable_resource_pool=True with GPUs of its own",
+        )
 
 
-def _wants_critic(config: DictConfig) -> bool:
+def wants_critic(config: DictConfig) -> bool:
     return bool(config.critic.enable) or (config.critic.enable is None and config.algorithm.adv_estimator == "gae")
+
+
+def check_counts(config: DictConfig) -> Iterator[ConfigError]:
+    for key, least in COUNTS.items():
+        value = OmegaConf.select(config, key)
+        if type(value) is not int or value < least:
+            yield ConfigError(
+                f"{key}={value!r}", rule=f"it is a whole number of at least {least}", fix=f"set {key}={least or 1}"
+            )
+    for key in RAY_COUNTS:
+        value = OmegaConf.select(config, key)
+        if value is not None and (type(value) not in (int, float) or value < 0):
+            yield ConfigError(f"{key}={value!r}", rule="it is a number of at least 0", fix=f"set {key}, or remove it")
+
+
+def check_trainable(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    if not trained(mas) and not config.trainer.val_only:
+        yield ConfigError(
+            "no policy is trainable",
+            rule="training needs a policy with weights to train",
+            fix="make a policy trainable, or set trainer.val_only=True",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import pkgutil
 import sys
 from pathlib import Path
@@ -41,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     if command not in commands():
         sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2
+    # As with `python -m verl.trainer.main_ppo`, modules in the current folder can be imported.
+    sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(f"{__name__}.{command}").main(rest)
     except MasError as error:

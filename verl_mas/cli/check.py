@@ -1,31 +1,32 @@
-"""Checks a team's configuration without starting anything, and shows what it comes to."""
+"""Checks a team's configuration without starting anything, and shows the team."""
 
 from __future__ import annotations
 
 import sys
 
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 from rich.tree import Tree
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.checks.run import check_team
-from verl_mas.config.compose import compose as compose_config
+from verl_mas.checks.run import check_team, finalize_team
+from verl_mas.cli._output import console
+from verl_mas.config.compose import compose
 from verl_mas.config.describe import settings
 from verl_mas.config.load import load
-from verl_mas.config.merge import SECTION, finalize, policy_value, sessions_per_step, updates_per_step
+from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import policies_on, pool_shape
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.transformers.options import PATH as ENGINE
 from verl_mas.engines.transformers.options import Options
-from verl_mas.errors import ConfigError
+from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
-from verl_mas.workflow.base import agents_of, find
+from verl_mas.workflow.base import agents_of, find, resolve
 
 USAGE = """usage: verl-mas check <what you would give python -m verl.trainer.main_ppo>
        verl-mas check --schema [the same: the settings of the workflow that it names are listed, too]
 """
+SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
+VERDICT = "No errors found. Ray was not started; models were not loaded, and data files were not read."
 
 
 def main(argv: list[str]) -> int:
@@ -35,23 +36,12 @@ def main(argv: list[str]) -> int:
     if "--schema" in argv:
         return _schema([item for item in argv if item != "--schema"])
     config = compose(argv)
-    finalize(config, load(config.get("mas")))
+    finalize_team(config)
     mas = check_team(config)
-    Console().print(tree(config, mas))
+    out = console()
+    out.print(tree(config, mas))
+    out.print(VERDICT, style="green")
     return 0
-
-
-def compose(overrides: list[str]) -> DictConfig:
-    from hydra.errors import HydraException
-
-    try:
-        return compose_config(overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(
-            str(error).splitlines()[0],
-            rule="Hydra composes the overrides over verl's configuration",
-            fix="++ before a key sets it whether or not it is there; see docs/configuration.md",
-        ) from error
 
 
 def _schema(overrides: list[str]) -> int:
@@ -67,17 +57,17 @@ def _schema(overrides: list[str]) -> int:
 
 def tree(config: DictConfig, mas: MasConfig) -> Tree:
     root = Tree(f"[bold]{mas.workflow.name}[/]")
-    _agents(root.add("agents"), config, mas)
+    _agents(root.add("agents"), mas)
     _policies(root.add("policies"), config, mas)
     _pools(root.add("pools"), config, mas)
-    _groups(root.add("groups"), config, mas)
+    _step(root.add("training step"), config, mas)
     return root
 
 
-def _agents(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
+def _agents(branch: Tree, mas: MasConfig) -> None:
     for name, member in agents_of(mas).items():
-        note = "" if member.trainable else ", left out of the loss"
-        branch.add(f"{name} -> {member.spec.policy}{note}")
+        note = "" if member.trainable else " (its rows are left out of the loss)"
+        branch.add(f"{name} acts on {member.spec.policy}{note}")
 
 
 def _policies(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
@@ -92,21 +82,32 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
     where = f"{model}, served by {engine} on pool {spec.pool}"
     if not spec.trainable:
         return f"frozen, {where}"
-    steps = updates_per_step(config, mas, name)
     rate = policy_value(config, spec, "actor.optim.lr")
-    return f"trained, {where}, lr {rate:g}, {steps} optimiser step{'s' if steps > 1 else ''} a step"
+    steps = _several(updates_per_step(config, mas, name), "optimiser step", "optimiser steps")
+    return f"trained, {where}, learning rate {rate:g}, {steps} per training step"
 
 
 def _pools(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
+    units = ("worker process", "worker processes") if config.trainer.device == CPU else ("GPU", "GPUs")
     for name, spec in mas.pools.items():
-        shape = pool_shape(config, mas, name)
-        living = policies_on(mas, name)
+        shape, living = pool_shape(config, mas, name), policies_on(mas, name)
         if living:
-            branch.add(f"{name}: {len(shape)} x {shape[0]} GPUs, {spec.serving}: {', '.join(living)}")
+            serving = f", {SERVING[spec.serving]}" if len(living) > 1 else ""
+            nodes = f" on {len(shape)} nodes" if len(shape) > 1 else ""
+            branch.add(f"{name}: {_several(sum(shape), *units)}{nodes}{serving}: {', '.join(living)}")
 
 
-def _groups(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
+def _step(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
     tasks, n = int(config.data.train_batch_size), int(config[SECTION].rollout.n)
-    branch.add(f"{config.algorithm.adv_estimator}: {tasks} tasks x {n} sessions = {sessions_per_step(config)} a step")
-    branches = f", {mas.branch.k} where it branches" if mas.branch.k > 1 else ""
-    branch.add(f"rows a step: {sessions_per_step(config)} for each act that an agent makes in a session{branches}")
+    sessions = sessions_per_step(config)
+    branch.add(f"sessions: {tasks} tasks x {n} per task = {sessions}")
+    branch.add(f"rows: {sessions} for each act that an agent makes once in every session")
+    if resolve(mas.workflow).branches and mas.branch.k > 1:
+        branch.add(
+            f"rows where it branches: {sessions} x {mas.branch.k} candidates = {sessions * mas.branch.k} per act"
+        )
+    branch.add(f"advantages: {config.algorithm.adv_estimator}")
+
+
+def _several(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"

@@ -1,4 +1,4 @@
-"""Say whether verl-mas works here, and what stands in the way.
+"""Says whether verl-mas works here, and what is missing.
 
 usage: verl-mas doctor [what you would give python -m verl.trainer.main_ppo ...]
 """
@@ -10,6 +10,7 @@ import sys
 from rich.console import Console
 
 from verl_mas.checks.doctor import Finding, diagnose
+from verl_mas.cli._output import console
 
 SIGNS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 
@@ -18,21 +19,21 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         sys.stdout.write(__doc__ or "")
         return 0
-    console = Console()
+    out = console()
     findings = []
     for finding in diagnose(argv):
         findings.append(finding)
-        _show(console, finding)
+        _show(out, finding)
     problems = [finding for finding in findings if finding.ok is False]
     if problems:
-        console.print(f"\n[bold red]verl-mas cannot run as asked: {len(problems)} problem(s) above.[/]")
+        out.print(f"\n[bold red]verl-mas cannot run as asked: {len(problems)} problem(s) above.[/]")
         return 1
-    console.print("\n[bold green]Ready.[/]")
+    out.print("\n[bold green]Ready.[/]")
     return 0
 
 
-def _show(console: Console, finding: Finding) -> None:
-    console.print(f"{SIGNS[finding.ok]:>14} [bold]{finding.what:22}[/] ", end="")
-    console.print(finding.saw, markup=False, highlight=False)
+def _show(out: Console, finding: Finding) -> None:
+    out.print(f"{SIGNS[finding.ok]:>14} [bold]{finding.what:22}[/] ", end="")
+    out.print(finding.saw, markup=False, highlight=False)
     if finding.fix:
-        console.print(f"{'':25} fix: {finding.fix}", markup=False, highlight=False)
+        out.print(f"{'':25} fix: {finding.fix}", markup=False, highlight=False)

@@ -4,35 +4,81 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_mas.config import hydra_errors
+from verl_mas.errors import ConfigError, raise_all
+
+OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn")
 
 
 def compose(arguments: Iterable[str]) -> DictConfig:
-    """verl's own config as `python -m verl.trainer.main_ppo` would see it with these arguments."""
+    """verl's own config as `python -m verl.trainer.main_ppo` would see it with these arguments.
+
+    Raises every mistake that Hydra finds in them as ConfigError.
+    """
     import verl.trainer
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import SearchPathException
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("--config-name", "-cn", default="ppo_trainer")
     options, overrides = parser.parse_known_args(list(arguments))
-    folder = str(Path(verl.trainer.__file__).parent / "config")
-    with initialize_config_dir(folder, version_base=None):
-        if options.config_dir:
-            # As Hydra does it; what it offers to a program that composes has no such option.
-            if not options.config_dir.is_dir():
-                raise SearchPathException(f"Additional config directory '{options.config_dir}' not found")
-            search_path = create_config_search_path(folder)
-            added = f"file://{options.config_dir.resolve()}"
-            search_path.prepend("command-line", added, SearchPathQuery(provider="schema"))
-            GlobalHydra.instance().clear()
-            Hydra.create_main_hydra2("app", search_path)
-        return hydra_compose(options.config_name, overrides=overrides)
+    if options.config_dir and not options.config_dir.is_dir():
+        raise hydra_errors.no_folder(options.config_dir)
+    raise_all(hydra_errors.unknown_option(text, OPTIONS) for text in overrides if text.startswith("-"))
+    main = Path(verl.trainer.__file__).parent / "config"
+    return Composer(main, options.config_dir, options.config_name).compose(overrides)
+
+
+@dataclass
+class Composer:
+    """Hydra stops at its first error. An override with a mistake is left out, so that the next one is found, too."""
+
+    main: Path
+    added: Path | None
+    name: str
+    errors: list[ConfigError] = field(default_factory=list)
+
+    def compose(self, overrides: list[str]) -> DictConfig:
+        left, wrong = list(overrides), []
+        while True:
+            try:
+                config = self._hydra(left)
+                break
+            except OverrideParseException as error:
+                self.errors.append(hydra_errors.unreadable(error))
+                left.remove(error.override)
+            except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+                mistake = hydra_errors.override_of(error, left)
+                if mistake is None:
+                    raise_all([*self.errors, hydra_errors.explained(error)])
+                    raise
+                wrong.append((mistake, error))
+                left.remove(mistake)
+        raise_all([*self.errors, *(hydra_errors.misplaced(text, error, config) for text, error in wrong)])
+        return config
+
+    def _hydra(self, overrides: list[str]) -> DictConfig:
+        from hydra import compose as hydra_compose
+        from hydra import initialize_config_dir
+        from hydra._internal.hydra import Hydra
+        from hydra._internal.utils import create_config_search_path
+        from hydra.core.config_search_path import SearchPathQuery
+        from hydra.core.global_hydra import GlobalHydra
+
+        with initialize_config_dir(str(self.main), version_base=None):
+            if self.added:
+                # As Hydra does it; what it offers to a program that composes has no such option.
+                search_path = create_config_search_path(str(self.main))
+                search_path.prepend(
+                    "command-line", f"file://{self.added.resolve()}", SearchPathQuery(provider="schema")
+                )
+                GlobalHydra.instance().clear()
+                Hydra.create_main_hydra2("app", search_path)
+            return hydra_compose(self.name, overrides=overrides)

@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
+from verl_mas.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What Ray counts."""
+
+    gpus: float
+    cpus: float
+
+
+def require(want: Resources, have: Resources, who: str) -> Iterator[ConfigError]:
+    """What a run reserves and Ray does not have. For an actor that cannot be placed verl waits indefinitely."""
+    if have.gpus < want.gpus:
+        yield ConfigError(
+            f"{who} needs {want.gpus:g} GPUs, Ray has {have.gpus:g}",
+            rule="every worker process has a GPU, or a share of one in its pool; on the CPU they are only counted",
+            fix="lower trainer.n_gpus_per_node (of a pool: mas.pools.<pool>.n_gpus_per_node); on the CPU, or to check "
+            f"for another machine, set ++ray_kwargs.ray_init.num_gpus={want.gpus:g}",
+        )
+    if have.cpus < want.cpus:
+        yield ConfigError(
+            f"{who} reserves {want.cpus:g} Ray CPUs, Ray has {have.cpus:g}",
+            rule="every worker process reserves one, and so does every unit of TransferQueue",
+            fix=f"set ++ray_kwargs.ray_init.num_cpus={want.cpus:g} (a count for scheduling, not cores), or lower "
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units",
+        )
 
 
 def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from verl_mas.config.merge import policy_value, trained
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, raise_all
 from verl_mas.workflow.base import agents_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Checkpoints:
                 fix="name the policies as in that run, or set trainer.resume_mode=disable",
             )
         if self.found_by_itself:
-            refuse_another_run(folder, self.run)
+            raise_all(other_run(folder, self.run))
         for policy in self.policies.values():
             policy.load(str(folder), del_local_after_load)
         if (folder / RNG_FILE).exists():
@@ -77,12 +77,13 @@ def auto_resumes(config: DictConfig) -> bool:
     return config.trainer.resume_mode == "auto" and not config.trainer.val_only
 
 
-def refuse_another_run(folder: Path, run: Mapping[str, Any]) -> None:
+def other_run(folder: Path, run: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """How the run of a checkpoint differs from this one."""
     file = folder / RUN_FILE
     before = json.loads(file.read_text()) if file.exists() else run
     for key, value in run.items():
         if before.get(key, value) != value:
-            raise ConfigError(
+            yield ConfigError(
                 f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run goes on from the last checkpoint of its folder",
                 fix="another trainer.default_local_dir for another run; to go on from this one all the same, "

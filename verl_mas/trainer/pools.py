@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import DictConfig
 
-from verl_mas.config.placement import pool_shape, slots, used_pools
+from verl_mas.config.placement import Resources, pool_shape, require, slots, used_pools
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import raise_all
 
 if TYPE_CHECKING:
     from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
@@ -67,21 +67,10 @@ def _manager(config: DictConfig, mas: MasConfig, pool: str) -> ResourcePoolManag
 
 
 def _check_cluster(managers: Iterable[ResourcePoolManager], gpus: int) -> None:
-    """verl checks one pool at a time; two that fit alone may not fit together, and then Ray waits for ever."""
+    """verl checks one pool at a time; two that fit alone may not fit together."""
     import ray
 
-    have: dict[str, Any] = ray.cluster_resources()
-    found = have.get("GPU", 0) or have.get("NPU", 0)
-    if found < gpus:
-        raise ConfigError(
-            f"the pools ask for {gpus} GPUs, the Ray cluster has {found:g}",
-            rule="every pool has GPUs of its own",
-            fix="lower mas.pools.<pool>.n_gpus_per_node, or put the policies on one pool",
-        )
-    cpus = sum(manager.get_n_gpus() * manager.max_colocate_count for manager in managers)
-    if have.get("CPU", 0) < cpus:
-        raise ConfigError(
-            f"the policies' processes reserve {cpus} CPUs, the Ray cluster has {have.get('CPU', 0):g}",
-            rule="each policy's process on each GPU reserves a CPU, and one more a GPU",
-            fix="add nodes or CPUs, or lower the number of policies on a pool",
-        )
+    found: dict[str, Any] = ray.cluster_resources()
+    have = Resources(found.get("GPU", 0) or found.get("NPU", 0), found.get("CPU", 0))
+    want = Resources(gpus, sum(manager.get_n_gpus() * manager.max_colocate_count for manager in managers))
+    raise_all(require(want, have, "the team"))

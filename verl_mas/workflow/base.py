@@ -34,7 +34,7 @@ class Workflow:
     @property
     def agents(self) -> Sequence[str]:
         """The names of the team; a plain tuple in most workflows."""
-        raise NotImplementedError
+        return ()
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -68,11 +68,11 @@ def resolve(spec: WorkflowSpec) -> Workflow:
 def agents_of(mas: MasConfig) -> dict[str, Member]:
     """Every agent of the configured workflow, with its settings."""
     workflow = resolve(mas.workflow)
-    if not workflow.agents:
+    if not workflow.agents or isinstance(workflow.agents, str):
         raise ConfigError(
-            f"workflow {mas.workflow.name} has no agents",
-            rule="a team has at least one agent",
-            fix="name them in the workflow's `agents`",
+            f"workflow {mas.workflow.name} with agents={workflow.agents!r}",
+            rule="a workflow lists the names of its agents, at least one",
+            fix='list them in its class: agents = ("solver", "verifier")',
         )
     return members_of(workflow.agents, mas.agents, mas.policies)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.workflow.task import Task
 
@@ -66,39 +66,44 @@ def members_of(
         fix = f"agents = ({agents!r},)"
         raise ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
     roles = {name: _role(name) for name in agents}
-    for name in specs:
-        if name not in roles and name not in roles.values():
-            raise ConfigError(
-                f"mas.agents.{name}",
-                rule="an agent of the config must be an agent, or a role, of the workflow",
-                fix=nearest(name, sorted({*roles, *roles.values()})),
-            )
+    raise_all(_unknown(specs, sorted({*roles, *roles.values()})))
     members = {}
     for name, role in roles.items():
         spec = specs.get(name) or specs.get(role) or AgentSpec()
         policy = policies.get(spec.policy, PolicySpec())
         trainable = spec.trainable and policy.trainable and policy.remote is None
-        _check_sampling(name, spec, trainable)
         members[name] = Member(name, spec.role or role, spec, trainable)
+    raise_all(error for member in members.values() for error in _sampling_errors(member))
     return members
 
 
-def _check_sampling(name: str, spec: AgentSpec, trainable: bool) -> None:
+def _unknown(specs: Iterable[str], known: list[str]) -> Iterator[ConfigError]:
+    for name in specs:
+        if name not in known:
+            yield ConfigError(
+                f"mas.agents.{name}",
+                rule="an agent of the config must be an agent, or a role, of the workflow",
+                fix=nearest(name, known),
+            )
+
+
+def _sampling_errors(member: Member) -> Iterator[ConfigError]:
     for section in ("sampling", "validation_sampling"):
-        path, sampling = f"mas.agents.{name}.{section}", flat(getattr(spec, section))
+        path, sampling = f"mas.agents.{member.name}.{section}", flat(getattr(member.spec, section))
         for setting in OWN:
             if setting in sampling:
-                raise ConfigError(
+                yield ConfigError(
                     f"{path}.extra.{setting}={sampling[setting]}",
                     rule=f"verl-mas sets {setting}, as {OWN[setting]} has it",
                     fix=f"remove it, and set {OWN[setting]}",
                 )
+    sampling = flat(member.spec.sampling)
     for setting in PENALTIES:
-        if trainable and setting in (sampling := flat(spec.sampling)):
-            raise ConfigError(
-                f"mas.agents.{name}.sampling.{setting}={sampling[setting]}",
+        if member.trainable and setting in sampling:
+            yield ConfigError(
+                f"mas.agents.{member.name}.sampling.{setting}={sampling[setting]}",
                 rule="the trainer's log-probs know nothing of penalties, so the ratio would be wrong",
-                fix=f"remove it, or move it to mas.agents.{name}.validation_sampling",
+                fix=f"remove it, or move it to mas.agents.{member.name}.validation_sampling",
             )
 
 

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+
+from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.config.compose import compose
+from verl_mas.config.load import load
+from verl_mas.trainer.checkpoint import RUN_FILE, run_identity
+
+
+def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path):
+    base = ["+mas=solver_verifier", "actor_rollout_ref.model.path=m", f"trainer.default_local_dir={tmp_path}"]
+
+    def composed(*more: str):
+        config = compose([*base, "algorithm.adv_estimator=agent_grpo", *more])
+        return config, load(config.mas)
+
+    def errors(*more: str):
+        return list(check_checkpoint(*composed(*more)))
+
+    assert errors() == []
+    folder = tmp_path / "global_step_3"
+    folder.mkdir()
+    (folder / RUN_FILE).write_text(json.dumps(run_identity(*composed())))
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
+    tuned = ("data.train_batch_size=8", "++mas.workflow.args.max_rounds=3", "actor_rollout_ref.model.path=/moved/m")
+    assert errors(*tuned) == []
+    other = "algorithm.adv_estimator=team_grpo"
+    for same in ("trainer.val_only=true", "trainer.resume_mode=disable", "trainer.resume_mode=resume_path"):
+        assert errors(other, same) == []
+    (error,) = errors(other)
+    assert "adv_estimator=agent_grpo, and this run has team_grpo" in error.value

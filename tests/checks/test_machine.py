@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.checks import machine
+
+
+def config(*, gpus: int, ray_gpus: int, ray_cpus: int, units: int = 1, address: str | None = None):
+    return OmegaConf.create(
+        {
+            "trainer": {"nnodes": 1, "n_gpus_per_node": gpus},
+            "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": units}}},
+            "ray_kwargs": {"ray_init": {"num_gpus": ray_gpus, "num_cpus": ray_cpus, "address": address}},
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_resources_that_suffice_pass():
+    assert list(machine.check_resources(config(gpus=2, ray_gpus=2, ray_cpus=9))) == []
+
+
+def test_too_few_gpus_and_too_few_cpus_are_refused():
+    (error,) = machine.check_resources(config(gpus=2, ray_gpus=1, ray_cpus=64))
+    assert error.value == "verl needs 2 GPUs, Ray has 1"
+    (error,) = machine.check_resources(config(gpus=1, ray_gpus=1, ray_cpus=12, units=8))
+    assert "num_cpus=13" in error.fix
+
+
+def test_a_running_cluster_is_left_to_ray():
+    assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1, address="auto"))) == []
+
+
+def test_an_unknown_platform_is_refused(monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "gpu")
+    (error,) = machine.check_platform()
+    assert error.value == "VERL_PLATFORM=gpu" and "known: " in error.fix
+
+
+def test_another_version_of_verl_is_refused(monkeypatch):
+    assert list(machine.check_versions()) == []
+    monkeypatch.setattr(machine, "requirements", lambda package: [machine.Requirement("verl>=9")])
+    (error,) = machine.check_versions()
+    assert error.fix == "pip install 'verl>=9'"

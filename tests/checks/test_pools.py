@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from verl_mas.checks.team import validate
+from verl_mas.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"mas__policies__a__pool": "fast"}, "a policy lives on one of mas.pools"),
+        ({"mas__pools__fast": {}}, "mas.pools.fast has no policy"),
+        ({"mas__pools__shared": {"n_gpus_per_node": 2}}, "the team needs 2 GPUs, Ray has 1"),
+        ({"ray_kwargs__ray_init__num_cpus": 4}, "Ray CPUs, Ray has 4"),
+        ({"actor_rollout_ref__rollout__tensor_model_parallel_size": 2}, "divides the GPUs of the pool"),
+    ],
+)
+def test_a_pool_that_cannot_carry_its_policies_is_refused(refused, settings, says):
+    error = refused(**settings)[0]
+    assert says in str(error) and error.rule and error.fix
+
+
+def test_missing_gpus_and_missing_cpus_are_reported_together(refused):
+    gpus, cpus = refused(mas__pools__shared={"n_gpus_per_node": 2}, ray_kwargs__ray_init__num_cpus=4)
+    assert "++ray_kwargs.ray_init.num_gpus=2" in gpus.fix
+    assert "++ray_kwargs.ray_init.num_cpus=9" in cpus.fix
+
+
+def test_engines_that_are_awake_together_share_the_memory(two):
+    engine = {"actor_rollout_ref__rollout__name": "vllm", "actor_rollout_ref__rollout__gpu_memory_utilization": 0.6}
+    with pytest.raises(ConfigError, match=re.escape("a 0.6 + b 0.6 = 1.2")):
+        validate(two(**engine))
+    time_sliced = {**engine, "mas__pools__shared": {"serving": "phases"}}
+    with pytest.raises(ConfigError, match="free_cache_engine=False"):
+        validate(two(**time_sliced))
+    validate(two(**time_sliced, actor_rollout_ref__rollout__free_cache_engine=True))
+
+
+def test_pools_of_their_own_need_gpus_of_their_own(two):
+    pools = {"mas__pools": {"fast": {"n_gpus_per_node": 1}}, "mas__policies__b__pool": "fast"}
+    with pytest.raises(ConfigError, match="the team needs 2 GPUs, Ray has 1"):
+        validate(two(**pools))
+    validate(two(**pools, ray_kwargs__ray_init__num_gpus=2))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.checks.refusals import Refusals, user_code
+from verl_mas.errors import ConfigError, ConfigErrors, DataError
+
+ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")
+
+
+def passes():
+    yield from ()
+
+
+def breaks():
+    yield ONE
+    raise KeyError("pool")
+
+
+def test_what_all_checks_find_is_raised_as_one_and_the_same_error_once():
+    found = Refusals()
+    assert found.of(passes())
+    assert not found.of([ONE], [TWO])
+    assert not found.of([ONE])
+    with pytest.raises(ConfigErrors) as raised:
+        found.raise_all()
+    assert raised.value.errors == (ONE, TWO)
+
+
+def test_a_check_that_breaks_is_an_error_with_its_traceback_and_does_not_end_the_others():
+    found = Refusals()
+    assert not found.of(breaks(), [TWO])
+    first, broken, last = found.errors
+    assert (first, last) == (ONE, TWO)
+    assert "a check raised KeyError: 'pool'" in broken.value and 'raise KeyError("pool")' in broken.value
+
+
+def test_a_value_that_cannot_be_resolved_is_an_error_without_a_traceback():
+    config = OmegaConf.create({"a": {"b": "${nowhere.x}"}})
+
+    def reads():
+        yield config.a.b
+
+    found = Refusals()
+    found.of(reads())
+    (error,) = found.errors
+    assert error.value == "a.b: Interpolation key 'nowhere.x' not found"
+    assert "set a.b" in error.fix
+
+
+def test_what_ends_the_checks_is_raised_with_all_that_was_found_before():
+    found = Refusals()
+    found.of([ONE])
+
+    def load():
+        raise TWO
+
+    with pytest.raises(ConfigErrors) as raised:
+        found.require(load)
+    assert raised.value.errors == (ONE, TWO)
+    assert Refusals().require(lambda: 3) == 3
+
+
+def test_a_users_exception_is_shown_with_its_place_and_without_our_frames(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def agents():\n    return 1 / 0\n")
+    scope = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    with pytest.raises(ConfigError, match="ZeroDivisionError: division by zero") as raised, user_code():
+        scope["agents"]()
+    assert raised.value.value.startswith(f"{file}, line 2: ZeroDivisionError")
+    assert "return 1 / 0" in raised.value.value
+    assert "in user_code" not in raised.value.value
+    assert raised.value.fix == f"correct {file}, line 2"
+
+
+def test_a_refusal_of_a_users_own_passes_as_it_is():
+    with pytest.raises(DataError), user_code():
+        raise DataError("row 3", rule="it has an answer", fix="add it")

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.config.compose import compose
+from verl_mas.errors import ConfigError, ConfigErrors
+
+TEAM = ["+mas=solver_verifier", "+platform=cpu"]
+
+
+def refusal(*arguments: str) -> ConfigError:
+    with pytest.raises(ConfigError) as raised:
+        compose([*TEAM, *arguments])
+    assert not isinstance(raised.value, ConfigErrors)
+    return raised.value
+
+
+def test_the_overrides_are_over_verls_own_configuration():
+    config = compose([*TEAM, "data.train_batch_size=3"])
+    assert (config.data.train_batch_size, config.trainer.device) == (3, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "fix"),
+    [
+        ("data.train_batch_sizee=3", "did you mean data.train_batch_size,"),
+        ("train_batch_size=3", "did you mean data.train_batch_size"),
+        ("platfrom=cpu", "--cfg job` prints every key"),
+        ("~trainer.project", "did you mean trainer.project_name,"),
+        ("mas.agents.solvr.policy=a", "did you mean mas.agents.solver.policy,"),
+        ("mas.pools.fast.nnodes=1", "++mas.pools.fast.nnodes=1 adds it"),
+        ("mas.workflow.args.max_rounds=3", "++mas.workflow.args.max_rounds=3 adds it"),
+        ("ray_kwargs.ray_init.logging_level=10", "++ray_kwargs.ray_init.logging_level=10 adds it"),
+        ("+data.train_batch_size=3", "write data.train_batch_size=3"),
+        ("foo", "write key=value"),
+        ("trainer.logger=[a", "write key=value"),
+        ("data.train_batch_size=1,2", "To use it as a list"),
+        ("--json", "leave it out; known: --config-dir"),
+        ("--confg-dir=x", "did you mean '--config-dir'"),
+    ],
+)
+def test_a_mistake_is_answered_with_a_fix_that_fits(mistake, fix):
+    error = refusal(mistake)
+    assert fix in error.fix
+    assert mistake in error.value or error.value.startswith("Ambiguous value")
+
+
+def test_a_mistyped_key_is_never_answered_with_a_plus():
+    assert "+" not in refusal("data.train_batch_sizee=3").fix
+
+
+def test_a_group_that_is_not_chosen_yet_is_added():
+    with pytest.raises(ConfigError) as raised:
+        compose(["mas=ensemble"])
+    assert "+mas=ensemble" in raised.value.fix
+
+
+def test_a_mistyped_team_is_answered_with_the_teams():
+    with pytest.raises(ConfigError) as raised:
+        compose(["+mas=solver_verifer"])
+    assert raised.value.fix.startswith("did you mean 'solver_verifier'? known: ensemble, ")
+
+
+def test_every_mistyped_override_is_reported_in_one_call():
+    with pytest.raises(ConfigErrors) as raised:
+        compose([*TEAM, "foo", "data.train_batch_sizee=3", "data.train_batch_size=4", "trainer.lger=[]"])
+    assert [error.value for error in raised.value.errors] == ["foo", "data.train_batch_sizee=3", "trainer.lger=[]"]
+
+
+def test_a_config_dir_that_is_not_there_is_answered_with_those_that_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "teams").mkdir()
+    error = refusal("--config-dir", "team")
+    assert error.value == "--config-dir team"
+    assert "did you mean 'teams'" in error.fix
+
+
+def test_a_team_file_that_is_not_yaml_is_named_with_its_line(tmp_path):
+    (tmp_path / "mas").mkdir()
+    (tmp_path / "mas" / "mine.yaml").write_text("mas: [\nb: 2\n")
+    with pytest.raises(ConfigError, match=r"mas/mine\.yaml\", line 3"):
+        compose(["--config-dir", str(tmp_path), "+mas=mine"])
+
+
+def test_a_team_file_that_builds_on_one_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "mas").mkdir()
+    (tmp_path / "mas" / "mine.yaml").write_text("# @package _global_\ndefaults: [solver_verifer, _self_]\n")
+    with pytest.raises(ConfigError, match=r"In 'mas/mine': Could not load 'mas/solver_verifer'"):
+        compose(["--config-dir", str(tmp_path), "+mas=mine"])
+
+
+def test_an_unknown_configuration_of_verl_is_refused():
+    assert refusal("--config-name", "nope").value == "--config-name nope"

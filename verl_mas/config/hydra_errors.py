@@ -1,0 +1,114 @@
+"""What Hydra says of a command, as errors with a fix that fits."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.merge import leaves
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+
+RULE = "Hydra composes the overrides over verl's configuration"
+ALL_KEYS = "`python -m verl.trainer.main_ppo --cfg job` prints every key"
+# What Hydra raises when it applies an override of a key. Of a group it says more in the same line.
+APPLIED = re.compile(r"Could not (override|append to config|delete from config)\b[^']*'([^']+)'( does not exist)?\.?$")
+# Sections of `mas:` whose keys the user invents.
+OPEN = [".".join(path) for path, value in leaves(asdict(MasConfig()), ("mas",)) if value == {}]
+
+
+def no_folder(folder: Path) -> ConfigError:
+    parent = folder.absolute().parent
+    there = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    return ConfigError(
+        f"--config-dir {folder}",
+        rule="it is a folder that exists; a relative path starts where the command is run",
+        fix=f"give the path of a folder; in {parent}: {nearest(folder.name, there)}",
+    )
+
+
+def unknown_option(text: str, known: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"option {text}",
+        rule="the arguments are overrides (key=value) and these options of verl's entry point: "
+        + ", ".join(option for option in known if option.startswith("--")),
+        fix=f"leave it out; {nearest(text, list(known))}",
+    )
+
+
+def unreadable(error: OverrideParseException) -> ConfigError:
+    return ConfigError(
+        error.override,
+        rule=f"an override is key=value in Hydra's grammar ({error.message.splitlines()[0]})",
+        fix="write key=value, and quote a value with special characters: 'key=\"a, b\"'",
+    )
+
+
+def override_of(error: Exception, overrides: Sequence[str]) -> str | None:
+    """The override of a key that Hydra could not apply; None for any other error."""
+    found = APPLIED.match(str(error).partition("\n")[0])
+    return next((text for text in overrides if found and _key(text) == found[2]), None)
+
+
+def misplaced(override: str, error: Exception, config: DictConfig) -> ConfigError:
+    """An override of a key that is not there, or is there already. `config`: composed without it."""
+    key = _key(override)
+    if override.startswith("+"):
+        return ConfigError(
+            override, rule=f"+ adds a key, and {key} has a value already", fix=f"write {override.lstrip('+')}"
+        )
+    section = _open_section(key)
+    known = [known for known in _keys(OmegaConf.to_container(config)) if known.startswith(section)]
+    close = difflib.get_close_matches(key, known, n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else ""
+    if section and not override.startswith("~"):
+        hint = f"{hint} ++{override} adds it".strip()
+    return ConfigError(override, rule=f"{key} is not a setting of the configuration", fix=hint or ALL_KEYS)
+
+
+def explained(error: Exception) -> ConfigError:
+    """An error in the composition itself: a group, a file, a value."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _missing(error, error.missing_cfg_file)
+    if isinstance(error, yaml.YAMLError):
+        return ConfigError(" ".join(str(error).split()), rule="a configuration file is YAML", fix="correct that line")
+    first, *hints = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ConfigError(first, rule=RULE, fix="; ".join(hints) or "see docs/configuration.md")
+
+
+def _missing(error: MissingConfigException, file: str) -> ConfigError:
+    group, _, name = file.rpartition("/")
+    if not group:
+        return ConfigError(f"--config-name {name}", rule="it names a configuration of verl", fix="ppo_trainer")
+    return ConfigError(
+        str(error).splitlines()[0],
+        rule=f"{group} is one of the files in a folder {group}/ on Hydra's search path",
+        fix=nearest(name, list(error.options or [])) + "; files of your own are found with --config-dir",
+    )
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
+def _keys(tree: Any, path: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield f"{path}{key}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{path}{key}.")
+
+
+def _open_section(key: str) -> str:
+    """The section, if any, that takes keys beyond those of the YAML: the user's names, and what verl passes on."""
+    parents = [f"{'.'.join(key.split('.')[:depth])}." for depth in range(1, key.count(".") + 1)]
+    passed_on = ("kwargs.", "override_config.")
+    return next((parent for parent in parents if parent[:-1] in OPEN or parent.endswith(passed_on)), "")
