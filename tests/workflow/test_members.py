@@ -9,7 +9,8 @@ import pytest
 from verl_mas.config import load
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import Task, members_of
+from verl_mas.workflow import Task
+from verl_mas.workflow.members import members_of
 
 
 def member(agent, **policy):
