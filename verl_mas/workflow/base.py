@@ -68,7 +68,7 @@ def resolve(spec: WorkflowSpec) -> Workflow:
 def agents_of(mas: MasConfig) -> dict[str, Member]:
     """Every agent of the configured workflow, with its settings."""
     workflow = resolve(mas.workflow)
-    if not workflow.agents or isinstance(workflow.agents, str):
+    if not workflow.agents:
         raise ConfigError(
             f"workflow {mas.workflow.name} with agents={workflow.agents!r}",
             rule="a workflow lists the names of its agents, at least one",
