@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "verl_mas"
 FUNCTION, FILE = 60, 450
 # `Any` in annotations and casts, per 1,000 lines of the package. This number only goes down; the aim is 8.
-ANY_PER_1000_LINES = 23.0
+ANY_PER_1000_LINES = 22.5
 # What a package imports stands on a line above it, or on its own line.
 ORDER = [
     ["errors", "lazy", "plugin", "row", "splits", "verl_contract"],
