@@ -47,7 +47,7 @@ def use(out: Path, *plugins: str, path: str = "") -> None:
     command = [sys.executable, "-c", USES, *plugins, str(out)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (out / "train.parquet").is_file() and "guesser -> main" in done.stdout
+    assert (out / "train.parquet").is_file() and "guesser acts on main" in done.stdout
 
 
 def test_an_installed_package_adds_one_of_each(tmp_path):

@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, distribution, entry_points,
 
 from packaging.requirements import Requirement
 
-from verl_mas import __version__
 from verl_mas.checks.contract import differences
 from verl_mas.checks.machine import plugin_error, requirements
 from verl_mas.checks.run import check_run, check_team, finalize_team
@@ -47,7 +46,7 @@ def diagnose(overrides: list[str]) -> Iterator[Finding]:
 
 
 def look_at_versions() -> Iterator[Finding]:
-    yield Finding("verl-mas", __version__)
+    yield Finding("verl-mas", version("verl-mas"))
     yield Finding("python", sys.version.split()[0])
     # By name: what verl wants of a package goes before what we want of it, which is any version.
     wanted = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}

@@ -9,6 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from verl_mas import platform
+from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import check_run, check_team, exit_on_error, finalize_team
 from verl_mas.checks.trainer import is_team
 
@@ -22,9 +23,11 @@ class UseCpu(Callback):
         from verl_mas.platform.cpu import PlatformCPU
 
         os.environ["VERL_PLATFORM"] = platform.DEVICE
-        if not isinstance(get_platform(), PlatformCPU):
-            set_platform(PlatformCPU())
         with exit_on_error():
+            # Without the plugin verl does not know the platform that it is asked for next.
+            check_plugin()
+            if not isinstance(get_platform(), PlatformCPU):
+                set_platform(PlatformCPU())
             # A team's own callback reports everything in one call.
             if not is_team(config):
                 check_run(config)

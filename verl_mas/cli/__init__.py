@@ -7,9 +7,9 @@ import importlib.util
 import os
 import pkgutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
-from verl_mas import __version__
 from verl_mas.errors import MasError
 from verl_mas.registry import nearest
 
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(_usage() + "\n")
         return 0
     if argv[0] == "--version":
-        sys.stdout.write(f"verl-mas {__version__}\n")
+        sys.stdout.write(f"verl-mas {version('verl-mas')}\n")
         return 0
     command, *rest = argv
     if command not in commands():

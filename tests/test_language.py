@@ -1,0 +1,110 @@
+"""Plain technical English in everything that a reader meets: pages, errors, help texts, docstrings, comments."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+UNITS = "policy|agent|role|row|file|step|session|turn|seed|task|act|arm|pool|GPU|node|line|group|second|replica|engine"
+# What not to write, and what to write instead.
+AVOID = {
+    r"\bway out\b": "fix",
+    r"\bfor ever\b": "indefinitely",
+    r"\bdoors?\b": "hook, extension point",
+    r"\bseams?\b": "interface",
+    r"\bstrangers?\b": "someone else, unrelated",
+    r"\b(lent|lends?|lending)\b": "default, shared",
+    r"\bturnstiles?\b": "time slices",
+    r"\bmend(s|ed|ing)?\b": "fix, correct",
+    r"\bstands? in the way\b": "is missing, prevents",
+    r"\bno (?:mapping|number|puzzle|session|reply|engine|module|text|policy|agent)s? (?:itself|own)\b": "is not a ...",
+    r"\bis no \w+ (?:itself|of)\b": "is not a ...",
+    r"\b(goes|go|went|going) on (with|from|by|token)\b": "resumes, continues",
+    r"\bbegins? (anew|again)\b": "restarts",
+    r"\b(gives?|gave|given) up\b": "fails, drops",
+    rf"\b(?:an?|one|each|every|\d+) (?:\w+ )?(?:{UNITS})s? an? (?:{UNITS})\b": "per: a policy per agent",
+    rf"\b\d[\d.,]* ?(?:ns|us|ms|s|min|[KMG]i?B|bytes|rows|tokens|steps|files|lines) an? (?:{UNITS})\b": "per",
+    rf"\b(?:rows|acts|sessions|tokens|steps|CPUs|GPUs|seconds) an? (?:{UNITS})\b": "per",
+    r"\breckon\w*\b": "estimated",
+    r"\bby heart\b": "memorised",
+    r"\bnever was\b": "made up, synthetic",
+    r"\bhow-many-th\b": "index",
+    r"\bsee to\b": "check",
+    r"\b(newcomer|novice)s?\b": "new user",
+    r"\bhouses?\b": "package, owner",
+    r"\bnobody(?:'s)?\b": "none, no ...",
+    r"\ba(?= advantage| act\b| agent| engine| estimator| optimiser| executor| adapter| endpoint| answer| error)": "an",
+}
+# Names of code that are riddles to a reader.
+RIDDLES = {"said", "told", "heard", "shown", "standing", "to_go", "door", "room", "roster", "way_out", "inhabited"}
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "recipes/*/*.md", "patches/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+)
+MODULES = sorted(
+    path for folder in ("verl_mas", "hydra_plugins", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def avoided(text: str) -> list[str]:
+    """Every place in the text that the list above forbids."""
+    flat = re.sub(r"\s+", " ", text)
+    return [
+        f"{match.group()!r} -> {instead}"
+        for pattern, instead in AVOID.items()
+        for match in re.finditer(pattern, flat, re.IGNORECASE)
+    ]
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """The texts and comments of a module, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+    block: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            block.append(token.string.lstrip("# "))
+        elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT) and block:
+            yield token.start[0], " ".join(block)
+            block = []
+
+
+@pytest.mark.parametrize("text", ["way out: set x", "a policy an agent", "11 ns a row", "it waits for ever"])
+def test_the_list_finds_what_it_names(text):
+    assert avoided(text)
+
+
+@pytest.mark.parametrize("text", ["fix: set x", "a policy per agent", "an act of an agent", "a row of a session"])
+def test_plain_words_pass(text):
+    assert not avoided(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_plain_english(page):
+    assert not avoided(page.read_text())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(ROOT)))
+def test_a_module_is_plain_english(module):
+    if module == Path(__file__):
+        return
+    found = [f"line {line}: {what}" for line, text in prose(module.read_text()) for what in avoided(text)]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "module", [path for path in MODULES if "verl_mas" in path.parts], ids=lambda module: str(module.relative_to(ROOT))
+)
+def test_names_are_no_riddles(module):
+    names = {node.id for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.arg)}
+    assert not names & RIDDLES
