@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from ray_cluster import RayCluster
+from warm_python import WarmPython
 
 from verl_mas.config.compose import compose
 
@@ -38,6 +40,12 @@ class Trained:
         return self.folder / "checkpoints" / f"global_step_{step}"
 
 
+@pytest.fixture(autouse=True)
+def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`+platform=cpu` sets the variable in the process that composes, which here is the test's."""
+    monkeypatch.setenv("VERL_PLATFORM", "")
+
+
 @pytest.fixture(scope="session")
 def letters(tmp_path_factory) -> Path:
     """The task of recipes/first_run: a folder with a random tiny model and its data."""
@@ -47,13 +55,51 @@ def letters(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def main_ppo(letters) -> Callable[..., Trained]:
-    """Run verl's own entry point on the letters task, as a user does, and come back when it ends."""
+def warm_python() -> Iterator[str]:
+    """A Python that starts with torch imported, as do the workers of a Ray cluster that it starts."""
+    if sys.platform != "linux":
+        # The templates need process descriptors.
+        yield sys.executable
+        return
+    with WarmPython() as warm:
+        yield str(warm.executable)
 
-    def train(folder: Path, *overrides: str, recipe: str = "first_run/laptop", timeout: float = 420) -> Trained:
+
+@pytest.fixture
+def ray_here(warm_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Ray cluster whose driver is the test."""
+    import ray
+
+    monkeypatch.setattr(sys, "executable", warm_python)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(warm_python: str) -> Iterator[RayCluster]:
+    with RayCluster(warm_python) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callable[..., Trained]:
+    """Run verl's own entry point on the letters task and come back when it ends.
+
+    `alone`: as a user does, with its own Ray cluster and cold processes. It takes half a minute longer.
+    """
+
+    def train(
+        folder: Path,
+        *overrides: str,
+        recipe: str = "first_run/laptop",
+        timeout: float = 420,
+        alone: bool = False,
+    ) -> Trained:
         folder.mkdir(parents=True, exist_ok=True)
         command = [
-            *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", f"+recipe={recipe}"),
+            sys.executable if alone else warm_python,
+            *("-m", "verl.trainer.main_ppo", "+platform=cpu", f"+recipe={recipe}"),
             f"data.train_files={letters}/train.parquet",
             f"data.val_files={letters}/test.parquet",
             f"actor_rollout_ref.model.path={letters}/model",
@@ -63,11 +109,18 @@ def main_ppo(letters) -> Callable[..., Trained]:
             *overrides,
         ]
         environment = os.environ | {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "OMP_NUM_THREADS": "1"}
+        if not alone:
+            environment, joining = ray_cluster.joined(environment)
+            command += joining
         log = folder / "log.txt"
-        with log.open("w") as out:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, timeout=timeout, check=False
-            )
+        try:
+            with log.open("w") as out:
+                done = subprocess.run(
+                    command, cwd=folder, env=environment, stdout=out, stderr=out, timeout=timeout, check=False
+                )
+        finally:
+            if not alone:
+                ray_cluster.wait_until_empty()
         return Trained(done.returncode, log.read_text(errors="replace"), folder)
 
     return train

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,7 +157,7 @@ def test_registering_twice_keeps_the_first_functions():
 
 
 @pytest.mark.e2e
-def test_verls_own_cpu_tests_pass_with_our_estimators_registered():
+def test_verls_own_cpu_tests_pass_with_our_estimators_registered(warm_python):
     site_packages = Path(verl.__file__).parents[1]
     suite = [
         "trainer/ppo/test_core_algos_on_cpu.py",
@@ -173,5 +172,5 @@ def test_verls_own_cpu_tests_pass_with_our_estimators_registered():
         "sys.exit(pytest.main(['-q', '--import-mode=importlib', '-p', 'no:cacheprovider', *sys.argv[1:]]))"
     )
     paths = [str(site_packages / "tests" / path) for path in suite]
-    done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True)
+    done = subprocess.run([warm_python, "-c", program, *paths], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]

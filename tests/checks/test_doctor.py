@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from verl_mas.checks import doctor
@@ -11,7 +13,8 @@ def broken_plugin(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def test_a_sound_plugin_is_found_loaded():
+def test_a_sound_plugin_is_found_loaded(warm_python, monkeypatch):
+    monkeypatch.setattr(sys, "executable", warm_python)
     assert [finding.saw for finding in doctor.look_at_plugin()] == ["loaded by verl"]
 
 

@@ -36,6 +36,11 @@ def test_a_running_cluster_is_left_to_ray():
     assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1, address="auto"))) == []
 
 
+def test_a_worker_of_a_running_cluster_leaves_it_to_ray(monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1))) == []
+
+
 def test_an_unknown_platform_is_refused(monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "gpu")
     (error,) = machine.check_platform()

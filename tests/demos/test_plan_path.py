@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 from rich.console import Console
@@ -86,8 +87,9 @@ def test_a_folder_of_another_version_of_the_demo_is_refused(monkeypatch, tmp_pat
 
 
 @pytest.mark.e2e
-def test_the_demo_trains_shows_a_session_goes_on_and_ends(monkeypatch, tmp_path):
-    """Everything as for a newcomer, but for its length."""
+def test_the_demo_trains_shows_a_session_goes_on_and_ends(warm_python, monkeypatch, tmp_path):
+    """Everything as for a newcomer, but for its length and what is already imported."""
+    monkeypatch.setattr(sys, "executable", warm_python)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plan_path, "WARM_UP", WarmUp(steps=30, batch=32, lessons=2000))
     brief = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "mas.branch.k=2"]

@@ -16,6 +16,7 @@ import verl_mas
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.cli import main
+from verl_mas.cli.demo import DEMOS
 from verl_mas.config.compose import compose
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.trajectories import TrajectoryWriter
@@ -139,7 +140,12 @@ def test_a_command_of_ours_is_understood(words, monkeypatch):
         parse(self, *args, **kwargs)
         raise Understood
 
+    def stop(*args, **kwargs):
+        raise Understood
+
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+    for name in DEMOS:
+        monkeypatch.setattr(f"verl_mas.demos.{name}.run", stop)
     with pytest.raises(Understood):
         main([word for word in words if word != "&"])
 

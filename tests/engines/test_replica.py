@@ -16,14 +16,7 @@ from verl_mas.engines.transformers import ENGINE
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-def test_two_replicas_serve_take_weights_and_die_by_name(model_path, monkeypatch):
+def test_two_replicas_serve_take_weights_and_die_by_name(ray_here, model_path, monkeypatch):
     asyncio.run(asyncio.wait_for(_scenario(str(model_path), monkeypatch), 300))
 
 

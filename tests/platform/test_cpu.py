@@ -1,6 +1,5 @@
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -24,12 +23,16 @@ def test_the_device_module_answers_what_torch_cpu_does_not():
         _ = cpu_device.no_such_function
 
 
-def run_with_platform(platform: str, program: str) -> subprocess.CompletedProcess:
-    env = os.environ | {"VERL_PLATFORM": platform}
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+@pytest.fixture
+def run_with_platform(warm_python):
+    def run(platform: str, program: str) -> subprocess.CompletedProcess:
+        env = os.environ | {"VERL_PLATFORM": platform}
+        return subprocess.run([warm_python, "-c", program], capture_output=True, text=True, env=env, check=False)
+
+    return run
 
 
-def test_verl_platform_cpu_gives_the_cpu_its_fsdp_engines_and_a_process_group():
+def test_verl_platform_cpu_gives_the_cpu_its_fsdp_engines_and_a_process_group(run_with_platform):
     program = (
         "import os, torch\n"
         "os.environ.update(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='0')\n"
@@ -44,7 +47,7 @@ def test_verl_platform_cpu_gives_the_cpu_its_fsdp_engines_and_a_process_group():
     assert done.stdout.split() == ["CpuEngineWithLMHead", "CpuEngineWithValueHead", "cpu:gloo"], done.stderr
 
 
-def test_without_the_choice_verl_is_not_touched():
+def test_without_the_choice_verl_is_not_touched(run_with_platform):
     program = (
         "import verl.utils.distributed as d\n"
         "from verl.utils.device import get_device_name\n"

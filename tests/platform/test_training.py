@@ -34,7 +34,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 def unbroken(main_ppo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
     steps = ("trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.test_freq=4")
-    trained = main_ppo(folder, *SMALL, REPEATABLE, *steps)
+    trained = main_ppo(folder, *SMALL, REPEATABLE, *steps, alone=True)
     assert trained.exit_code == 0, trained.output[-4000:]
     return trained
 

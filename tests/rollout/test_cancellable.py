@@ -35,10 +35,8 @@ def test_cancelling_an_act_cancels_its_requests(policy, loop, monkeypatch):
 
 
 @pytest.mark.e2e
-def test_the_cancelling_arrives_in_a_real_actor(policy, loop, monkeypatch):
+def test_the_cancelling_arrives_in_a_real_actor(ray_here, policy, loop, monkeypatch):
     import ray
-
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
 
     @ray.remote
     class Engine:
@@ -56,24 +54,21 @@ def test_the_cancelling_arrives_in_a_real_actor(policy, loop, monkeypatch):
         async def told(self):
             return self.seen
 
-    try:
-        engine = Engine.remote()
-        ray.get(engine.told.remote())
-        client, server = policy(lambda prompt, number: "x")
-        monkeypatch.setattr(server, "remote", engine.generate.remote)
+    engine = Engine.remote()
+    ray.get(engine.told.remote())
+    client, server = policy(lambda prompt, number: "x")
+    monkeypatch.setattr(server, "remote", engine.generate.remote)
 
-        async def until_cancelled():
-            act = asyncio.ensure_future(client.generate(REQUEST))
-            while not ray.get(engine.told.remote()):
-                await asyncio.sleep(0.05)
-            act.cancel()
-            await asyncio.gather(act, return_exceptions=True)
+    async def until_cancelled():
+        act = asyncio.ensure_future(client.generate(REQUEST))
+        while not ray.get(engine.told.remote()):
+            await asyncio.sleep(0.05)
+        act.cancel()
+        await asyncio.gather(act, return_exceptions=True)
 
-        loop.run_until_complete(until_cancelled())
-        for _ in range(100):
-            if len(seen := ray.get(engine.told.remote())) > 1:
-                break
-            loop.run_until_complete(asyncio.sleep(0.05))
-        assert seen == ["started", "cancelled"]
-    finally:
-        ray.shutdown()
+    loop.run_until_complete(until_cancelled())
+    for _ in range(100):
+        if len(seen := ray.get(engine.told.remote())) > 1:
+            break
+        loop.run_until_complete(asyncio.sleep(0.05))
+    assert seen == ["started", "cancelled"]

@@ -4,63 +4,62 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.e2e
-REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 OURS = {"temperature"}
 MANAGER = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=verl_mas.rollout.manager.MasAgentLoopManager"
 
 
-def train(folder: Path, *overrides: str) -> dict[str, list[dict]]:
+@pytest.fixture(scope="module")
+def train(main_ppo, model, tmp_path_factory):
     """One step and one validation; the rows the trainer saw, by partition."""
-    rows = folder / "rows"
-    rows.mkdir(parents=True)
-    command = [
-        sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop",
-        f"data.train_files={folder.parent}/data/train.parquet", f"data.val_files={folder.parent}/data/test.parquet",
-        f"actor_rollout_ref.model.path={folder.parent}/data/model", f"trainer.default_local_dir={folder}/checkpoints",
-        "data.train_batch_size=4", "data.val_max_samples=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "actor_rollout_ref.rollout.n=2", "actor_rollout_ref.rollout.top_k=1",
-        "actor_rollout_ref.rollout.val_kwargs.top_k=1",
-        "actor_rollout_ref.rollout.agent.num_workers=1", "actor_rollout_ref.rollout.calculate_log_probs=True",
-        "data.shuffle=False", "trainer.total_training_steps=1", "trainer.test_freq=-1", "trainer.logger=[console]",
-        f"trainer.v1.sampler.custom_sampler.path={HERE / 'row_recorder.py'}",
-        "trainer.v1.sampler.custom_sampler.name=RowRecorder",
-        f"hydra.run.dir={folder}", f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_DIR={rows}",
-        *overrides,
-    ]  # fmt: skip
-    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    return {path.stem.split("-")[0]: pickle.loads(path.read_bytes()) for path in rows.iterdir()}
+
+    def run(*overrides: str) -> dict[str, list[dict]]:
+        folder = tmp_path_factory.mktemp("stock")
+        rows = folder / "rows"
+        rows.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+            patch.setenv("ROWS_DIR", str(rows))
+            done = main_ppo(
+                folder,
+                f"actor_rollout_ref.model.path={model}",
+                *("data.train_batch_size=4", "data.val_max_samples=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+                *("actor_rollout_ref.rollout.n=2", "actor_rollout_ref.rollout.top_k=1"),
+                "actor_rollout_ref.rollout.val_kwargs.top_k=1",
+                *("data.shuffle=False", "trainer.total_training_steps=1", "trainer.test_freq=-1"),
+                f"trainer.v1.sampler.custom_sampler.path={HERE / 'row_recorder.py'}",
+                "trainer.v1.sampler.custom_sampler.name=RowRecorder",
+                "trainer.val_before_train=true",
+                *overrides,
+            )
+        assert done.exit_code == 0, done.output[-8000:]
+        return {path.stem.split("-")[0]: pickle.loads(path.read_bytes()) for path in rows.iterdir()}
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stock")
-    subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", folder / "data"], cwd=REPOSITORY, check=True)
-    _make_replies_differ(folder / "data" / "model")
-    return folder
-
-
-def _make_replies_differ(path: Path) -> None:
+def model(letters, tmp_path_factory) -> Path:
     """A random model says one token whatever it is asked; with larger weights the prompt matters."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    path = tmp_path_factory.mktemp("model") / "model"
+    shutil.copytree(letters / "model", path)
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" not in name:
                 weight.mul_(20)
     model.save_pretrained(path)
+    return path
 
 
 def by_place(rows: list[dict]) -> dict[tuple, dict]:
@@ -73,9 +72,9 @@ def comparable(fields: dict) -> dict:
     return {name: value for name, value in fields.items() if name not in {"uid", "metrics"} | OURS}
 
 
-def test_a_team_of_one_writes_the_rows_of_verls_single_turn_agent(folder):
-    stock = train(folder / "stock")
-    mas = train(folder / "mas", MANAGER, "actor_rollout_ref.rollout.agent.default_agent_loop=mas")
+def test_a_team_of_one_writes_the_rows_of_verls_single_turn_agent(train):
+    stock = train()
+    mas = train(MANAGER, "actor_rollout_ref.rollout.agent.default_agent_loop=mas")
     assert stock.keys() == mas.keys() == {"train", "val"}
     for partition in stock:
         theirs, ours = by_place(stock[partition]), by_place(mas[partition])
@@ -112,16 +111,15 @@ class Troubled(Workflow):
 """
 
 
-def test_a_step_survives_sessions_and_groups_that_fail(folder):
-    (folder / "troubled.py").write_text(TROUBLED)
+def test_a_step_survives_sessions_and_groups_that_fail(train, tmp_path):
+    (tmp_path / "troubled.py").write_text(TROUBLED)
     rows = train(
-        folder / "troubled",
         MANAGER,
         "actor_rollout_ref.rollout.agent.default_agent_loop=mas",
         "actor_rollout_ref.rollout.prompt_length=512",
         "actor_rollout_ref.rollout.response_length=128",
         "+mas.agents.planner.sampling.max_tokens=8",
-        f"+mas.workflow.path={folder}/troubled.py",
+        f"+mas.workflow.path={tmp_path}/troubled.py",
         "+mas.workflow.name=Troubled",
         "+mas.faults.retries=0",
         "+mas.agents.doer.sampling.temperature=0.7",
@@ -145,7 +143,7 @@ def test_a_step_survives_sessions_and_groups_that_fail(folder):
     assert scores == {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.5}
 
 
-def test_the_worker_can_be_the_first_module_a_process_imports():
+def test_the_worker_can_be_the_first_module_a_process_imports(warm_python):
     """Ray does so; the import reaches verl's trainers, and from there the plugin reaches ours."""
     code = "import verl_mas.rollout.worker, sys; assert 'verl_mas.trainer.trainer' in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([warm_python, "-c", code], check=True, timeout=120)

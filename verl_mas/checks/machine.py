@@ -73,8 +73,11 @@ def needed(config: DictConfig) -> Resources:
 
 def available(config: DictConfig) -> Resources | None:
     """What Ray will have; None when it joins a running cluster, which alone can tell."""
+    import ray
+
     ray_init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    if ray_init.get("address") or os.environ.get("RAY_ADDRESS"):
+    # The trainer checks again in a worker of the running cluster, which has not the driver's RAY_ADDRESS.
+    if ray_init.get("address") or os.environ.get("RAY_ADDRESS") or ray.is_initialized():
         return None
     gpus = ray_init.get("num_gpus")
     if gpus is None:

@@ -1,0 +1,91 @@
+"""One Ray cluster that many runs connect to, one after the other."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+
+# Neither need be real: on the CPU a "GPU" is one worker process, and most of verl's actors wait.
+CPUS, GPUS = 64, 4
+LONGEST_END = 60.0
+
+
+class RayCluster:
+    """A context. The cluster also ends when the process that made it is killed."""
+
+    def __init__(self, python: str):
+        """`python` starts its workers."""
+        self._python = python
+        self._own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+    def __enter__(self) -> RayCluster:
+        # The paths of Ray's sockets may be no longer than about a hundred characters: no folder of pytest's.
+        self._folder = tempfile.mkdtemp(prefix="verl-mas-ray-")
+        self._environment = os.environ | self._own
+        command = [sys.executable, __file__, self._folder, self._python]
+        self._head: subprocess.Popen[str] = subprocess.Popen(
+            command, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._own["RAY_ADDRESS"] = self._answer()
+        return self
+
+    def joined(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+        """The environment and the overrides with which a run in this environment runs here."""
+        # Workers have the cluster's environment and not the driver's.
+        new = {key: value for key, value in environment.items() if self._environment.get(key) != value}
+        new.pop("PYTEST_CURRENT_TEST", None)
+        overrides = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{key}='{value}'" for key, value in new.items()]
+        # Ray refuses these from a driver that connects to a cluster.
+        overrides += ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"]
+        return {**environment, **self._own}, overrides
+
+    def wait_until_empty(self) -> None:
+        """Ray needs a moment to end the actors of a killed run, and the next run would connect to its TransferQueue."""
+        assert self._head.stdin
+        print(file=self._head.stdin, flush=True)
+        left = self._answer()
+        assert not left, f"actors that outlived their run: {left}"
+
+    def _answer(self) -> str:
+        assert self._head.stdout
+        line = self._head.stdout.readline()
+        assert line.endswith("\n"), "the cluster's head has ended"
+        return line.strip()
+
+    def __exit__(self, *_: object) -> None:
+        self._head.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def head(folder: str, python: str) -> None:
+    """Prints the address; for each line of stdin, waits for all actors to end and prints those that do not."""
+    import ray
+
+    # Ray prints, too.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    sys.executable = python
+    ray.init(num_cpus=CPUS, num_gpus=GPUS, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+    print(ray.get_runtime_context().gcs_address, file=answers)
+    for _ in sys.stdin:
+        until = time.monotonic() + LONGEST_END
+        while (left := _alive()) and time.monotonic() < until:
+            time.sleep(0.05)
+        print(*left, file=answers)
+
+
+def _alive() -> list[str]:
+    from ray._private.state import state
+
+    actors = state.actor_table(None, None, None)
+    return [actor["ActorClassName"] for actor in actors.values() if actor["State"] != "DEAD"]
+
+
+if __name__ == "__main__":
+    head(*sys.argv[1:])

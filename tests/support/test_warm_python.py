@@ -1,0 +1,73 @@
+"""A warm process behaves as a cold one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm processes are made on Linux")
+
+
+@pytest.fixture
+def run(warm_python):
+    def run(program: str, *arguments: str, **kwargs) -> subprocess.CompletedProcess:
+        command = [warm_python, "-c", program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+    return run
+
+
+def test_it_starts_with_the_libraries_and_without_ray_and_verl(run):
+    program = (
+        "import sys; print(*[name in sys.modules for name in ('torch', 'transformers', 'ray', 'verl', 'verl_mas')])"
+    )
+    assert run(program).stdout.split() == ["True", "True", "False", "False", "False"]
+
+
+def test_it_has_its_own_arguments_folder_environment_and_path(run, tmp_path):
+    program = "import os, sys; print(sys.argv[1], os.getcwd(), os.environ['WORD'], sys.path[:2], 'HOME' in os.environ)"
+    environment = {"WORD": "w", "PYTHONPATH": "/first", "OMP_NUM_THREADS": "1"}
+    said = run(program, "argument", cwd=tmp_path, env=environment).stdout.split(maxsplit=3)
+    assert said[:3] == ["argument", str(tmp_path), "w"]
+    assert said[3].split("\n")[0] == "['', '/first'] False"
+
+
+def test_two_draw_different_numbers(run):
+    program = "import random, numpy; print(random.random(), numpy.random.random())"
+    one, other = (run(program).stdout.split() for _ in range(2))
+    assert one[0] != other[0] and one[1] != other[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit(7)", 7),
+        ("raise ValueError('bad')", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_it_ends_as_its_program_does(run, program, status):
+    done = run(program)
+    assert done.returncode == status
+    assert ("ValueError: bad" in done.stderr) is ("bad" in program)
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_when_its_client_is_ended(warm_python, with_signal):
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    started = subprocess.Popen([warm_python, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = psutil.Process(int(started.stdout.readline()))
+    os.kill(started.pid, with_signal)
+    started.communicate()
+    assert started.returncode == -with_signal
+    until = time.monotonic() + 10
+    while process.is_running() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not process.is_running()
