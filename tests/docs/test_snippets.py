@@ -1,4 +1,4 @@
-"""Every Python block of a page runs by itself, and every command is one that verl-mas and verl understand."""
+"""Every Python block of a page runs on its own, and verl-mas and verl accept every command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from verl_mas.workflow.session import SessionResult
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*/README.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What a user may put in the place of a command's last `...`.
+# What a user may write in place of a command's last `...`.
 REST = [
     "data.train_batch_size=8",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
@@ -49,7 +49,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """`# my_team.py` at the top names the file that the block is."""
+        """The name of the file whose content the block is: `# my_team.py` in its first line."""
         named = re.match(r"(?:# @package.*\n)?# ([\w/]+\.(?:py|yaml))\n", self.text)
         return named and named.group(1)
 
@@ -74,16 +74,22 @@ PYTHON = [block for block in BLOCKS if block.language == "python"]
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The words of each command; the last is `...` where a user adds the rest."""
+    """The words of each command; the last is `...` where a user adds arguments."""
     lines = [re.sub(r" \.\.\..*", " ...", line) for line in block.text.replace("\\\n", " ").splitlines()]
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in commands(block)]
-# What is given to `verl-mas x`, to verl's trainer (or to `check` and `doctor`, which take the same), or shown alone.
+# The arguments of `verl-mas x`, those of verl's trainer (and of `check` and `doctor`, which take the same), and
+# overrides that are shown alone.
 OURS = [words[1:] for words in COMMANDS if words[0] == "verl-mas" and words[1] not in ("check", "doctor")]
+SCHEMAS = [words[1:] for words in COMMANDS if words[:3] == ["verl-mas", "check", "--schema"]]
 TRAINERS = [words[3:] for words in COMMANDS if words[:3] == MAIN]
-TRAINERS += [words[2:] for words in COMMANDS if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"])]
+TRAINERS += [
+    words[2:]
+    for words in COMMANDS
+    if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"]) and words[1:] not in SCHEMAS
+]
 ALONE = [["+mas=solver_verifier", *words] for words in COMMANDS if all("=" in word for word in words)]
 
 
@@ -94,7 +100,7 @@ def each(commands: list[list[str]]):
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with the files that the pages name, and a training run's sessions."""
+    """A folder with the files that the pages name, and the sessions of a training run."""
     folder = tmp_path_factory.mktemp("snippets")
     for block in BLOCKS:
         if block.file:
@@ -118,36 +124,42 @@ def here(workplace, monkeypatch):
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_a_python_block_runs_and_prints_what_it_says(block, here, serve, capsys):
+def test_a_python_block_runs_and_prints_what_its_comments_say(block, here, serve, capsys):
     endpoint = serve(lambda body: "<verify>approve</verify> \\boxed{4}")
     code = re.sub(r"http://localhost:\d+/v1", endpoint.url, block.text)
     exec(compile(code, str(block), "exec", dont_inherit=True), {"__name__": "snippet"})
     printed = capsys.readouterr().out.splitlines()
-    assert not [line for line in printed if line.startswith("FAIL")], "check_workflow found something"
-    said = re.findall(r"^print\(.*\)  # (.*)$", block.text, re.MULTILINE)
-    assert not said or [line[: len(out)] for line, out in zip(said, printed, strict=True)] == printed
+    assert not [line for line in printed if line.startswith("FAIL")], "check_workflow reports a failure"
+    comments = re.findall(r"^print\(.*\)  # (.*)$", block.text, re.MULTILINE)
+    assert not comments or [line[: len(out)] for line, out in zip(comments, printed, strict=True)] == printed
 
 
-class Understood(Exception):
+class Accepted(Exception):
     """Raised in place of running a command."""
 
 
 @pytest.mark.parametrize("words", each(OURS))
-def test_a_command_of_ours_is_understood(words, monkeypatch):
+def test_a_command_of_verl_mas_is_accepted(words, monkeypatch):
     parse = argparse.ArgumentParser.parse_args
 
     def parse_and_stop(self, *args, **kwargs):
         parse(self, *args, **kwargs)
-        raise Understood
+        raise Accepted
 
-    def stop(*args, **kwargs):
-        raise Understood
+    def stop(overrides, console, *, fresh):
+        raise Accepted
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
-    for name in DEMOS:
-        monkeypatch.setattr(f"verl_mas.demos.{name}.run", stop)
-    with pytest.raises(Understood):
+    for demo in DEMOS:
+        monkeypatch.setattr(f"verl_mas.demos.{demo}.run", stop)
+    with pytest.raises(Accepted):
         main([word for word in words if word != "&"])
+
+
+@pytest.mark.parametrize("words", each(SCHEMAS))
+def test_a_schema_command_lists_settings(words, here, capsys):
+    assert main(words) == 0
+    assert "mas.workflow" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("overrides", each(TRAINERS))

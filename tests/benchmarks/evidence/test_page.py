@@ -41,7 +41,7 @@ def test_the_table_of_arms_has_intervals_over_seeds_and_paired_differences(page,
 def test_the_table_of_sparse_arms_has_the_difference_from_their_dense_ones(page, results, tmp_path):
     results.runs["agent_grpo_sparse"] = {0: run(0.5, 0.6), 1: run(0.5, 0.5)}
     table = page.learning(results, page.SPARSE_ARMS, tmp_path / "sparse.png", ("dense", page.DENSE_ARMS))
-    assert "less the same, dense, paired | replies a run |" in table
+    assert "less the same, dense, paired | replies per run |" in table
     assert "| `agent_grpo_sparse` | 2 | 0.500 ± 0.000 | 0.550 ± 0.635 |  | -0.100 ± 0.000 | 3,000 |" in table
 
 

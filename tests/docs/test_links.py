@@ -1,0 +1,98 @@
+"""Every link of a page resolves, and every file and command that a page names exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from verl_mas.cli import commands
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "recipes/*/README.md", "patches/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+)
+# The changelog also names what is gone.
+NAMING = [page for page in PAGES if page.name != "CHANGELOG.md"]
+CODE = re.compile(r"^```.*?^```$|^    [^\n]*$", re.MULTILINE | re.DOTALL)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+FOLDERS = [path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+FILES = {path.name for folder in (".ci", *FOLDERS) for path in (ROOT / folder).rglob("*.*")} | set(
+    path.name for path in ROOT.iterdir()
+)
+# A user's own files, and what runs write.
+USERS = re.compile(r"my_|pkg://|runs/|teams/|trajectories/")
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    text = CODE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            yield target
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's names of the headings."""
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing_names(page: Path) -> Iterator[str]:
+    """Files, make targets, subcommands and modules in the code of a page that do not exist."""
+    text = page.read_text()
+    code = [*re.findall(r"`([^`\n]+)`", CODE.sub("", text)), *CODE.findall(text)]
+    for snippet in code:
+        yield from (word for word in paths(snippet) if not exists(word, page))
+        yield from (f"make {word}" for word in re.findall(r"^ *make ([a-z-]+)", snippet, re.M) if word not in TARGETS)
+        for word in re.findall(r"(?:^|/)\s*verl-mas ([\w-]+)", snippet, re.M):
+            if word not in {*commands(), "--help", "--version"}:
+                yield f"verl-mas {word}"
+        for module in re.findall(r"-m ((?:verl_mas|benchmarks)[\w.]*)", snippet):
+            if importlib.util.find_spec(module) is None:
+                yield f"python -m {module}"
+
+
+def paths(snippet: str) -> list[str]:
+    words = re.findall(r"[\w./:<>{}*-]+", snippet)
+    folders = "|".join(["verl_mas", *FOLDERS])
+    shaped = re.compile(rf"(?:{folders})/[\w./-]*|[\w/-]+/|[\w./-]+\.(?:py|md|sh|toml|diff)")
+    return [word for word in words if shaped.fullmatch(word) and not USERS.match(word)]
+
+
+def exists(word: str, page: Path) -> bool:
+    """Relative to the repository, to the package or to the page; a bare name may be in any folder."""
+    return word in FILES or any((folder / word).exists() for folder in (ROOT, ROOT / "verl_mas", page.parent))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_resolves(page):
+    assert list(broken_links(page)) == []
+
+
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_only_files_and_commands_that_exist(page):
+    assert list(missing_names(page)) == []
+
+
+def test_the_index_links_every_page():
+    index = (ROOT / "docs/README.md").read_text()
+    linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index)}
+    assert set(PAGES) - linked == {ROOT / "docs/README.md"}
+
+
+def test_a_broken_link_and_a_wrong_name_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page\n[a](gone.md) [b](#a-page) [c](#gone)\n`make nothing`, `tests/gone.py`, `verl-mas nothing`\n"
+    )
+    assert list(broken_links(page)) == ["gone.md", "#gone"]
+    assert list(missing_names(page)) == ["make nothing", "tests/gone.py", "verl-mas nothing"]
