@@ -46,6 +46,7 @@ def test_the_wheel_and_the_sdist_hold_what_an_install_needs(built):
         assert needed in sdist
     for tested in (
         "tests/test_packaging.py",
+        "CHANGELOG.md",
         "docs/README.md",
         "recipes/math/README.md",
         "Makefile",
