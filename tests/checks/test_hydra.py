@@ -59,6 +59,18 @@ def test_a_run_without_the_plugin_ends_with_the_reason(two, warm_python, monkeyp
         TeamCheck().on_job_start(two())
 
 
+@pytest.fixture
+def own_platform(monkeypatch):
+    """What UseCpu changes in the process is undone after the test."""
+    from verl.plugin.platform import get_platform, set_platform
+
+    before = get_platform()
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    yield
+    set_platform(before)
+
+
+@pytest.mark.usefixtures("own_platform")
 def test_on_the_cpu_a_team_is_left_to_its_own_callback(two):
     wrong = {"actor_rollout_ref__model__path": "/nowhere"}
     UseCpu().on_job_start(two(**wrong))

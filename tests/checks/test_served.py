@@ -43,6 +43,18 @@ def test_a_tokenizer_of_another_kind_is_a_tokenizer(model):
     assert "no chat template" in error.value
 
 
+def test_options_that_the_embedded_engine_does_not_take_are_refused(make):
+    path = "actor_rollout_ref.rollout.engine_kwargs.transformers"
+
+    def refused(**options) -> str:
+        errors = served.check_served(make(actor_rollout_ref__rollout__engine_kwargs={"transformers": options}))
+        return " ".join(error.value for error in errors)
+
+    assert refused(threads=2, cache_gib=1) == ""
+    assert f"{path}.threads=0" in refused(threads=0)
+    assert f"{path}.thread" in refused(thread=2)
+
+
 def test_an_unknown_engine_is_refused_with_the_nearest_name():
     assert list(served.check_engine("transformers")) == []
     (error,) = served.check_engine("sglangg")

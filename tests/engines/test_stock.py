@@ -49,6 +49,8 @@ def config(offset: int | None, tensor: int = 2):
 @pytest.fixture(params=ENGINES)
 def engine(request, monkeypatch):
     """A replica class and an adapter class as verl would get them."""
+    # On the CPU platform verl's vLLM is replaced.
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
     name = request.param
     facts = facts_of(name)
     module = ModuleType(facts.stock_adapter)

@@ -20,6 +20,8 @@ def check_served(config: DictConfig) -> Iterator[ConfigError]:
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
     yield from check_engine(engine, device)
     yield from check_model(config.actor_rollout_ref.model.path)
+    if check := facts_of(engine).check_options:
+        yield from raised_by(check, config.actor_rollout_ref.rollout.engine_kwargs)
     if check := facts_of(engine).check_model:
         yield from raised_by(check, config.actor_rollout_ref.model.path, device)
 

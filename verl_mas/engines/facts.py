@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -36,6 +36,9 @@ class EngineFacts:
 
     stock_adapter: str | None = None
     """The module of verl that has its `ServerAdapter`, where `engines.stock` wraps that."""
+
+    check_options: Callable[[Mapping[str, object]], object] | None = None
+    """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
 
     register_replica: Callable[[ModuleType], None] | None = None
     """Tells verl.workers.rollout.replica of the engine's servers; None: verl has them."""

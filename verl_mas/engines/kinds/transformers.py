@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from verl_mas.engines.facts import EngineFacts, register_engine
+from verl_mas.engines.transformers.options import Options
 
 register_engine(
     "transformers",
     replica="verl_mas.engines.transformers.replica.TransformersReplica",
     adapter="verl_mas.engines.transformers.adapter.ServerAdapter",
-    facts=EngineFacts(package="transformers"),
+    facts=EngineFacts(package="transformers", check_options=Options.of),
 )

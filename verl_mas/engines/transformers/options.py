@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from verl_mas.config.values import Count, Positive, load_dataclass
 
@@ -22,5 +21,5 @@ class Options:
     """Memory for keys and values; decides how many sequences run at once."""
 
     @classmethod
-    def of(cls, engine_kwargs: Mapping[str, Any] | None) -> Options:
+    def of(cls, engine_kwargs: Mapping[str, object] | None) -> Options:
         return load_dataclass(cls, (engine_kwargs or {}).get("transformers"), PATH)
