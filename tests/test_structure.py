@@ -19,7 +19,7 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 22.5
 # What a package imports stands on a line above it, or on its own line.
 ORDER = [
-    ["errors", "lazy", "plugin", "row", "splits", "verl_contract"],
+    ["errors", "lazy", "plugin", "row", "splits", "verl_contract", "verl_types"],
     ["registry", "data_plane"],
     ["config"],
     ["user_code"],

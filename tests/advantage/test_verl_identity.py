@@ -1,4 +1,4 @@
-"""With one agent and one act a session, the numbers are verl's own; each exception is named."""
+"""With one agent and one act per session, the numbers are verl's own; each exception is named."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_a_batch_without_uids_is_refused():
         estimate("agent_grpo", batch)
 
 
-def test_a_process_is_told_once_that_agents_are_not_told_apart(caplog):
-    verl_hook._tell_once.cache_clear()
+def test_a_process_warns_once_that_agents_are_not_distinguished(caplog):
+    verl_hook.warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for name in ("agent_grpo", "team_grpo", "agent_grpo"):
             estimate(name, verl_batch([[1, 2]]))

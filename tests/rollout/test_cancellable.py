@@ -1,4 +1,4 @@
-"""What nobody waits for any more ends in the engine too."""
+"""Cancelling an act also ends its requests in the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_cancelling_an_act_cancels_its_requests(policy, loop, monkeypatch):
 
 
 @pytest.mark.e2e
-def test_the_cancelling_arrives_in_a_real_actor(ray_here, policy, loop, monkeypatch):
+def test_a_real_actor_receives_the_cancellation(ray_here, policy, loop, monkeypatch):
     import ray
 
     @ray.remote
@@ -51,24 +51,24 @@ def test_the_cancelling_arrives_in_a_real_actor(ray_here, policy, loop, monkeypa
                 self.seen.append("cancelled")
                 raise
 
-        async def told(self):
+        async def events(self):
             return self.seen
 
     engine = Engine.remote()
-    ray.get(engine.told.remote())
+    ray.get(engine.events.remote())
     client, server = policy(lambda prompt, number: "x")
     monkeypatch.setattr(server, "remote", engine.generate.remote)
 
     async def until_cancelled():
         act = asyncio.ensure_future(client.generate(REQUEST))
-        while not ray.get(engine.told.remote()):
+        while not ray.get(engine.events.remote()):
             await asyncio.sleep(0.05)
         act.cancel()
         await asyncio.gather(act, return_exceptions=True)
 
     loop.run_until_complete(until_cancelled())
     for _ in range(100):
-        if len(seen := ray.get(engine.told.remote())) > 1:
+        if len(seen := ray.get(engine.events.remote())) > 1:
             break
         loop.run_until_complete(asyncio.sleep(0.05))
     assert seen == ["started", "cancelled"]

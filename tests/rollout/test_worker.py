@@ -81,7 +81,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.mas = MasConfig(faults=faults)
         worker.config, worker.models = client.config, {"main": client.model}
         worker.tokenizer, worker.processor = client.model.tokenizer, None
-        worker.setting = SessionConfig(
+        worker.session_config = SessionConfig(
             members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
@@ -101,7 +101,7 @@ def make(policy, loop, monkeypatch, tmp_path):
             loop.run_until_complete(worker._run_prompt(prompt, sampling or {}, trajectory))
 
         return SimpleNamespace(
-            worker=worker, queue=queue, run=run, server=server, client=client._client, call=loop.run_until_complete
+            worker=worker, queue=queue, run=run, server=server, client=client.client, call=loop.run_until_complete
         )
 
     return make
@@ -124,7 +124,8 @@ def test_one_agent_writes_what_verls_single_turn_agent_writes(make, monkeypatch)
     def rows(agent_name):
         it = make(Single, answer=lambda prompt, number: f"answer {len(prompt)}")
         monkeypatch.setattr(agent_loop_tq, "tq", it.queue)
-        it.worker._compute_score, it.worker._compute_teacher_logprobs = compute, no_teacher
+        monkeypatch.setattr(it.worker, "_compute_score", compute)
+        monkeypatch.setattr(it.worker, "_compute_teacher_logprobs", no_teacher)
         it.worker.llm_client, it.worker.hf_model_type = it.client, "qwen2"
         it.worker.dataset_cls, it.worker.tools = RLHFDataset, []
         it.run(agent_name=agent_name, sampling=SAMPLING)
@@ -223,14 +224,14 @@ def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
 
     monkeypatch.setattr(it.server, "remote", dead)
     it.run()
-    assert it.queue.status["u"] == ["running", "failure"], "nobody waits for this task for ever"
+    assert it.queue.status["u"] == ["running", "failure"], "the replay buffer must not wait for this task indefinitely"
     with pytest.raises(EngineLost):
         it.call(it.worker.pop_counts(False))
     with pytest.raises(EngineLost):
         it.call(it.worker.generate_sequences(None))
 
 
-def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make):
+def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, monkeypatch):
     class Votes(Workflow):
         agents = ("solver",)
 
@@ -246,19 +247,19 @@ def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make):
         outputs[0].reward_score = 0.75
         outputs[0].extra_fields["reward_extra_info"] = {"acc": 1.0}
 
-    it.worker._compute_score = compute
+    monkeypatch.setattr(it.worker, "_compute_score", compute)
     it.run()
     assert scored == [("42", 0)] and list(it.queue.rows) == ["u_0_0"]
 
 
 def test_every_local_policy_needs_its_engines():
     team = MasConfig(policies={"a": PolicySpec(), "b": PolicySpec(), "far": PolicySpec(remote={"base_url": "x"})})
-    assert list(module._by_policy(team, {"a": 1, "b": 2})) == ["a", "b"]
+    assert list(module.clients_by_policy(team, {"a": 1, "b": 2})) == ["a", "b"]
     with pytest.raises(ConfigError, match="trainer_mode=mas"):
-        module._by_policy(team, SimpleNamespace())
+        module.clients_by_policy(team, SimpleNamespace())
     one = MasConfig(policies={"a": PolicySpec()})
     client = SimpleNamespace()
-    assert module._by_policy(one, client) == {"a": client}
+    assert module.clients_by_policy(one, client) == {"a": client}
 
 
 def test_the_manager_adds_up_its_workers(monkeypatch):

@@ -29,7 +29,7 @@ class Policy:
 def saved(tmp_path):
     log = []
     policies = {name: Policy(name, log) for name in ("a", "b")}
-    checkpoints = Checkpoints(policies, {"estimator": "agent_grpo", "models": {"main": "a"}}, found_by_itself=True)
+    checkpoints = Checkpoints(policies, {"estimator": "agent_grpo", "models": {"main": "a"}}, resumes=True)
     checkpoints.save_checkpoint(str(tmp_path / "global_step_3" / "actor"), None, 3, max_ckpt_to_keep=2)
     return checkpoints, tmp_path / "global_step_3", log
 
@@ -64,7 +64,7 @@ def test_a_run_does_not_go_on_by_itself_from_another_runs_checkpoint(saved):
     assert "was trained with models={'main': 'a'}, and this run has {'main': 'b'}" in said
     assert f"trainer.resume_from_path={folder}" in said and len(log) == 2
     # Asked for by its path.
-    checkpoints.found_by_itself = False
+    checkpoints.resumes = False
     checkpoints.load_checkpoint(str(folder / "actor"))
     assert len(log) == 4
 

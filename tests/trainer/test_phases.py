@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from verl_mas.trainer.phases import Turnstile, verbs
+from verl_mas.trainer.phases import TimeSlices, verbs
 
 
 class Engines:
@@ -13,7 +13,7 @@ class Engines:
 
     def __init__(self):
         self.awake, self.running, self.changes, self.served = "a", 0, 0, []
-        self.turnstile = Turnstile("a", self.change)
+        self.slices = TimeSlices("a", self.change)
 
     async def change(self, old, new):
         assert self.awake == old and self.running == 0, "an engine went to sleep while it was serving"
@@ -21,15 +21,15 @@ class Engines:
         await asyncio.sleep(0)
         self.awake, self.changes = new, self.changes + 1
 
-    async def ask(self, policy, ticks=1):
-        await self.turnstile.enter(policy)
+    async def request(self, policy, ticks=1):
+        await self.slices.enter(policy)
         assert self.awake == policy, "a request reached a sleeping engine"
         self.running += 1
         for _ in range(ticks):
             await asyncio.sleep(0)
         self.running -= 1
         self.served.append(policy)
-        await self.turnstile.leave()
+        await self.slices.leave()
 
 
 def run(session):
@@ -40,16 +40,16 @@ def run(session):
 
 def test_requests_of_one_policy_run_side_by_side_and_nothing_changes():
     async def session(engines):
-        await asyncio.gather(*[engines.ask("a", ticks=5) for _ in range(20)])
+        await asyncio.gather(*[engines.request("a", ticks=5) for _ in range(20)])
 
     assert run(session).changes == 0
 
 
-def test_sessions_that_alternate_change_engines_once_a_turn_not_once_a_request():
+def test_sessions_that_alternate_change_engines_once_per_time_slice_not_once_per_request():
     async def one(engines):
         for _ in range(3):
-            await engines.ask("a")
-            await engines.ask("b")
+            await engines.request("a")
+            await engines.request("b")
 
     async def session(engines):
         await asyncio.gather(*[one(engines) for _ in range(50)])
@@ -60,14 +60,14 @@ def test_sessions_that_alternate_change_engines_once_a_turn_not_once_a_request()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_order_everyone_is_served_by_an_engine_that_is_awake(seed):
+def test_whatever_the_order_every_request_reaches_an_engine_that_is_awake(seed):
     rng = random.Random(seed)
 
     async def one(engines):
         for _ in range(rng.randint(1, 5)):
             for _ in range(rng.randint(0, 3)):
                 await asyncio.sleep(0)
-            await engines.ask(rng.choice("abc"), ticks=rng.randint(0, 4))
+            await engines.request(rng.choice("abc"), ticks=rng.randint(0, 4))
 
     async def session(engines):
         await asyncio.gather(*[one(engines) for _ in range(30)])
@@ -79,25 +79,25 @@ def test_a_busy_policy_does_not_starve_the_one_that_waits():
     async def session(engines):
         async def busy():
             while "b" not in engines.served:
-                await engines.ask("a", ticks=2)
+                await engines.request("a", ticks=2)
 
-        await asyncio.gather(*[busy() for _ in range(5)], engines.ask("b"))
+        await asyncio.gather(*[busy() for _ in range(5)], engines.request("b"))
 
     assert "b" in run(session).served
 
 
 def test_a_caller_cancelled_while_it_waits_does_not_hold_up_its_policy():
     async def session(engines):
-        engines.turnstile._running = 1  # somebody is being served by a
-        gone, there = (asyncio.create_task(engines.ask("b")) for _ in range(2))
+        await engines.slices.enter("a")
+        gone, there = (asyncio.create_task(engines.request("b")) for _ in range(2))
         await asyncio.sleep(0)
         gone.cancel()
-        await engines.turnstile.leave()
+        await engines.slices.leave()
         await there
 
     assert run(session).served == ["b"]
 
 
-def test_engines_whose_sleep_forgets_weights_are_paused_instead():
+def test_engines_whose_sleep_drops_weights_are_paused_instead():
     assert verbs("vllm") == verbs("sglang") == ("pause", "unpause")
     assert verbs("transformers") == ("sleep", "wake_up")

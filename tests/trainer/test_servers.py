@@ -28,17 +28,17 @@ def client(*handles: str) -> LLMServerClient:
     return servers.client()
 
 
-def test_one_server_is_asked_without_the_balancer_and_several_through_it():
+def test_one_server_is_called_without_the_balancer_and_several_through_it():
     only = client("server")
     assert isinstance(only, OnlyServerClient)
-    name, server = asyncio.run(only._acquire_server("request", prompt_ids=[1]))
+    name, server = asyncio.run(only._acquire_server("request", prompt_ids=[1]))  # noqa: SLF001
     assert server == "server"
-    only._release_server(name, request_id="request")
+    only._release_server(name, request_id="request")  # noqa: SLF001
     assert type(client("one", "two")) is LLMServerClient
 
 
-@pytest.mark.parametrize("given, seconds", [({}, 2.0), ({"poll_interval": 0.1}, 0.1)])
-def test_the_end_of_the_rollout_is_looked_for_as_often_as_configured(monkeypatch, given, seconds):
+@pytest.mark.parametrize(("given", "seconds"), [({}, 2.0), ({"poll_interval": 0.1}, 0.1)])
+def test_the_rollout_is_polled_as_often_as_configured(monkeypatch, given, seconds):
     monkeypatch.setattr(PPOTrainerSync, "_build_replay_buffer", lambda self: SimpleNamespace(poll_interval=2.0))
     trainer = object.__new__(MasTrainer)
     trainer.config = OmegaConf.create({"trainer": {"v1": {"sampler": {"sampler_kwargs": given}}}})

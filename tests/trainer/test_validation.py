@@ -8,7 +8,7 @@ import torch
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
-from verl_mas.trainer.validation import ScoredSession, Validation, ValidationHost, confusion
+from verl_mas.trainer.validation import ScoredSession, Validation, ValidationHost, confusion, pass_rates, reported
 
 
 def session(score, number=0, uid="val1-0-0", verdicts=None, **info):
@@ -40,29 +40,24 @@ def test_verdicts_are_compared_with_the_truth():
     }
 
 
-@pytest.fixture
-def validation():
-    made = Validation(host=None)
-    made.sessions = [session(1.0, 0, reviews=2, verdicts={"v": [(True, True)]}), session(0.0, 1, reviews=1)]
-    made.expected = {("s", "val1-0-0"): 3, ("s", "val1-0-1"): 3}
-    return made
+SESSIONS = [session(1.0, 0, reviews=2, notes=["a"]), session(0.0, 1, reviews=1)]
+EXPECTED = {("s", "val1-0-0"): 3, ("s", "val1-0-1"): 3}
 
 
-def test_only_numbers_and_text_are_handed_to_verl(validation):
-    assert validation._infos() == {"reward": [1.0, 0.0], "reviews": [2, 1]}
+def test_verl_averages_only_numbers_and_text():
+    assert reported(SESSIONS) == {"reward": [1.0, 0.0], "reviews": [2, 1]}
 
 
-def test_sessions_that_failed_solved_nothing(validation):
-    found = validation._passes()
+def test_sessions_that_failed_solved_nothing():
+    found = pass_rates(SESSIONS, EXPECTED)
     assert found["val-core/s/pass@1"] == pytest.approx(1 / 6)
     assert found["val-core/s/pass@3"] == pytest.approx(1 / 2)
     assert found["val-core/s/mean@3"] == pytest.approx(1 / 6)
     assert not any("mean_of_sets" in name for name in found)
 
 
-def test_several_sets_have_a_plain_mean(validation):
-    validation.sessions.append(ScoredSession("val1-0-9", 0, "other", "t", 2, 1.0, {}))
-    found = validation._passes()
+def test_several_sets_have_a_plain_mean():
+    found = pass_rates([*SESSIONS, ScoredSession("val1-0-9", 0, "other", "t", 2, 1.0, {})], EXPECTED)
     assert found["val-core/mean_of_sets/pass@1"] == pytest.approx((1 / 6 + 1) / 2)
 
 
@@ -92,7 +87,7 @@ def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(m
     monkeypatch.setattr(data_plane, "announce", lambda *what: seen.append(what))
     monkeypatch.setattr(data_plane, "clear", lambda cleared: seen.append(cleared.keys))
     monkeypatch.setattr(data_plane, "read", lambda rows, names: {name: as_column(FIELDS[name]) for name in names})
-    averaged, shown = [], []
+    averaged, dumped = [], []
     host = ValidationHost(
         step=3,
         batches=[{"raw_prompt": np.array(["q"], dtype=object), "data_source": np.array(["s"], dtype=object)}],
@@ -105,15 +100,15 @@ def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(m
         replay_buffer=SimpleNamespace(sample=lambda **wanted: (rows, {})),
         read_text=lambda policy, ids: f"{policy}:{ids.tolist()}",
         log=lambda **table: None,
-        dump=lambda **table: shown.append(table),
+        dump=lambda **table: dumped.append(table),
         average=lambda *columns, expected_acc_counts: averaged.append((columns, expected_acc_counts)) or {"mean": 0.5},
     )
     found = Validation(host).run()
     assert seen == [(["val3-0-0"], "val", 3), ["val3-0-0"], rows.keys]
     columns, expected = averaged[0]
     assert columns == (["s"], ["val3-0-0"], {"reward": [0.5], "acc": [1.0]}, [4]) and expected == {("s", "val3-0-0"): 2}
-    assert shown[0]["outputs"] == ["[solver] main:[3]\n\n[verifier] other:[4]"] and shown[0]["gts"] == ["t"]
-    assert shown[0]["reward_extra_infos_dict"]["uid"] == ["val3-0-0_0"]
+    assert dumped[0]["outputs"] == ["[solver] main:[3]\n\n[verifier] other:[4]"] and dumped[0]["gts"] == ["t"]
+    assert dumped[0]["reward_extra_infos_dict"]["uid"] == ["val3-0-0_0"]
     assert found["mean"] == 0.5 and found["val-core/s/pass@1"] == 0.5
     assert found["val-aux/mas/verifier/verdict/accepts_right"] == 1.0
     assert found["val-aux/mas/solver/acts"] == 1 and found["val-aux/mas/session/count"] == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from torch import Tensor
 def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
     """Each row's advantage where its response mask is 1, else 0: [N, T] float32, or jagged as the mask is.
 
-    The result is the only memory of its size that is taken.
+    Only the result is allocated: no other tensor of its size.
     """
     if mask.is_nested:
         return _to_jagged(advantages, mask)
@@ -20,11 +18,10 @@ def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
     return out.mul_(advantages.to(out).unsqueeze(1))
 
 
-def _to_jagged(advantages: Tensor, mask: Any) -> Tensor:
-    per_token = advantages.to(mask.device).repeat_interleave(mask.offsets().diff())
-    return torch.nested.nested_tensor_from_jagged(
-        to_tokens(per_token, mask.values().unsqueeze(1)).squeeze(1), mask.offsets()
-    )
+def _to_jagged(advantages: Tensor, mask: Tensor) -> Tensor:
+    offsets: Tensor = mask.offsets()  # type: ignore[attr-defined]  # nested tensors have it
+    per_token = advantages.to(mask.device).repeat_interleave(offsets.diff())
+    return torch.nested.nested_tensor_from_jagged(to_tokens(per_token, mask.values().unsqueeze(1)).squeeze(1), offsets)
 
 
 def trained_tokens(mask: Tensor) -> Tensor:

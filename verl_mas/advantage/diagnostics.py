@@ -1,15 +1,14 @@
-"""What a run should log about its groups, per agent."""
+"""Metrics of the groups, per agent."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from verl_mas.advantage.kernel import GroupStats, Partition, moments, total
-from verl_mas.advantage.record import AdvantageInput
+from verl_mas.advantage.record import AdvantageInput, Codes
 
 
 def per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, float]:
@@ -71,7 +70,7 @@ def _squared_team_advantage(batch: AdvantageInput, x: Tensor) -> Tensor:
     return centred.square() / variance[task.ids]
 
 
-def _distinct_pairs(agents: Any, groups: Partition) -> tuple[Partition, Tensor]:
+def _distinct_pairs(agents: Codes, groups: Partition) -> tuple[Partition, Tensor]:
     """Every (agent, group) that has a row: the agent as a partition of the pairs, and the group."""
     pairs = torch.unique(agents.ids * groups.count + groups.ids)
     agent = torch.div(pairs, max(1, groups.count), rounding_mode="floor")

@@ -1,10 +1,10 @@
-"""What every estimator shares: its name, its own defaults, and rows that are fit to be compared."""
+"""What every estimator shares: its name, its defaults, and checks of the rows it compares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Estimator:
     name: str
     function: Compared
     # The options in which it differs from the common ones, and those that it alone reads.
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
 
     def __call__(self, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
         chosen = (options or AdvantageOptions()).resolved(self.name, self.defaults)
@@ -45,7 +45,7 @@ ESTIMATORS: Registry[Estimator] = Registry(
 )
 
 
-def estimator(**defaults: Any) -> Callable[[Compared], Estimator]:
+def estimator(**defaults: object) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
     `defaults` are the options in which it differs from the common ones, and those that it alone reads.
@@ -63,7 +63,7 @@ def compute_advantages(name: str, batch: AdvantageInput, options: AdvantageOptio
     return ESTIMATORS[name](batch, options)
 
 
-def options_for(name: str, config: Mapping[str, Any] | None) -> AdvantageOptions:
+def options_for(name: str, config: Mapping[str, object] | None) -> AdvantageOptions:
     """A `mas.advantage` mapping with the estimator's own defaults; refuses what that estimator does not read."""
     defaults = ESTIMATORS.find(name, "algorithm.adv_estimator").defaults
     return AdvantageOptions.from_config(config).resolved(name, defaults)

@@ -1,10 +1,10 @@
-"""The choices that the papers leave open, each with its default and the reason for it. Loads no torch."""
+"""The choices that the papers leave open, each with its default and the reason for it. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from verl_mas.config.values import Count, NotNegative, Share, check_fields, load_dataclass
 from verl_mas.errors import ConfigError
@@ -21,7 +21,7 @@ class AdvantageOptions:
     """verl's epsilon, added to the deviation."""
 
     group_of_one: Literal["zero", "raw"] = "zero"
-    """A lone score has no baseline, so it teaches nothing. `raw` (verl, Dr. MAS's code) would use the score itself."""
+    """A lone score has no baseline, so its advantage is 0. `raw` (verl, Dr. MAS's code) uses the score itself."""
 
     baseline: Literal["mean", "leave_one_out"] | None = None
     """mean: over the whole group. leave_one_out: over the group without the row's own session, hence unbiased."""
@@ -46,11 +46,11 @@ class AdvantageOptions:
         check_fields(self, PATH)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None) -> AdvantageOptions:
+    def from_config(cls, config: Mapping[str, object] | None) -> AdvantageOptions:
         """The options of a `mas.advantage` mapping; an unknown key is refused."""
         return load_dataclass(cls, config, PATH)
 
-    def resolved(self, estimator: str, defaults: Mapping[str, Any]) -> AdvantageOptions:
+    def resolved(self, estimator: str, defaults: Mapping[str, object]) -> AdvantageOptions:
         """These options with the estimator's own defaults where nothing was chosen."""
         for name in _OWN_TO_ESTIMATORS - set(defaults):
             if getattr(self, name) is not None:

@@ -1,4 +1,4 @@
-"""What an estimator is given and what it gives back."""
+"""The input and output of an estimator."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from torch import Tensor
 from verl_mas.advantage.kernel import GroupStats, Partition, compact
 from verl_mas.errors import DataError
 
-Labels: TypeAlias = "Sequence[Any] | np.ndarray | Tensor"
+# A name or a number.
+Label: TypeAlias = Any
+Labels: TypeAlias = "Sequence[Label] | np.ndarray | Tensor"
 
 
 class Codes(NamedTuple):
     """A column as whole numbers [N], and the label that each number stands for."""
 
     ids: Tensor
-    names: Sequence[Any]
+    names: Sequence[Label]
 
 
 @dataclass(frozen=True, eq=False)
 class AdvantageInput:
     """What an estimator is given: all rows of a step. Labels are lists, arrays or integer tensors of length N."""
 
-    scores: Tensor  # [N], the row's own score: its parts are already put together
+    scores: Tensor  # [N], the row's own score: all its parts together
     task: Labels
     session: Labels  # distinct within a task
     agent: Labels
-    turn: Labels | None = None  # the how-many-th act of that agent in its session
+    turn: Labels | None = None  # 0-based index of the agent's acts in the session
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
     observation: Labels | None = None  # what the agent saw; rows with equal keys are compared by agent_gigpo
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
@@ -70,7 +72,7 @@ class AdvantageInput:
     def select(self, rows: Tensor) -> AdvantageInput:
         """The same record for some of its rows."""
         taken = {name: _take(getattr(self, name), rows) for name in ("scores", *COLUMNS, "tokens", "padding")}
-        return replace(self, **taken)
+        return replace(self, **taken)  # type: ignore[arg-type]
 
     def codes(self, column: str) -> Codes:
         """A label column as whole numbers; a missing label is an error that names the row."""
@@ -104,7 +106,7 @@ class AdvantageInput:
             key, span = key * len(names) + ids, span * max(1, len(names))
         return compact(key, span)
 
-    def _label(self, column: str, row: int) -> Any:
+    def _label(self, column: str, row: int) -> Label:
         ids, names = self.codes(column)
         return names[int(ids[row])]
 
@@ -138,7 +140,7 @@ COLUMNS = tuple(f.name for f in fields(AdvantageInput) if "Labels" in str(f.type
 class AdvantageOutput:
     """What an estimator returns: advantages [N], the groups they come from, and what to log.
 
-    Of `compute_advantages`: float32, 0 on padding.
+    `compute_advantages` returns them as float32, and 0 on padding.
     """
 
     advantages: Tensor
@@ -147,7 +149,7 @@ class AdvantageOutput:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def _take(column: Any, rows: Tensor) -> Any:
+def _take(column: Labels | None, rows: Tensor) -> Labels | None:
     if column is None:
         return None
     if isinstance(column, Tensor):

@@ -1,4 +1,4 @@
-"""A batch whose groups are not what was promised is refused, with the group's name."""
+"""Refuses a batch whose groups are not what the estimator expects, with the group's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = ("task", "session", "agent", "turn")
 
 
 def check_rows(batch: AdvantageInput) -> None:
-    """Scores are finite, agents are known, and no row is there twice."""
+    """Scores are finite, agents are known, and no row appears twice."""
     _check_finite(batch)
     _check_agents(batch)
     act = _known(batch, ACT)
@@ -65,7 +65,7 @@ def _check_finite(batch: AdvantageInput) -> None:
         raise DataError(
             f"the score of {batch.describe(row, *_known(batch, ACT))} is {float(batch.scores[row])}",
             rule="a score is a finite number",
-            fix="look at the reward function, or drop the session",
+            fix="correct the reward function, or drop the session",
         )
 
 

@@ -1,14 +1,14 @@
-"""Our estimators under their names in verl, for verl's stock trainer, which knows neither agents nor turns."""
+"""Our estimators under their names in verl, for verl's stock trainer, whose rows have neither agents nor turns."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -44,11 +44,11 @@ def stock(name: str) -> StockEstimator:
     def estimate(
         token_level_rewards: Tensor,
         response_mask: Tensor,
-        config: Any = None,
+        config: Mapping[str, object] | None = None,
         index: np.ndarray | None = None,
-        **_: Any,
+        **_: object,
     ) -> tuple[Tensor, Tensor]:
-        _tell_once()
+        warn_once()
         batch = _one_agent(token_level_rewards, response_mask, index)
         advantages = to_tokens(compute_advantages(name, batch, _options(config)).advantages, response_mask)
         return advantages, advantages
@@ -72,20 +72,20 @@ def _one_agent(token_level_rewards: Tensor, response_mask: Tensor, index: np.nda
         tokens=tokens,
     )
     # verl's padding rows have a uid of their own and nothing to train. A real row whose reply is empty still
-    # tells what its task's other rows are worth.
+    # counts in the baseline of its task.
     task = batch.partition("task")
     return replace(batch, padding=(total(tokens.double(), task) == 0)[task.ids])
 
 
-def _options(config: Any) -> AdvantageOptions:
+def _options(config: Mapping[str, object] | None) -> AdvantageOptions:
     """verl's own switch for Dr. GRPO; everything else has its default."""
     by_std = config is None or config.get("norm_adv_by_std_in_grpo", True)
     return AdvantageOptions() if by_std else AdvantageOptions(scale="none")
 
 
 @cache
-def _tell_once() -> None:
+def warn_once() -> None:
     logger.warning(
-        "verl's own trainer does not say which agent made a row, so here agents are not told apart: every row "
+        "verl's own trainer does not pass a row's agent, so agents are not distinguished: every row "
         "counts as one session of one agent. With +mas=<team> each agent has its own groups."
     )

@@ -1,4 +1,4 @@
-"""What verl-mas knows of an engine, and how verl is told of one: ours, of an installed package, of mas.plugins."""
+"""What verl-mas knows of an engine, and its registration with verl: ours, of an installed package, of mas.plugins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -22,13 +21,13 @@ class EngineFacts:
     """An engine that `actor_rollout_ref.rollout.name` can name."""
 
     package: str | None = None
-    """What must be installed; None: nothing that we know of."""
+    """What must be installed; None: unknown."""
 
     gpu_fraction: bool = False
-    """It takes `rollout.gpu_memory_utilization` of the GPU when it starts."""
+    """It reserves `rollout.gpu_memory_utilization` of the GPU when it starts."""
 
-    pausable: type[Any] | None = None
-    """Mixed into the server's class so that it can leave the GPU and keep its weights (`pause`, `unpause`), where the
+    pausable: type[object] | None = None
+    """Mixed into the server's class so that it can free the GPU and keep its weights (`pause`, `unpause`), where the
     engine's own sleep drops them."""
 
     base_port: int | None = None
@@ -37,14 +36,14 @@ class EngineFacts:
     stock_adapter: str | None = None
     """The module of verl that has its `ServerAdapter`, where `engines.stock` wraps that."""
 
-    check_options: Callable[[Mapping[str, object]], object] | None = None
+    check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
 
     register_replica: Callable[[ModuleType], None] | None = None
-    """Tells verl.workers.rollout.replica of the engine's servers; None: verl has them."""
+    """Registers the engine's servers in verl.workers.rollout.replica; None: verl has them."""
 
     register_adapter: Callable[[ModuleType], None] | None = None
-    """Tells verl.workers.rollout.base of what an actor worker calls; None: verl has it."""
+    """Registers in verl.workers.rollout.base what an actor worker calls; None: verl has it."""
 
     check_ready: Callable[[str | None], None] | None = None
     """Raises ConfigError where the engine cannot run on a device."""
@@ -68,7 +67,7 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
         module.RolloutReplicaRegistry.register(name, partial(_load, replica))
 
     def to_adapters(module: ModuleType) -> None:
-        module._ROLLOUT_REGISTRY[(name, "async")] = adapter
+        set_adapter(module, name, adapter)
 
     made = replace(facts or EngineFacts(), register_replica=to_replicas, register_adapter=to_adapters)
     ENGINES.register(name)(made)
@@ -76,13 +75,19 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
         getattr(made, field)(module)
 
 
-def _load(path: str) -> type[Any]:
+def set_adapter(base: ModuleType, engine: str, path: str) -> None:
+    """verl has no function for this: its list of adapters maps (engine, mode) to the full name of a class."""
+    base._ROLLOUT_REGISTRY[(engine, "async")] = path  # noqa: SLF001
+
+
+def _load(path: str) -> type[object]:
     module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
+    loaded: type[object] = getattr(import_module(module), name)
+    return loaded
 
 
 def fill(field: str, module: ModuleType) -> None:
-    """verl's list in `module` with every engine's `register_replica` or `register_adapter`."""
+    """Add every engine to verl's list in `module`. `field` is `register_replica` or `register_adapter`."""
     for name in ENGINES:
         if register := getattr(ENGINES[name], field):
             register(module)
@@ -90,7 +95,7 @@ def fill(field: str, module: ModuleType) -> None:
 
 
 def facts_of(name: str) -> EngineFacts:
-    """An engine that only verl knows has the facts of EngineFacts' defaults."""
+    """The facts of an engine; the defaults for one that only verl knows."""
     return ENGINES[name] if name in ENGINES else EngineFacts()
 
 

@@ -1,6 +1,6 @@
 """The CPU as a platform of verl: `+platform=cpu`, or VERL_PLATFORM=cpu. Never chosen by auto-detection.
 
-The functions here are the doors that `verl_mas.plugin` opens; each gets verl's module that was just imported.
+`verl_mas.plugin` names the functions here as hooks; each gets the module of verl that was just imported.
 """
 
 from __future__ import annotations

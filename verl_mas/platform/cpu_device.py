@@ -1,9 +1,8 @@
-"""What verl asks of `torch.<device>`, answered for the CPU. Whatever is not here is torch.cpu's."""
+"""What verl uses of `torch.<device>`, for the CPU. Names that are not here are those of torch.cpu."""
 
 from __future__ import annotations
 
 import resource
-from typing import Any
 
 import psutil
 import torch
@@ -12,7 +11,7 @@ manual_seed = manual_seed_all = torch.manual_seed
 get_rng_state, set_rng_state = torch.get_rng_state, torch.set_rng_state
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     return getattr(torch.cpu, name)
 
 
@@ -22,7 +21,8 @@ def get_device_name(device: object = None) -> str:
 
 def memory_allocated(device: object = None) -> int:
     """Resident memory of this process: the CPU has no allocator of its own to ask."""
-    return psutil.Process().memory_info().rss
+    resident: int = psutil.Process().memory_info().rss
+    return resident
 
 
 def max_memory_allocated(device: object = None) -> int:

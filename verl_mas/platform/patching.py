@@ -1,4 +1,4 @@
-"""The runtime twin of a diff in `patches/`: the same lines, exchanged in a function of verl at import."""
+"""Applies a diff of `patches/` at import: the same lines, replaced in a function of verl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.errors import PatchRefused
 
 @dataclass(frozen=True)
 class Patch:
-    """One line of some functions of one module, exchanged. `functions` maps each name to its source's sha256."""
+    """One line, replaced in some functions of a module. `functions` maps each name to its source's sha256."""
 
     diff: str
     before: str
@@ -20,7 +20,7 @@ class Patch:
     functions: dict[str, str]
 
     def apply(self, module: ModuleType) -> None:
-        """Idempotent. Refuses a source that it does not know, and touches nothing then."""
+        """Idempotent. Refuses a source that it was not written for, and changes nothing then."""
         if getattr(module, self._mark, False):
             return
         patched = [self._patched(module, name, sha256) for name, sha256 in self.functions.items()]

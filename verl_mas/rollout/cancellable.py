@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import Any
 
 import ray
 from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_mas.verl_types import Actor
 
 
 def cancellable(client: LLMServerClient) -> LLMServerClient:
-    """A twin of the client, whose server handles end what nobody waits for."""
-    twin = copy.copy(client)
-    acquire = type(client)._acquire_server.__get__(twin)
+    """A copy of the client: cancelling one of its calls also ends the request in the engine."""
+    copied = copy.copy(client)
+    acquire = type(client)._acquire_server.__get__(copied)  # noqa: SLF001
 
-    async def acquire_cancellable(request_id: str, **extra: Any) -> tuple[str, Any]:
+    async def acquire_cancellable(request_id: str, **extra: object) -> tuple[str, _Server]:
         server_id, server = await acquire(request_id, **extra)
         return server_id, _Server(server)
 
-    twin._acquire_server = acquire_cancellable  # type: ignore[method-assign]
-    return twin
+    copied._acquire_server = acquire_cancellable  # type: ignore[method-assign,assignment]  # noqa: SLF001
+    return copied
 
 
 class _Server:
     """A server handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
 
-    def __init__(self, handle: Any):
+    def __init__(self, handle: Actor):
         self._handle = handle
         self.generate = self
 
-    async def remote(self, **kwargs: Any) -> Any:
-        reference = self._handle.generate.remote(**kwargs)
+    async def remote(self, **kwargs: object) -> TokenOutput:
+        reference: ray.ObjectRef[TokenOutput] = self._handle.generate.remote(**kwargs)
         try:
             return await reference
         except asyncio.CancelledError:

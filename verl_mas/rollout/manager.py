@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import ray
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
@@ -12,18 +12,19 @@ from verl_mas.config import load
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import folder_of, write_advantages
 from verl_mas.rollout.worker import RemoteMasAgentLoopWorker
+from verl_mas.verl_types import Actor
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """`llm_client` is verl's client, or a client for each policy by name."""
+    """`llm_client` is verl's client, or one client per policy, by name."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: object, **kwargs: object):
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
         # verl's __init__ sets its own class.
-        self.agent_loop_workers_class: Any = RemoteMasAgentLoopWorker
+        self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
 
     def record_advantages(self, step: int, advantages: Mapping[str, float]) -> None:
-        """For the sessions on disk; keys are those of the rows."""
+        """Written beside the sessions on disk; keys are those of the rows."""
         spec = load(self.config.get("mas")).trajectories
         if spec.enabled:
             write_advantages(folder_of(spec, self.config.trainer.default_local_dir), step, advantages)
@@ -33,6 +34,6 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
 
         Raises EngineLost when an engine was lost meanwhile.
         """
-        workers: list[Any] = self.agent_loop_workers
+        workers = cast("list[Actor]", self.agent_loop_workers)
         parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in workers])
         return sum(parts, SessionCounts()).metrics()

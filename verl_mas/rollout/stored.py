@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
@@ -26,11 +25,12 @@ from verl_mas.row import (
     RowTags,
     StoredRow,
 )
+from verl_mas.verl_types import Fields
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
 
 
-def stored_rows(session: Session, models: Mapping[str, Model], dataset: Mapping[str, Any]) -> list[StoredRow]:
+def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) -> list[StoredRow]:
     """What the session leaves for training, in order.
 
     `dataset` are the dataset row's fields, with uid, session_id and global_steps.
@@ -47,7 +47,7 @@ def failed_validation_row(
     policy: str,
     model: Model,
     prompt_ids: Sequence[int],
-    dataset: Mapping[str, Any],
+    dataset: Fields,
     log_probs: bool,
 ) -> StoredRow:
     """A validation session that failed counts as zero; without a row it would drop out of the average."""
@@ -79,7 +79,7 @@ def failed_validation_row(
     return StoredRow(RowKey(task.uid, task.session, 0), fields, tags)
 
 
-def _fields(row: Row, session: Session, model: Model, dataset: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(row: Row, session: Session, model: Model, dataset: Fields) -> Fields:
     made = output_of(row.generation)
     output = made.model_copy(
         update={
@@ -90,7 +90,7 @@ def _fields(row: Row, session: Session, model: Model, dataset: Mapping[str, Any]
     return _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(_temperature(row))}
 
 
-def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Mapping[str, Any]) -> dict[str, Any]:
+def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fields:
     """What verl's AgentLoopWorkerTQ stores for an output."""
     input_ids = torch.tensor([*output.prompt_ids, *output.response_ids], dtype=torch.int64)
     multi_modal = model.compute_multi_modal_inputs(output, input_ids)

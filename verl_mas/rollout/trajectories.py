@@ -1,6 +1,6 @@
-"""Sessions on disk: JSON lines, a file for each step and worker. Advantages follow in a file of their own.
+"""Sessions on disk: JSON lines, one file per step and worker. Advantages are in a file of their own.
 
-<dir>/<train|val>/<step>-<worker>.jsonl            one session a line, `schema` 1
+<dir>/<train|val>/<step>-<worker>.jsonl            one session per line, `schema` 1
 <dir>/<train|val>/<step>-advantages.jsonl          {key: advantage}, from the trainer
 """
 
@@ -11,23 +11,26 @@ import logging
 import queue
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.errors import DataError
+from verl_mas.workflow.client import Message
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session, SessionResult
 
 SCHEMA = 1
+# A session as plain data.
+Record: TypeAlias = dict[str, Any]
 ADVANTAGES = "advantages"
 logger = logging.getLogger(__name__)
 
 
 class TrajectoryWriter:
-    """Writes in a thread of its own; `write` only hands over."""
+    """Writes in a thread of its own; `write` returns at once."""
 
     def __init__(self, spec: TrajectorySpec, directory: str | Path, worker: str):
         self._spec, self._directory, self._worker = spec, Path(directory), worker
@@ -56,7 +59,7 @@ class TrajectoryWriter:
             try:
                 self._append(*item)
             except (OSError, TypeError, ValueError):
-                # A full disk must not stop a training run; nobody else hears of it.
+                # A full disk must not stop a training run, so the log is the only place where this is reported.
                 logger.exception("a trajectory was not written")
 
     def _append(self, finished: SessionResult, status: str) -> None:
@@ -77,21 +80,21 @@ def file_of(directory: str | Path, validate: bool, step: int, worker: str) -> Pa
 
 
 def write_advantages(directory: str | Path, step: int, advantages: Mapping[str, float]) -> None:
-    """Called by the trainer once it knows them; keys are those of the rows."""
+    """Called by the trainer; keys are those of the rows."""
     path = file_of(directory, validate=False, step=step, worker=ADVANTAGES)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(dict(advantages)) + "\n")
 
 
-def read_sessions(directory: str | Path, validate: bool = False, step: int | None = None) -> Iterator[dict[str, Any]]:
+def read_sessions(directory: str | Path, validate: bool = False, step: int | None = None) -> Iterator[Record]:
     """Sessions in the order of their steps, their acts with advantages where the trainer has written them."""
     folder = Path(directory) / ("val" if validate else "train")
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is no folder",
+            f"{folder} is not a folder",
             rule="a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir",
-            fix="that folder",
+            fix="give that folder",
         )
     steps = sorted({path.name.split("-")[0] for path in folder.glob("*.jsonl")})
     for name in steps if step is None else [f"{step:06d}"]:
@@ -107,7 +110,7 @@ def read_sessions(directory: str | Path, validate: bool = False, step: int | Non
                 yield session
 
 
-def session_record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> dict[str, Any]:
+def session_record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> Record:
     """One session as plain data."""
     session, task = finished.session, finished.session.task
     rows = session.rows()
@@ -147,7 +150,7 @@ def session_record(finished: SessionResult, status: str, max_text_chars: int | N
     }
 
 
-def _act(reply: Reply, row: Row, clip: _Clip) -> dict[str, Any]:
+def _act(reply: Reply, row: Row, clip: _Clip) -> Record:
     generation, reward = reply.generation, row.reward
     return {
         "key": None if row.key is None else str(row.key),
@@ -183,21 +186,24 @@ class _Clip:
             return text
         return f"{text[: self.limit]}... ({len(text)} characters)"
 
-    def messages(self, messages: Any) -> list[dict[str, Any]]:
+    def messages(self, messages: Sequence[Message]) -> list[Message]:
         return [{**message, "content": self._content(message.get("content"))} for message in messages]
 
-    def _content(self, content: Any) -> Any:
+    def _content(self, content: object) -> object:
         if content is None or isinstance(content, str):
             return self.text(content)
         # An image has no place in a line of JSON; that there was one does.
-        return [part if part.get("type") == "text" else {"type": part.get("type")} for part in content]
+        return [
+            part if part.get("type") == "text" else {"type": part.get("type")}
+            for part in cast("list[Message]", content)
+        ]
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[Record]:
     if path.exists():
         with path.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,4 +1,4 @@
-"""Making a prompt fit. The system prompt and the task's own messages stay; the left end is never cut off in silence."""
+"""Shortening prompts that are too long. The system prompt and the task's own messages stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Count = Callable[[Sequence[Message]], int]
 def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, opening: int = 0) -> list[Message]:
     """The messages in at most `limit` tokens, by `rule`: error, drop_oldest or middle.
 
-    `drop_oldest` keeps the first `opening` messages, and at least up to the first that a user says.
+    `drop_oldest` keeps the first `opening` messages, and at least those up to the first user message.
     """
     length = count(messages)
     if length <= limit:
@@ -34,13 +34,13 @@ def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, openin
 
 
 def _drop_oldest(messages: list[Message], limit: int, count: Count, opening: int) -> list[Message] | None:
-    """Drop what stands between the opening and the last message, oldest first."""
+    """Drop messages between the opening and the last one, oldest first."""
     first_user = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
     opening = max(opening, first_user + 1)
     kept = messages
     while len(kept) > opening + 1:
         kept = [*kept[:opening], *kept[opening + 1 :]]
-        # A template may refuse two messages of one side in a row, so a turn goes with its answer.
+        # A template may refuse two messages of one role in a row, so a user message is dropped with its reply.
         if len(kept) > opening + 1 and kept[opening]["role"] == "user":
             kept = [*kept[:opening], *kept[opening + 1 :]]
         if count(kept) <= limit:
@@ -49,7 +49,7 @@ def _drop_oldest(messages: list[Message], limit: int, count: Count, opening: int
 
 
 def _cut_middle(messages: list[Message], limit: int, count: Count) -> list[Message] | None:
-    """Cut the middle out of the longest text, as little as will do."""
+    """Cut as little as possible out of the middle of the longest text."""
     place = max(range(len(messages)), key=lambda i: _length(messages[i]))
     text = messages[place]["content"]
     if not isinstance(text, str):

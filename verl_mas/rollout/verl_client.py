@@ -1,13 +1,13 @@
-"""A policy that verl serves: its tokenizer and chat template, its engine, and its answers as row material."""
+"""A policy that verl serves: its tokenizer and chat template, its engine, and its replies as rows."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -27,25 +27,18 @@ from verl_mas.registry import nearest
 from verl_mas.rollout.cancellable import cancellable
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import MIN_GLOBAL_STEPS
+from verl_mas.verl_types import Fields, Tokenizer, Tool
 from verl_mas.workflow.client import Continuation, Generation, Request
+
+T = TypeVar("T")
+Borrowed: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlGeneration(Generation):
-    """What a policy that verl serves answered."""
+    """A generation of a policy that verl serves."""
 
     output: AgentLoopOutput  # verl's record of the whole row, which the token fields are taken from
-
-    @classmethod
-    def of(cls, output: AgentLoopOutput, **values: Any) -> VerlGeneration:
-        return cls(
-            prompt_ids=output.prompt_ids,
-            response_ids=output.response_ids,
-            response_mask=output.response_mask,
-            log_probs=output.response_logprobs,
-            output=output,
-            **values,
-        )
 
 
 def output_of(generation: Generation) -> AgentLoopOutput:
@@ -56,29 +49,29 @@ def output_of(generation: Generation) -> AgentLoopOutput:
 
 @dataclass
 class Model:
-    """One policy's tokenizer and processor, and verl's ways to use them on a row."""
+    """One policy's tokenizer and processor, and verl's methods that use them on a row."""
 
-    tokenizer: Any
-    processor: Any
+    tokenizer: Tokenizer
+    processor: object
     hf_model_type: str | None
-    mm_processor_kwargs: Any
+    mm_processor_kwargs: object
 
-    # Borrowed from the class that owns them: they need nothing but the fields above.
-    _get_mm_processor_kwargs: ClassVar[Any] = AgentLoopWorker._get_mm_processor_kwargs
-    compute_multi_modal_inputs: ClassVar[Any] = AgentLoopWorker._compute_multi_modal_inputs
-    compute_position_ids: ClassVar[Any] = AgentLoopWorker._compute_position_ids
+    # They read nothing but the fields above.
+    _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
+    compute_multi_modal_inputs: ClassVar[Borrowed] = AgentLoopWorker._compute_multi_modal_inputs  # noqa: SLF001
+    compute_position_ids: ClassVar[Borrowed] = AgentLoopWorker._compute_position_ids  # noqa: SLF001
 
 
 @dataclass
 class Prompt:
-    """Where sampling starts: `ids` are everything the engine sees, of which the row's response has `mask`."""
+    """What the engine is sent. In a conversation the last `len(mask)` of the `ids` belong to the row's response."""
 
     ids: list[int]
     mask: list[int] = field(default_factory=list)
     log_probs: list[float] | None = None
-    media: dict[str, Any] = field(default_factory=dict)
-    mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
-    mm_processor_output: list[dict[str, Any]] | None = None
+    media: Fields = field(default_factory=dict)
+    mm_processor_kwargs: Fields = field(default_factory=dict)
+    mm_processor_output: list[Fields] | None = None
     previous: AgentLoopOutput | None = None
 
 
@@ -86,18 +79,18 @@ class VerlPolicy:
     """An LLMClient over verl's server client. `config` is the policy's own view of the configuration."""
 
     def __init__(
-        self, config: DictConfig, client: LLMServerClient, model: Model, dataset_cls: type, tools: Sequence[Any] = ()
+        self, config: DictConfig, client: LLMServerClient, model: Model, dataset_cls: type, tools: Sequence[Tool] = ()
     ):
         self.config, self.model = config, model
         self._rollout = config.actor_rollout_ref.rollout
-        self._client = cancellable(client)
+        self.client = cancellable(client)
         self._dataset_cls, self._tools = dataset_cls, list(tools)
         self._loops: dict[str, ToolAgentLoop] = {}
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         loop = self._loop(request)
         if request.continues is not None and _is_full(request.continues.generation):
-            return [_nothing_said(request.continues.generation)] * n
+            return [_empty_reply(request.continues.generation)] * n
         try:
             if request.tools:
                 return await _together([partial(self._with_tools, loop, request) for _ in range(n)])
@@ -117,14 +110,14 @@ class VerlPolicy:
                 )
 
     def _loop(self, request: Request) -> ToolAgentLoop:
-        """verl's agent loop as a library: tokens, media, tools. One for each setting of the chat template."""
+        """verl's agent loop, used for tokens, media and tools. One per setting of the chat template."""
         key = json.dumps(dict(request.chat_template_kwargs), sort_keys=True)
         if key not in self._loops:
             data = self.config.data
             kwargs = {**(data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
             self._loops[key] = ToolAgentLoop(
                 trainer_config=DictConfigWrap(self.config),
-                server_manager=self._client,
+                server_manager=self.client,
                 tokenizer=self.model.tokenizer,
                 processor=self.model.processor,
                 dataset_cls=self._dataset_cls,
@@ -136,8 +129,8 @@ class VerlPolicy:
             )
         return self._loops[key]
 
-    def sampling(self, request: Request) -> dict[str, Any]:
-        """The rollout's settings, as verl's worker makes them, with the request's wishes on top."""
+    def sampling(self, request: Request) -> Fields:
+        """The rollout's settings, as verl's worker makes them, overridden by the request's."""
         rollout = self._rollout
         kwargs = rollout.val_kwargs if request.validate else rollout
         params = {
@@ -156,22 +149,22 @@ class VerlPolicy:
             return await self._continued(loop, request, request.continues)
         messages = list(request.messages)
         media = await loop.process_multi_modal_info(messages)
-        loop._assert_mm_supported(bool(media))
-        mm_inputs: dict[str, Any] = {}
+        loop._assert_mm_supported(bool(media))  # noqa: SLF001
+        mm_inputs: Fields = {}
         ids = await self._initial_tokens(loop, request, media, mm_inputs)
         return Prompt(
             ids=ids,
             media=media,
-            mm_processor_kwargs=loop._get_mm_processor_kwargs(media.get("audios")),
+            mm_processor_kwargs=loop._get_mm_processor_kwargs(media.get("audios")),  # noqa: SLF001
             mm_processor_output=loop.build_sglang_video_payload(media.get("videos"), mm_inputs),
         )
 
     async def _initial_tokens(
-        self, loop: ToolAgentLoop, request: Request, media: dict[str, Any], mm_inputs: dict[str, Any]
+        self, loop: ToolAgentLoop, request: Request, media: Fields, mm_inputs: Fields
     ) -> list[int]:
         build = partial(loop.continuous_token_builder.build_initial_tokens, mm_inputs_out=mm_inputs, **media)
         limit = self._limit(request)
-        ids = await loop.loop.run_in_executor(None, lambda: build(list(request.messages)))
+        ids: list[int] = await loop.loop.run_in_executor(None, lambda: build(list(request.messages)))
         if len(ids) <= limit:
             return ids
         # Placeholders of media must stay aligned with their features, so only text can be cut.
@@ -180,7 +173,8 @@ class VerlPolicy:
             None,
             lambda: fit(request.messages, limit, rule, lambda messages: len(build(list(messages))), request.opening),
         )
-        return await loop.loop.run_in_executor(None, lambda: build(fitted))
+        ids = await loop.loop.run_in_executor(None, lambda: build(fitted))
+        return ids
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
@@ -196,7 +190,7 @@ class VerlPolicy:
         if not same_row and len(merged.token_ids) > self._limit(request):
             raise SessionFault(
                 FaultKind.LIMIT,
-                f"a conversation of {len(merged.token_ids)} tokens is no prompt: {self._limit(request)}",
+                f"a conversation of {len(merged.token_ids)} tokens does not fit in a prompt of {self._limit(request)}",
             )
         return Prompt(
             ids=merged.token_ids,
@@ -209,13 +203,13 @@ class VerlPolicy:
         )
 
     async def _sample(self, loop: ToolAgentLoop, request: Request, prompt: Prompt, branch: int) -> Generation:
-        room = self._rollout.response_length - len(prompt.mask)
-        if room <= 0:
+        left = self._rollout.response_length - len(prompt.mask)
+        if left <= 0:
             assert request.continues is not None
-            return _nothing_said(request.continues.generation)
-        params = self._limited(self.sampling(request), room, same_row=bool(prompt.mask))
+            return _empty_reply(request.continues.generation)
+        params = self._limited(self.sampling(request), left, same_row=bool(prompt.mask))
         started = asyncio.get_running_loop().time()
-        answer = await self._client.generate(
+        answer = await self.client.generate(
             request_id=self._request_id(request, branch),
             prompt_ids=prompt.ids,
             sampling_params=params,
@@ -247,20 +241,20 @@ class VerlPolicy:
             mm_processor_kwargs=prompt.mm_processor_kwargs,
             mm_processor_output=prompt.mm_processor_output,
             num_turns=2 if prompt.previous is None else prompt.previous.num_turns + 2,
-            metrics=AgentLoopMetrics(generate_sequences=seconds, num_preempted=_or(answer.num_preempted, -1)),
+            metrics=AgentLoopMetrics(generate_sequences=seconds, num_preempted=_or_default(answer.num_preempted, -1)),
             extra_fields=_extra_fields(answer.extra_fields, prompt.previous),
         )
-        said = answer.token_ids[:room]
-        text = await loop.loop.run_in_executor(None, self._text, said)
-        return self._generation(output, text, answer.stop_reason, len(said), params)
+        sampled = answer.token_ids[:left]
+        text = await loop.loop.run_in_executor(None, self._text, sampled)
+        return self._generation(output, text, answer.stop_reason, len(sampled), params)
 
     async def _with_tools(self, loop: ToolAgentLoop, request: Request) -> Generation:
         """verl's tool loop is one act: its calls and their results are in the row, the results masked."""
         if request.continues is not None:
             raise WorkflowError(
-                f"agent {request.agent} goes on with a conversation and has tools",
+                f"agent {request.agent} continues a conversation and has tools",
                 rule="an act with tools is a conversation of its own",
-                fix="use act instead of conversation, or take the tools away",
+                fix="use act instead of conversation, or remove the agent's tools",
             )
         schemas = [s for s in loop.tool_schemas if s["function"]["name"] in request.tools]
         build = loop.continuous_token_builder.build_initial_tokens
@@ -282,14 +276,18 @@ class VerlPolicy:
             extra_info={"tool_selection": list(request.tools)},
         )
         sampled = sum(output.response_mask)
-        text = self._text(_last_said(output.response_ids, output.response_mask))
+        text = self._text(_last_sampled(output.response_ids, output.response_mask))
         return self._generation(output, text, None, sampled, params)
 
     def _generation(
-        self, output: AgentLoopOutput, text: str, stop_reason: str | None, sampled: int, params: dict[str, Any]
+        self, output: AgentLoopOutput, text: str, stop_reason: str | None, sampled: int, params: Fields
     ) -> Generation:
-        return VerlGeneration.of(
-            output,
+        return VerlGeneration(
+            prompt_ids=output.prompt_ids,
+            response_ids=output.response_ids,
+            response_mask=output.response_mask,
+            log_probs=output.response_logprobs,
+            output=output,
             text=text,
             stop_reason=stop_reason,
             sampled=sampled,
@@ -301,25 +299,25 @@ class VerlPolicy:
         return self.model.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _limit(self, request: Request) -> int:
-        longest = self._rollout.prompt_length
+        longest: int = self._rollout.prompt_length
         return min(longest, request.max_prompt_length or longest)
 
-    def _limited(self, params: dict[str, Any], room: int, *, same_row: bool) -> dict[str, Any]:
-        """No more tokens than the row has room for. A fresh act without a wish of its own is the engine's to limit."""
-        wish = params.get("max_tokens")
-        if wish is None and not same_row:
+    def _limited(self, params: Fields, left: int, *, same_row: bool) -> Fields:
+        """At most the tokens that are left in the row. A new row without `max_tokens` is limited by the engine."""
+        wanted = params.get("max_tokens")
+        if wanted is None and not same_row:
             return params
-        return {**params, "max_tokens": min(_or(wish, room), room)}
+        return {**params, "max_tokens": min(_or_default(wanted, left), left)}
 
     def _request_id(self, request: Request, branch: int) -> str:
-        """The same for an agent's acts in a session, so that they find their prefix cached."""
+        """The same for an agent's acts in a session, so that they reach the engine that has their prefix cached."""
         sticky = f"{request.session}_{request.agent}"
-        # Under full determinism verl hands the id to the engine, where each request needs its own.
+        # Under full determinism verl passes the id on to the engine, where each request needs its own.
         unique = f"_{request.turn}_{branch}"
         return sticky + (unique if self._rollout.get("full_determinism", False) else "")
 
 
-async def _together(calls: Sequence[Any]) -> list[Any]:
+async def _together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """All results, or the first failure with the rest cancelled."""
     if len(calls) == 1:
         return [await calls[0]()]
@@ -331,17 +329,17 @@ async def _together(calls: Sequence[Any]) -> list[Any]:
             task.cancel()
 
 
-def _nothing_said(before: Generation) -> Generation:
-    """The row is full: the act ends at its length before it begins."""
+def _empty_reply(before: Generation) -> Generation:
+    """Of an act in a row that is full: no token is sampled."""
     return replace(before, text="", stop_reason="length", sampled=0)
 
 
 def _is_full(generation: Generation) -> bool:
-    """What was said to a full row is not in its tokens, so the row cannot go on, however short the next message."""
+    """A full row lacks the tokens of the last message, so it cannot be continued, however short the next one is."""
     return generation.stop_reason == "length" and not generation.sampled
 
 
-def _extra_fields(fields: dict[str, Any], previous: AgentLoopOutput | None) -> dict[str, Any]:
+def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
     # verl's single_turn_agent has the two lists as well.
     merged = {**fields, "turn_scores": [], "tool_rewards": []}
     if previous is not None:
@@ -349,12 +347,12 @@ def _extra_fields(fields: dict[str, Any], previous: AgentLoopOutput | None) -> d
     return merged
 
 
-def _last_said(ids: Sequence[int], mask: Sequence[int]) -> Sequence[int]:
+def _last_sampled(ids: Sequence[int], mask: Sequence[int]) -> Sequence[int]:
     start = len(mask)
     while start and mask[start - 1]:
         start -= 1
     return ids[start:]
 
 
-def _or(value: int | None, default: int) -> int:
+def _or_default(value: int | None, default: int) -> int:
     return default if value is None else value

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import ray
 from omegaconf import DictConfig
+from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
@@ -44,8 +45,9 @@ from verl_mas.row import (
     StoredRow,
 )
 from verl_mas.user_code import load_user_code
+from verl_mas.verl_types import Fields, Trajectory
 from verl_mas.workflow.base import resolve
-from verl_mas.workflow.client import LLMClient
+from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
@@ -61,34 +63,34 @@ _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: i
 
 
 class GroupFailed(Exception):
-    """A session failed where the policy is to give up its whole group."""
+    """A session failed, and `mas.faults.then` is to drop its whole group."""
 
 
 class MasAgentLoopWorker(_StockWorker):
-    """verl's worker, with teams. Prompts of other agent loops run as ever."""
+    """verl's worker, with teams. Prompts of other agent loops run as in verl."""
 
     def __init__(
         self,
         config: DictConfig,
         llm_client: LLMServerClient | Mapping[str, LLMServerClient],
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ):
         self.mas: MasConfig = load(config.get("mas"))
         load_user_code(self.mas)
-        served = _by_policy(self.mas, llm_client)
+        served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
         self.models = {name: self._model(name) for name in served}
         if self.rollout_config.trace.get("token2text", False):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
-        self.setting = self._setting(served)
-        # Since they were last asked for: of training sessions, and of validation's.
+        self.session_config = self._session_config(served)
+        # Since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.trajectories = self._trajectory_writer()
         self.broken: Exception | None = None
 
-    async def generate_sequences(self, batch: Any) -> None:
+    async def generate_sequences(self, batch: TensorDict) -> None:
         self._raise_if_broken()
         await super().generate_sequences(batch)
 
@@ -99,11 +101,12 @@ class MasAgentLoopWorker(_StockWorker):
         return counts
 
     async def _run_prompt(
-        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+        self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False
     ) -> None:
         """All sessions of one task. Their rows appear together, before the task is called finished."""
         if prompt[AGENT_NAME] != AGENT_LOOP:
-            return await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            return
         uid, validate = prompt[UID], trajectory["validate"]
         partition = data_plane.VALIDATION if validate else data_plane.TRAIN
         await data_plane.set_status(uid, partition, RUNNING)
@@ -115,17 +118,17 @@ class MasAgentLoopWorker(_StockWorker):
                 written = True
         except GroupFailed as failure:
             self.counts[validate] += SessionCounts(groups_given_up=1)
-            logger.warning("task %s is given up: %s", uid, failure)
+            logger.warning("task %s is dropped: %s", uid, failure)
         except Exception as error:
-            # What a session may do wrong is data by now. This is a lost engine, or an error of ours: the run ends.
+            # A session's own failures are data by now. This is a lost engine, or an error of ours: the run ends.
             self.broken = error
             logger.error("task %s ends the run", uid, exc_info=error)
         finally:
-            # A group without rows is a failure to the replay buffer, which then looks for another; a group that
-            # only lost some of its sessions is not.
+            # To the replay buffer a group without rows has failed, and it waits for another one; a group that lost
+            # only some of its sessions has not.
             await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
 
-    async def _run_group(self, prompt: dict[str, Any], trajectory: dict[str, Any], trace: bool) -> list[StoredRow]:
+    async def _run_group(self, prompt: Fields, trajectory: Trajectory, trace: bool) -> list[StoredRow]:
         validate = trajectory["validate"]
         rollout = self.config.actor_rollout_ref.rollout
         sessions = int(prompt.pop("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n))
@@ -142,9 +145,7 @@ class MasAgentLoopWorker(_StockWorker):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run_session(
-        self, dataset: dict[str, Any], trajectory: dict[str, Any], trace: bool, greedy: bool
-    ) -> list[StoredRow]:
+    async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
         task = _task(dataset, trajectory["validate"], greedy)
         with rollout_trace_attr(
             step=trajectory["step"],
@@ -155,7 +156,7 @@ class MasAgentLoopWorker(_StockWorker):
             trace=trace,
         ):
             finished = await run_session(
-                partial(resolve, self.mas.workflow), task, self.setting, partial(self._score, dataset=dataset)
+                partial(resolve, self.mas.workflow), task, self.session_config, partial(self._score, dataset=dataset)
             )
         self._record(finished)
         if finished.failed:
@@ -164,7 +165,7 @@ class MasAgentLoopWorker(_StockWorker):
             await self._teacher(reply, task, dataset)
         return stored_rows(finished.session, self.models, dataset)
 
-    async def _without_rows(self, finished: SessionResult, dataset: dict[str, Any]) -> list[StoredRow]:
+    async def _without_rows(self, finished: SessionResult, dataset: Fields) -> list[StoredRow]:
         session = finished.session
         if session.task.validate:
             policy, model = next(iter(self.models.items()))
@@ -176,8 +177,8 @@ class MasAgentLoopWorker(_StockWorker):
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
         return []
 
-    async def _score(self, session: Session, dataset: dict[str, Any]) -> Score:
-        """verl's reward loop on the answer: its built-in scorers, or the user's function."""
+    async def _score(self, session: Session, dataset: Fields) -> Score:
+        """verl's reward loop on the answer: one of verl's scorers, or the user's function."""
         answer = self._answer(session)
         await self._compute_score([answer], kwargs=dataset)
         if answer.reward_score is None:
@@ -216,7 +217,7 @@ class MasAgentLoopWorker(_StockWorker):
         alone = sum(other.row == reply.row for other in session.replies) == 1
         return alone and reply.generation.has_tokens and model is not None and model.tokenizer is self.tokenizer
 
-    async def _teacher(self, reply: Reply, task: Task, dataset: dict[str, Any]) -> None:
+    async def _teacher(self, reply: Reply, task: Task, dataset: Fields) -> None:
         if not (self.distillation_enabled and reply.generation.has_tokens):
             return
         output = output_of(reply.generation)
@@ -246,7 +247,7 @@ class MasAgentLoopWorker(_StockWorker):
             config.tokenizer.chat_template = view.custom_chat_template
         return Model(config.tokenizer, config.processor, config.hf_config.model_type, self.mm_processor_kwargs)
 
-    def _setting(self, served: Mapping[str, LLMServerClient]) -> SessionConfig:
+    def _session_config(self, served: Mapping[str, LLMServerClient]) -> SessionConfig:
         clients: dict[str, LLMClient] = {}
         for name, spec in self.mas.policies.items():
             if spec.remote is not None:
@@ -272,7 +273,7 @@ class MasAgentLoopWorker(_StockWorker):
         return bool(self.config.actor_rollout_ref.rollout.calculate_log_probs)
 
     def _raise_if_broken(self) -> None:
-        """verl does not wait for the tasks that sessions run in, so what broke them is told at the next call."""
+        """verl does not wait for the tasks that sessions run in, so their error is raised at the next call."""
         if self.broken is not None:
             raise self.broken
 
@@ -280,10 +281,10 @@ class MasAgentLoopWorker(_StockWorker):
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
 
 
-def _by_policy(
+def clients_by_policy(
     mas: MasConfig, llm_client: LLMServerClient | Mapping[str, LLMServerClient]
 ) -> dict[str, LLMServerClient]:
-    """The team trainer gives a client for each policy; verl's own trainers have one client, so one policy."""
+    """The team's trainer has one client per policy; verl's own trainers have one client, so one policy."""
     local = [name for name, spec in mas.policies.items() if spec.remote is None]
     served = dict(llm_client) if isinstance(llm_client, Mapping) else dict.fromkeys(local[:1], llm_client)
     if sorted(served) != sorted(local):
@@ -295,11 +296,10 @@ def _by_policy(
     return served
 
 
-def _task(dataset: Mapping[str, Any], validate: bool, greedy: bool) -> Task:
+def _task(dataset: Fields, validate: bool, greedy: bool) -> Task:
     reward_model = dataset.get(REWARD_MODEL) or {}
-    messages: Sequence[Any] = dataset[RAW_PROMPT]
     return Task(
-        messages=list(messages),
+        messages=list(cast("Sequence[Message]", dataset[RAW_PROMPT])),
         ground_truth=reward_model.get(GROUND_TRUTH),
         data_source=dataset.get(DATA_SOURCE),
         extra_info=dataset.get(EXTRA_INFO) or {},

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from verl_mas.errors import DataError
 from verl_mas.row import POLICY, is_padding
 
-Tags = Sequence[Mapping[str, Any]]
+Tags = Sequence[Mapping[str, object]]
 
 
 def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:

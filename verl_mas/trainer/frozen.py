@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool
@@ -12,6 +11,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.ray_utils import auto_await
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerManager
+from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.trainer.servers import Servers
@@ -25,7 +25,7 @@ class FrozenPolicy(Servers):
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool):
         self.name, self.config = name, view
         with open_dict(view):
-            # No trainer will send weights: the engine reads its checkpoint.
+            # No trainer sends weights, so the engine reads its checkpoint.
             view.actor_rollout_ref.rollout.load_format = "auto"
             view.actor_rollout_ref.rollout.nnodes = len(pool.store)
         model: HFModelConfig = omega_conf_to_dataclass(view.actor_rollout_ref.model)
@@ -33,11 +33,11 @@ class FrozenPolicy(Servers):
         self.llm_server_manager = _Colocated.create(config=view, rollout_resource_pool=pool)
         self.sleep()
 
-    @auto_await
+    @auto_await  # type: ignore[untyped-decorator]
     async def wake(self, step: int) -> None:
         await asyncio.gather(*[replica.wake_up() for replica in self.llm_server_manager.get_replicas()])
 
-    @auto_await
+    @auto_await  # type: ignore[untyped-decorator]
     async def sleep(self) -> None:
         await asyncio.gather(*[replica.sleep() for replica in self.llm_server_manager.get_replicas()])
 
@@ -51,12 +51,12 @@ class _Colocated(LLMServerManager):
         shares = split_resource_pool(self.rollout_resource_pool, size)
         self.rollout_replicas = [self._replica(rank) for rank in range(len(shares))]
         for replica, share in zip(self.rollout_replicas, shares, strict=True):
-            # One by one: while it starts, an engine takes more memory than it keeps.
+            # One after the other: an engine takes more memory while it starts than afterwards.
             await replica.init_colocated(share)
         self.server_handles = [replica.server_handle for replica in self.rollout_replicas]
         self.server_addresses = [replica.server_address for replica in self.rollout_replicas]
 
-    def _replica(self, rank: int) -> Any:
+    def _replica(self, rank: int) -> RolloutReplica:
         return self.rollout_replica_class(
             replica_rank=rank,
             config=self.rollout_config,

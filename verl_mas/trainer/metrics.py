@@ -1,9 +1,9 @@
-"""Names and numbers of a step. verl's reducers read meaning into names ("min" in `mini`), so names are put on last."""
+"""The metrics of a step. verl's reducers choose by name ("min" in `mini`), so prefixes are added last."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 ROOT = "mas"
 
 
-def named(owner: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def named(owner: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"{ROOT}/{owner}/{key}": value for key, value in metrics.items()}
 
 
-def prefixed(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def prefixed(metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"{ROOT}/{key}": value for key, value in metrics.items()}
 
 
-def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, Any]:
+def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, float]:
     """What verl logs for an actor, per policy; a team of one policy keeps verl's own names too."""
-    found: dict[str, Any] = {}
+    found: dict[str, float] = {}
     for name in policies:
         part = parts.get(name)
         if part is None:
@@ -89,17 +89,17 @@ def _agent_first(key: str) -> str:
     return f"{agent}/group/{name}" if kind == "advantage" and name else key
 
 
-def step_line(step: int, metrics: Mapping[str, Any], timing: Mapping[str, float], policies: Sequence[str]) -> str:
-    """A step in one line: what took how long, how many rows each policy had, how the team did."""
+def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, float], policies: Sequence[str]) -> str:
+    """A step in one line: seconds per phase, rows per policy, the team's score."""
     phases = {"gen": "rollout", "old_log_prob": "log-probs", "adv": "advantages", "update_actor": "update"}
     seconds = ", ".join(f"{word} {timing[key]:.1f}s" for key, word in phases.items() if key in timing)
     rows = ", ".join(_rows(metrics, name) for name in policies)
     score = metrics.get("critic/score/mean")
-    shown = f" | score {score:.3f}" if score is not None else ""
-    return f"step {step} | {seconds} | {rows}{shown}"
+    result = f" | score {score:.3f}" if score is not None else ""
+    return f"step {step} | {seconds} | {rows}{result}"
 
 
-def _rows(metrics: Mapping[str, Any], name: str) -> str:
+def _rows(metrics: Mapping[str, float], name: str) -> str:
     real, padding = metrics.get(f"{ROOT}/{name}/rows/real", 0), metrics.get(f"{ROOT}/{name}/rows/padding", 0)
     skipped = metrics.get(f"{ROOT}/{name}/rows/skipped", 0)
     notes = [f"{count:g} {word}" for count, word in ((padding, "padding"), (skipped, "skipped")) if count]

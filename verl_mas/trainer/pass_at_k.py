@@ -1,4 +1,4 @@
-"""pass@k without bias, with an interval that says how far the tasks at hand decide it."""
+"""Unbiased pass@k, with a bootstrap interval over the tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOLVED = 1.0
 
 
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
-    """The chance that at least one of k sessions, drawn from these without replacement, solved the task.
+    """The probability that at least one of k sessions, drawn from these without replacement, solved the task.
 
     1 - C(n-c, k) / C(n, k), as a product so that nothing overflows (Chen et al., arXiv 2107.03374).
     """
@@ -59,7 +59,7 @@ def _with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, 
 
 
 def mean_of_sets(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """As tables of several test sets show it: each set counts once, whatever its size. Without intervals."""
+    """The mean over test sets, each counted once whatever its size. Without intervals."""
     if len(reports) < 2:
         return {}
     names = [name for name in reports[0] if "/" not in name and all(name in one for one in reports)]

@@ -1,18 +1,20 @@
-"""One policy of a team: verl's own synchronous trainer, with a configuration, processes and engines of its own.
+"""One policy of a team: verl's own synchronous trainer, with its own configuration, processes and engines.
 
-What is the team's (data, rewards, rollout, advantages, the order of things) is `MasTrainer`'s.
+Data, rewards, rollout, advantages and the order of the step belong to the team: `MasTrainer`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from omegaconf import DictConfig, open_dict
 from verl.protocol import DataProto
-from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -23,6 +25,8 @@ from verl_mas.data_plane import Rows
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer.batching import Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
+
+T = TypeVar("T")
 
 
 class PolicyTrainer(Servers, PPOTrainerSync):
@@ -40,7 +44,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         self.timing_raw: dict[str, float] = {}
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
         with open_dict(view):
-            # Reward workers are named actors, one set a run, and they are the team's.
+            # Reward workers are named actors, one set per run, and the team has them.
             view.reward.num_workers = 0
             view.reward.reward_model.enable = False
             view.reward.reward_model.enable_resource_pool = False
@@ -48,31 +52,31 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         super().__init__(view)
 
     def _setup(self) -> None:
-        super()._setup()
+        super()._setup()  # type: ignore[no-untyped-call]
         shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
         self.actor_rollout_wg = _OwnTemperatures(self.actor_rollout_wg)
         if shared:
             self.ref_policy_wg = self.actor_rollout_wg
 
-    # -- parts of verl's set-up that are the team's ---------------------------------------------------------
+    # -- parts of verl's set-up that the team does ---------------------------------------------------------
 
-    def _build_replay_buffer(self) -> Any:
+    def _build_replay_buffer(self) -> None:  # type: ignore[override]
         """The team samples."""
 
     def _init_dataloader(self) -> None:
-        """The team reads the data; the schedule's horizon has come with the configuration."""
+        """The team reads the data; the number of steps is an argument of `__init__`."""
 
     def _init_resource_pool_mgr(self) -> None:
-        super()._init_resource_pool_mgr()
+        super()._init_resource_pool_mgr()  # type: ignore[no-untyped-call]
         self.resource_pool_manager = _OnePool(self._pool, self.mapping)
 
     def _load_checkpoint(self) -> None:
-        """The team loads, when every policy is there."""
+        """The team loads, once every policy is there."""
 
     # -- the step -------------------------------------------------------------------------------------------
 
-    def prepare(self, rows: Rows, metrics: dict[str, Any]) -> Rows:
-        """Pads and balances the rows, and has the policy score them: old and reference log-probs."""
+    def prepare(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        """Pad and balance the rows, and compute their old and reference log-probs."""
         rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
         rows = self._balance_batch(rows, metrics=metrics)
         rows = self._compute_old_log_prob(rows, metrics=metrics)
@@ -84,7 +88,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         assert self.plan is not None
         return self.plan.multiple
 
-    def _balance_batch(self, batch: Rows, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Rows:
+    def _balance_batch(self, batch: Rows, metrics: dict[str, float], *args: object, **kwargs: object) -> Rows:
         self.plan = plan(len(batch), self.updates, self.data_parallel)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
         batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
@@ -92,12 +96,12 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     @property
     def data_parallel(self) -> int:
-        ranks = self.actor_rollout_wg._dispatch_info
+        ranks: dict[str, list[int]] = self.actor_rollout_wg._dispatch_info  # noqa: SLF001
         if "actor" not in ranks:
-            ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")
+            ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")  # noqa: SLF001
         return max(ranks["actor"]) + 1
 
-    def correct_rollout(self, rows: Rows, metrics: dict[str, Any]) -> Rows:
+    def correct_rollout(self, rows: Rows, metrics: dict[str, float]) -> Rows:
         """verl's importance weights and rejection between the engine's and the trainer's probabilities."""
         correction = self.config.algorithm.get("rollout_correction")
         if not correction or correction.get("bypass_mode", False):
@@ -111,13 +115,13 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         )
         metrics.update(found)
         if not correction.rollout_is and not correction.rollout_rs:
-            return rows  # it only measured
+            return rows  # only metrics were asked for
         changed = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
         new = {name: response_to_nested(corrected.batch[name], mask) for name in changed if name in corrected.batch}
         return data_plane.write(rows, new)
 
-    def update(self, rows: Rows, metrics: dict[str, Any], *, counted: int) -> None:
-        """The policy's optimiser steps. `counted`: how many rows a mean over rows is a mean of."""
+    def update(self, rows: Rows, metrics: dict[str, float], *, counted: int) -> None:
+        """The policy's optimiser steps. `counted`: the number of rows that a mean over rows divides by."""
         assert self.plan is not None
         actor = self.config.actor_rollout_ref.actor
         rows.extra_info.update(
@@ -138,7 +142,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
     # -- weights --------------------------------------------------------------------------------------------
 
     def wake(self, step: int) -> None:
-        """Gives the engines the current weights and all their memory."""
+        """Send the engines the current weights and let them take their memory."""
         self.checkpoint_manager.update_weights(step)
 
     def sleep(self) -> None:
@@ -156,38 +160,35 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 class _OwnTemperatures:
     """A worker group whose log-probs are taken at each row's own temperature.
 
-    verl's trainer names one temperature for the batch, which hides the one that a row brings.
+    verl's trainer sets one temperature for the batch, which would override the row's.
     """
 
-    def __init__(self, workers: Any):
+    def __init__(self, workers: RayWorkerGroup):
         self._workers = workers
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         method = getattr(self._workers, name)
-        return _at_own_temperature(method) if name in _SCORES_TOKENS else method
+        return partial(_at_own_temperature, method) if name in _SCORES_TOKENS else method
 
 
 _SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
 
 
-def _at_own_temperature(method: Any) -> Any:
-    def call(rows: Rows) -> Any:
-        temperatures = {tag[TEMPERATURE] for tag in rows.tags}
-        if len(temperatures) > 1:
-            rows.extra_info.pop(TEMPERATURE, None)
-        else:
-            rows.extra_info[TEMPERATURE] = temperatures.pop()
-        return method(rows)
-
-    return call
+def _at_own_temperature(method: Callable[[Rows], T], rows: Rows) -> T:
+    temperatures = {tag[TEMPERATURE] for tag in rows.tags}
+    if len(temperatures) > 1:
+        rows.extra_info.pop(TEMPERATURE, None)
+    else:
+        rows.extra_info[TEMPERATURE] = temperatures.pop()
+    return method(rows)
 
 
 class _OnePool(ResourcePoolManager):
-    """Every role of the policy on its pool, which is there already."""
+    """Every role of the policy on its pool, which exists already."""
 
-    def __init__(self, pool: RayResourcePool, roles: Iterable[Any]):
+    def __init__(self, pool: RayResourcePool, roles: Iterable[Role]):
         name = pool.name_prefix
-        super().__init__(resource_pool_spec={name: list(pool.store)}, mapping=dict.fromkeys(roles, name))
+        super().__init__(resource_pool_spec={name: list(pool.store)}, mapping=dict.fromkeys(roles, name))  # type: ignore[arg-type]  # verl's annotation is out of date
         self.resource_pool_dict = {name: pool}
 
     def create_resource_pool(self) -> None:

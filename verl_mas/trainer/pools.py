@@ -1,14 +1,14 @@
-"""Where policies live: everything that touches placement.
+"""The resource pools of a run.
 
 A pool is one verl resource pool. Each of its policies has processes of its own on every GPU of the pool, so that a
-crash or a leak in one policy is not its neighbour's.
+crash or a leak in one policy does not affect another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from omegaconf import DictConfig
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Pools:
-    """The resource pools of a run, made once and handed to every policy that lives there."""
+    """The resource pools of a run, made once and shared by the policies placed on them."""
 
     def __init__(self, config: DictConfig, mas: MasConfig):
         self.mas = mas
@@ -37,12 +37,12 @@ class Pools:
             manager.create_resource_pool()
 
     def of(self, name: str) -> RayResourcePool:
-        """The resource pool on which a policy lives."""
+        """The resource pool on which a policy is placed."""
         pool = self.mas.policies[name].pool
         return self._managers[pool].resource_pool_dict[pool]
 
     def each(self, names: Iterable[str], work: Callable[[str], T]) -> dict[str, T]:
-        """Work on every policy: pools at the same time, the policies of one pool one after the other."""
+        """Work on every policy: pools at the same time, the policies of a pool one after the other."""
         by_pool: dict[str, list[str]] = {}
         for name in names:
             by_pool.setdefault(self.mas.policies[name].pool, []).append(name)
@@ -70,7 +70,7 @@ def _check_cluster(managers: Iterable[ResourcePoolManager], gpus: int) -> None:
     """verl checks one pool at a time; two that fit alone may not fit together."""
     import ray
 
-    found: dict[str, Any] = ray.cluster_resources()
+    found: dict[str, float] = ray.cluster_resources()
     have = Resources(found.get("GPU", 0) or found.get("NPU", 0), found.get("CPU", 0))
     want = Resources(gpus, sum(manager.get_n_gpus() * manager.max_colocate_count for manager in managers))
     raise_all(require(want, have, "the team"))

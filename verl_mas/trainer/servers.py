@@ -1,15 +1,13 @@
-"""What the team knows of a local policy's engines, trained or not."""
+"""The engines of a local policy, trained or frozen, as the team uses them."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import ray
 from omegaconf import DictConfig
-from ray.actor import ActorHandle
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from verl_mas.trainer.phases import verbs
+from verl_mas.verl_types import Actor
 
 
 class Servers:
@@ -18,10 +16,11 @@ class Servers:
 
     @property
     def engine(self) -> str:
-        return self.config.actor_rollout_ref.rollout.name
+        name: str = self.config.actor_rollout_ref.rollout.name
+        return name
 
     @property
-    def servers(self) -> list[ActorHandle]:
+    def servers(self) -> list[Actor]:
         return [server for replica in self.llm_server_manager.get_replicas() for server in replica.servers]
 
     def client(self) -> LLMServerClient:
@@ -31,20 +30,20 @@ class Servers:
         return self.llm_server_manager.get_client()
 
     def pause(self) -> None:
-        """Leave the GPU and keep the weights."""
+        """Free the GPU's memory and keep the weights."""
         method, _ = verbs(self.engine)
         ray.get([getattr(server, method).remote() for server in self.servers])
 
 
 class OnlyServerClient(LLMServerClient):
-    """With one server there is nothing to balance: a request saves its two calls to the balancer's process."""
+    """With one server there is nothing to balance, so a request needs no calls to the balancer's process."""
 
-    def __init__(self, *args: Any, server: ActorHandle, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, config: DictConfig, load_balancer_handle: Actor, *, server: Actor, **kwargs: object):
+        super().__init__(config, load_balancer_handle, **kwargs)
         self._server = server
 
-    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, ActorHandle]:
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Actor]:
         return "only", self._server
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """Nobody counts."""
+        """No balancer counts the requests."""

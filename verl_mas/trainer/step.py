@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Columns:
-    """What the driver reads of the rows, in the order of the batch."""
+    """What the driver reads of the rows, in batch order."""
 
     keys: Sequence[RowKey]
     tags: Sequence[RowTags]
@@ -34,11 +33,11 @@ class Columns:
 
 @dataclass
 class PolicyRows:
-    """One policy's rows of a step on their way through verl."""
+    """One policy's rows of a step."""
 
     batch: Rows
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def real(self) -> int:
@@ -79,7 +78,7 @@ def stack_columns(columns: Sequence[Columns]) -> Columns:
 def step_advantages(
     columns: Columns, estimator: str, options: AdvantageOptions, team: Sequence[str]
 ) -> tuple[Tensor, dict[str, float]]:
-    """Of every row of the step, whatever its policy, so that groups may span policies."""
+    """Advantages and diagnostics over all rows of the step, so that groups may span policies."""
     keys, tags = columns.keys, columns.tags
     observation = torch.tensor([tag.observation for tag in tags])
     output = compute_advantages(
@@ -102,13 +101,13 @@ def step_advantages(
 
 
 def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:
-    """Gives every row its advantages; padding gets zeros. Rows that no policy trains get theirs for the metrics."""
+    """Give every row its advantages; padding gets zeros. Rows that no policy trains get theirs for the metrics."""
     number = {key: i for i, key in enumerate(batch.keys)}
     placed: set[str] = set()
     for part in parts.values():
         at = [number.get(key) for key in part.batch.keys]
         part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in at])
-        masks = [columns.masks[i] if i is not None else NOTHING for i in at]
+        masks = [columns.masks[i] if i is not None else NO_TOKENS for i in at]
         part.batch = data_plane.write(part.batch, as_nested(part.advantages, masks))
         placed.update(part.batch.keys)
     rest = [i for i, key in enumerate(batch.keys) if key not in placed]
@@ -116,7 +115,7 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
         data_plane.write(data_plane.select(batch, rest), as_nested(per_row[rest], [columns.masks[i] for i in rest]))
 
 
-NOTHING = torch.zeros(1, dtype=torch.int64)
+NO_TOKENS = torch.zeros(1, dtype=torch.int64)
 
 
 def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -128,7 +127,7 @@ def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:
     """The rows to keep: those with an advantage, filled up to a multiple with rows that add nothing to the loss.
 
-    Padding fills first, it is short; but each optimiser step needs a real row.
+    Padding comes first, because it is short; but each optimiser step needs a real row.
     """
     padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
     zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]
@@ -136,8 +135,8 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
     kept = [i for i in range(len(part.batch)) if i not in idle]
     must = max(0, updates - len(kept))
     filler = zero[:must] + padding + zero[must:]
-    room = -(len(kept) + must) % multiple + must
-    return sorted(kept + filler[:room])
+    count = -(len(kept) + must) % multiple + must
+    return sorted(kept + filler[:count])
 
 
 def scale_for_skipped(part: PolicyRows, kept: Sequence[int], columns: Mapping[str, int], mode: str) -> float:

@@ -1,4 +1,4 @@
-"""The team's trainer: it owns the data, the rollout, the advantages and the order of things.
+"""The team's trainer: data, rollout, advantages, and the order of the step.
 
 Each policy is a stock trainer of its own (`PolicyTrainer`); this one coordinates them.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 from omegaconf import DictConfig, open_dict
-from ray.actor import ActorHandle
 from tensordict import TensorDict
+from torch import Tensor
 from verl.experimental.reward_loop import RewardLoopManager
-from verl.single_controller.ray import ResourcePoolManager
+from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
@@ -47,11 +47,11 @@ from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, run_identity
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
-from verl_mas.trainer.phases import PhasedClient, TurnstileActor
+from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
 from verl_mas.trainer.step import (
-    NOTHING,
+    NO_TOKENS,
     Columns,
     PolicyRows,
     as_nested,
@@ -63,10 +63,11 @@ from verl_mas.trainer.step import (
     write_advantages,
 )
 from verl_mas.trainer.validation import Validation, ValidationHost
+from verl_mas.verl_types import Actor, Fields
 from verl_mas.workflow.base import agents_of
 
 if TYPE_CHECKING:
-    # The agent-loop worker imports verl's trainers, and with them this module, before it is a module itself.
+    # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
     from verl_mas.rollout.manager import MasAgentLoopManager
 
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -93,22 +94,25 @@ class MasTrainer(PPOTrainerSync):
     # -- set-up ---------------------------------------------------------------------------------------------
 
     def _setup(self) -> None:
-        self._init_tokenizer()
-        self._init_dataloader()
-        self._init_dump_executor()
-        self.reward_loop_manager = RewardLoopManager(config=self.config, rm_resource_pool=self._reward_pool())
+        self._init_tokenizer()  # type: ignore[no-untyped-call]
+        self._init_dataloader()  # type: ignore[no-untyped-call]
+        self._init_dump_executor()  # type: ignore[no-untyped-call]
+        self.reward_loop_manager = RewardLoopManager(
+            config=self.config,
+            rm_resource_pool=self._reward_pool(),  # type: ignore[arg-type]  # None is verl's default
+        )
         self.pools = Pools(self.config, self.mas)
         self.pools.create()
         for name, spec in self.mas.policies.items():
             if not spec.remote:
-                # One by one: while it starts, an engine takes more memory than it keeps.
+                # One after the other: an engine takes more memory while it starts than afterwards.
                 self.members[name] = self._member(name)
-        self.turnstiles = {pool: self._turnstile(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
-        # What verl's own save and load talk to.
+        self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
+        # verl saves and loads through this attribute.
         self.actor_rollout_wg = Checkpoints(
             self.trained, run_identity(self.config, self.mas), auto_resumes(self.config)
         )
-        self._load_checkpoint()
+        self._load_checkpoint()  # type: ignore[no-untyped-call]
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
 
@@ -121,10 +125,10 @@ class MasTrainer(PPOTrainerSync):
             return FrozenPolicy(name, view, self.pools.of(name))
         updates = updates_per_step(self.config, self.mas, name)
         policy = PolicyTrainer(name, view, self.pools.of(name), updates, self.total_training_steps)
-        policy._setup()
+        policy._setup()  # noqa: SLF001
         return policy
 
-    def _reward_pool(self) -> Any:
+    def _reward_pool(self) -> RayResourcePool | None:
         model = self.config.reward.reward_model
         if not model.enable:
             return None
@@ -141,11 +145,11 @@ class MasTrainer(PPOTrainerSync):
         return {name: self._client(name) for name in self.members}
 
     def _client(self, name: str) -> LLMServerClient:
-        turnstile = self.turnstiles.get(self.mas.policies[name].pool)
+        slices = self.slices.get(self.mas.policies[name].pool)
         member = self.members[name]
-        if turnstile is None:
+        if slices is None:
             return member.client()
-        return member.llm_server_manager.get_client(PhasedClient, policy=name, turnstile=turnstile)
+        return member.llm_server_manager.get_client(PhasedClient, policy=name, slices=slices)
 
     def get_teacher_client(self) -> None:
         return None
@@ -154,7 +158,7 @@ class MasTrainer(PPOTrainerSync):
         return self.pools.n_gpus
 
     def _build_replay_buffer(self) -> ReplayBuffer:
-        """verl looks every two seconds whether the rollout is over; with tiny models that is most of a step."""
+        """verl polls the rollout every two seconds, which with tiny models is most of a step."""
         buffer = super()._build_replay_buffer()
         wanted = self.config.trainer.v1.sampler.sampler_kwargs
         buffer.poll_interval = wanted.get("poll_interval", buffer.poll_interval)
@@ -169,39 +173,42 @@ class MasTrainer(PPOTrainerSync):
         with marked_timer("update_weights", self.timing_raw, color="red"):
             self._wake()
 
-    def _turnstile(self, pool: str) -> ActorHandle:
+    def _start_slices(self, pool: str) -> Actor:
         names = policies_on(self.mas, pool)
         engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
-        return TurnstileActor.start(engines, awake=names[-1])
+        return SlicesActor.start(engines, awake=names[-1])
 
     def _wake(self) -> None:
         self.pools.each(self.members, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
-        """In phases each policy gets its weights and makes room for the next; the last stays awake."""
+        """In a time-sliced pool each policy gets its weights and frees the GPU for the next; the last stays awake."""
         self.members[name].wake(self.global_steps)
         pool = self.mas.policies[name].pool
-        turnstile = self.turnstiles.get(pool)
-        if turnstile is None:
+        slices = self.slices.get(pool)
+        if slices is None:
             return
         if name == policies_on(self.mas, pool)[-1]:
-            ray.get(turnstile.set_awake.remote(name))
+            ray.get(slices.set_awake.remote(name))
         else:
             self.members[name].pause()
 
     def _sleep(self) -> None:
-        awake = {pool: _awake(turnstile) for pool, turnstile in self.turnstiles.items()}
-        there = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
-        self.pools.each(there, lambda name: self.members[name].sleep())
+        awake: dict[str, str] = {}
+        for pool, slices in self.slices.items():
+            name: ray.ObjectRef[str] = slices.awake.remote()
+            awake[pool] = ray.get(name)
+        served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
+        self.pools.each(served, lambda name: self.members[name].sleep())
 
     # -- data -----------------------------------------------------------------------------------------------
 
-    def prepare_step(self) -> dict:
+    def prepare_step(self) -> Fields:
         self._fetched = 0
         return super().prepare_step()
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """verl names a task by a random uid; step and number make a run repeat itself."""
+        """verl names a task by a random uid; step and number make a run repeatable."""
         batch = super()._fetch_one_gen_batch()
         names = [f"{self.global_steps}-{self._fetched + i}" for i in range(len(batch))]
         self._fetched += len(batch)
@@ -210,14 +217,14 @@ class MasTrainer(PPOTrainerSync):
 
     # -- the step -------------------------------------------------------------------------------------------
 
-    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> Rows:
+    def _step_once(self, metrics: dict[str, float], timing_raw: dict[str, float], sample_batch_size: int) -> Rows:
         with marked_timer("gen", timing_raw, color="red"):
             try:
                 batch, found = self.replay_buffer.sample(
                     global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=sample_batch_size
                 )
             finally:
-                # A lost engine ends the run here, with its name, also when it left no rows to sample.
+                # A lost engine ends the run here, with its name, even if there are no rows to sample.
                 sessions = self.agent_loop_manager.pop_metrics()
             metrics.update(prefixed(sessions))
             metrics.update(found)
@@ -276,9 +283,9 @@ class MasTrainer(PPOTrainerSync):
         scale = scale_for_skipped(part, kept, tokens, mode)
         rows = data_plane.select(part.batch, kept)
         masks = dict(zip(batch.keys, columns.masks, strict=True))
-        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NOTHING) for key in rows.keys])
+        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NO_TOKENS) for key in rows.keys])
         rows = data_plane.write(rows, new)
-        return policy._balance_batch(rows, {})
+        return policy._balance_batch(rows, {})  # noqa: SLF001
 
     def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
         """All rows, padding included: what verl's metrics read and what is cleared at the end of the step."""
@@ -287,21 +294,24 @@ class MasTrainer(PPOTrainerSync):
         whole = data_plane.join([*(part.batch for part in parts.values()), rest])
         for tag in whole.tags:
             for version in (MIN_GLOBAL_STEPS, MAX_GLOBAL_STEPS):
-                # An engine that never gets weights has no version.
+                # The engine of a frozen policy counts no versions.
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
 
     # -- what is logged -------------------------------------------------------------------------------------
 
-    def _compute_metrics(self, batch: Rows, metrics: dict, timing_raw: dict, global_steps: int, epoch: int):
+    def _compute_metrics(
+        self, batch: Rows, metrics: dict[str, float], timing_raw: dict[str, float], global_steps: int, epoch: int
+    ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         logger.info("%s", step_line(global_steps, metrics, timing_raw, list(self.trained)))
 
-    def read_text(self, policy: str, ids: Any) -> str:
-        """Tokens in the language of a policy."""
-        return self.members[policy].tokenizer.decode(ids, skip_special_tokens=True)
+    def read_text(self, policy: str, ids: Tensor) -> str:
+        """The text of tokens of a policy."""
+        text: str = self.members[policy].tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
-    def _log_rollout_data(self, batch: Rows, timing_raw: dict, rollout_data_dir: str) -> None:
+    def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
         """verl's dump, with every row's agent and policy."""
         with marked_timer("dump_rollout_generations", timing_raw, color="green"):
             rows = in_order(data_plane.select(batch, [i for i, tag in enumerate(batch.tags) if not is_padding(tag)]))
@@ -309,7 +319,7 @@ class MasTrainer(PPOTrainerSync):
             data = data_plane.read(rows, wanted)
             prompts, replies, scores = (data[name].unbind() for name in wanted)
             policies = [tag[POLICY] for tag in rows.tags]
-            self._dump_generations(
+            self._dump_generations(  # type: ignore[no-untyped-call]
                 inputs=[self.read_text(policy, ids) for policy, ids in zip(policies, prompts, strict=True)],
                 outputs=[self.read_text(policy, ids) for policy, ids in zip(policies, replies, strict=True)],
                 gts=[None] * len(rows),
@@ -340,17 +350,17 @@ class MasTrainer(PPOTrainerSync):
 
     def _start_profiling(self) -> None:
         for policy in self.trained.values():
-            self._lend_profile_state(policy)
-            policy._start_profiling()
+            self._copy_profile_state(policy)
+            policy._start_profiling()  # noqa: SLF001
 
     def _stop_profiling(self) -> None:
         for policy in self.trained.values():
-            self._lend_profile_state(policy)
-            policy._stop_profiling()
+            self._copy_profile_state(policy)
+            policy._stop_profiling()  # noqa: SLF001
         for name in _PROFILE_STATE:
             setattr(self, name, getattr(policy, name))
 
-    def _lend_profile_state(self, policy: PolicyTrainer) -> None:
+    def _copy_profile_state(self, policy: PolicyTrainer) -> None:
         for name in ("global_steps", *_PROFILE_STATE):
             setattr(policy, name, getattr(self, name))
 
@@ -358,12 +368,8 @@ class MasTrainer(PPOTrainerSync):
 _PROFILE_STATE = ("prev_step_profile", "curr_step_profile", "next_step_profile")
 
 
-def _awake(turnstile: Any) -> str:
-    return ray.get(turnstile.awake.remote())
-
-
 @contextmanager
-def _seconds(metrics: dict[str, Any], name: str):
+def _seconds(metrics: dict[str, float], name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     metrics[name] = time.perf_counter() - start

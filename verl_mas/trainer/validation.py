@@ -1,4 +1,4 @@
-"""How good the team is, by whole sessions, and how each agent behaves."""
+"""Validation by whole sessions: the team's scores, and metrics per agent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
 from verl_mas import data_plane
@@ -31,10 +32,11 @@ from verl_mas.row import (
 from verl_mas.trainer.metrics import agent_metrics, prefixed
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
+from verl_mas.verl_types import Fields
 from verl_mas.workflow.outcome import Judgement
 
 if TYPE_CHECKING:
-    # The agent-loop worker imports verl's trainers, and with them this module, before it is a module itself.
+    # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
     from verl_mas.rollout.manager import MasAgentLoopManager
@@ -45,12 +47,12 @@ class ValidationHost:
     """What validation needs of the trainer."""
 
     step: int
-    batches: Iterable[dict[str, Any]]  # verl's validation data
+    batches: Iterable[Fields]  # verl's validation data
     sessions_per_task: int
     dump_folder: str | None
     rollout: MasAgentLoopManager
     replay_buffer: ReplayBuffer
-    read_text: Callable[[str, Any], str]  # of a policy, and tokens of it
+    read_text: Callable[[str, Tensor], str]  # from a policy's name and its tokens
     # verl's own: a table of samples, a file of them, and their averages per data source.
     log: Callable[..., None]
     dump: Callable[..., None]
@@ -64,10 +66,10 @@ class ScoredSession:
     uid: str
     number: int
     source: str
-    truth: Any
+    truth: object
     turns: int
     score: float
-    info: Mapping[str, Any]
+    info: Fields
     verdicts: Mapping[str, Sequence[Judgement]] = field(default_factory=dict)
     acts: list[tuple[str, str, str]] = field(default_factory=list)  # agent, prompt, reply
 
@@ -99,9 +101,9 @@ class Validation:
         for number, batch in enumerate(self.host.batches):
             self._collect(self._roll_out(batch, number))
         self._show()
-        return self._scores() | self._passes() | self._behaviour() | confusion(self.sessions)
+        return self._scores() | pass_rates(self.sessions, self.expected) | self._behaviour() | confusion(self.sessions)
 
-    def _roll_out(self, batch: dict[str, Any], number: int) -> Rows:
+    def _roll_out(self, batch: Fields, number: int) -> Rows:
         host, size = self.host, len(batch[RAW_PROMPT])
         uids = [f"val{host.step}-{number}-{i}" for i in range(size)]
         batch[UID] = np.array(uids, dtype=object)
@@ -114,6 +116,7 @@ class Validation:
         tu.assign_non_tensor_data(prompts, "validate", True)
         data_plane.announce(uids, data_plane.VALIDATION, host.step)
         host.rollout.generate_sequences(prompts)
+        rows: Rows
         rows, _ = host.replay_buffer.sample(global_steps=host.step, partition_id=data_plane.VALIDATION, batch_size=size)
         return rows
 
@@ -130,7 +133,9 @@ class Validation:
         wanted = [PROMPTS, RESPONSES, NUM_TURNS, REWARD_MODEL, DATA_SOURCE, EXTRA_FIELDS]
         data = data_plane.read(rows, wanted)
         columns_there = set(data.keys())
-        listed = {name: list(data[name]) if name in columns_there else [None] * len(rows) for name in wanted}
+        listed: dict[str, list[Any]] = {
+            name: list(data[name]) if name in columns_there else [None] * len(rows) for name in wanted
+        }
         by_session: dict[tuple[str, int], list[int]] = defaultdict(list)
         for i, key in enumerate(columns.keys):
             by_session[key.uid, key.session].append(i)
@@ -150,7 +155,7 @@ class Validation:
                 acts=[self._act(columns.tags[i], listed[PROMPTS][i], listed[RESPONSES][i]) for i in acts],
             )
 
-    def _act(self, tags: RowTags, prompt: Any, reply: Any) -> tuple[str, str, str]:
+    def _act(self, tags: RowTags, prompt: Tensor, reply: Tensor) -> tuple[str, str, str]:
         return tags.agent, self.host.read_text(tags.policy, prompt), self.host.read_text(tags.policy, reply)
 
     # -- what is logged -------------------------------------------------------------------------------------
@@ -166,39 +171,19 @@ class Validation:
                 outputs=outputs,
                 gts=[x.truth for x in self.sessions],
                 scores=scores,
-                reward_extra_infos_dict=self._infos() | {UID: [session_key(x.uid, x.number) for x in self.sessions]},
+                reward_extra_infos_dict=reported(self.sessions)
+                | {UID: [session_key(x.uid, x.number) for x in self.sessions]},
                 dump_path=self.host.dump_folder,
             )
-
-    def _infos(self) -> dict[str, list[Any]]:
-        """What verl averages: the score, and every number or text that a scorer or workflow reported."""
-        names = dict.fromkeys(name for session in self.sessions for name in session.info)
-        infos = {name: [session.info.get(name) for session in self.sessions] for name in names}
-        plain_ones = {name: values for name, values in infos.items() if all(map(_is_plain, values))}
-        return {"reward": [session.score for session in self.sessions], **plain_ones}
 
     def _scores(self) -> dict[str, float]:
         return self.host.average(
             [session.source for session in self.sessions],
             [session.uid for session in self.sessions],
-            self._infos(),
+            reported(self.sessions),
             [session.turns for session in self.sessions],
             expected_acc_counts=self.expected,
         )
-
-    def _passes(self) -> dict[str, float]:
-        """A session that failed is worth nothing; one solved its task if its accuracy or score is at least 1."""
-        values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for session in self.sessions:
-            values[session.source][session.uid].append(session.value)
-        for (source, uid), count in self.expected.items():
-            task = values[source][uid]
-            task += [0.0] * (count - len(task))
-        of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
-        of_sets["mean_of_sets"] = mean_of_sets(list(of_sets.values()))
-        return {
-            f"val-core/{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()
-        }
 
     def _behaviour(self) -> dict[str, float]:
         if not self.columns:
@@ -207,13 +192,34 @@ class Validation:
         return {f"val-aux/{key}": value for key, value in found.items()}
 
 
+def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
+    """What verl averages: the score, and every number or text that a scorer or workflow reported."""
+    names = dict.fromkeys(name for session in sessions for name in session.info)
+    infos: dict[str, list[object]] = {name: [session.info.get(name) for session in sessions] for name in names}
+    plain_ones = {name: values for name, values in infos.items() if all(map(_is_plain, values))}
+    return {"reward": [session.score for session in sessions], **plain_ones}
+
+
+def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, str], int]) -> dict[str, float]:
+    """mean@k and pass@k per data source. `expected`: sessions per (source, uid); those that failed count as 0."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for session in sessions:
+        values[session.source][session.uid].append(session.value)
+    for (source, uid), count in expected.items():
+        task = values[source][uid]
+        task += [0.0] * (count - len(task))
+    of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
+    of_sets["mean_of_sets"] = mean_of_sets(list(of_sets.values()))
+    return {f"val-core/{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()}
+
+
 def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
     """How verdicts on proposals (`Outcome.verdicts`) compare with the truth."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for session in sessions:
         for agent, verdicts in session.verdicts.items():
-            for said, right in verdicts:
-                word = {True: "accepts", False: "rejects", None: "malformed"}[said]
+            for verdict, right in verdicts:
+                word = {True: "accepts", False: "rejects", None: "malformed"}[verdict]
                 counts[agent][f"{word}_right" if right else f"{word}_wrong"] += 1
     return {
         f"val-aux/mas/{agent}/verdict/{kind}": count / of_agent.total()
@@ -222,10 +228,10 @@ def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
     }
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | np.number)
 
 
 def plain(value: Any) -> Any:
-    """TransferQueue hands out what it was given, wrapped or not."""
+    """TransferQueue returns values wrapped or not."""
     return getattr(value, "data", value) if not hasattr(value, "numel") else value.item()

@@ -11,7 +11,7 @@ ENGINE = "sglang"
 
 
 class PausableSglang:
-    """`pause` drops the weights, too, of which verl has SGLang keep a copy in the computer's memory."""
+    """A server that can free the GPU. `pause` drops the weights too; verl has SGLang keep a copy in host memory."""
 
     async def pause(self) -> None:
         await self.sleep()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The embedded engine, for machines where no other engine runs. Importing this is free; verl asks for the classes."""
+"""The embedded engine, for machines where no other engine runs. Imports neither torch nor verl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verl's TensorRT-LLM engine, as verl has it."""
+"""verl's TensorRT-LLM engine, unchanged."""
 
 from __future__ import annotations
 

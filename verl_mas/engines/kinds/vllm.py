@@ -6,14 +6,14 @@ from types import ModuleType
 
 from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
-from verl_mas.engines.facts import ENGINES, EngineFacts
+from verl_mas.engines.facts import ENGINES, EngineFacts, set_adapter
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 
 ENGINE = "vllm"
 
 
 class PausableVllm:
-    """A server that can leave the GPU and come back with its weights; verl's own sleep drops them."""
+    """A server that can free the GPU and keep its weights; verl's own sleep drops them."""
 
     async def pause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ def register_replica(replica: ModuleType) -> None:
 
 def register_adapter(base: ModuleType) -> None:
     if platform.selected():
-        base._ROLLOUT_REGISTRY[(ENGINE, "async")] = vllm_cpu.ADAPTER
+        set_adapter(base, ENGINE, vllm_cpu.ADAPTER)
     else:
         stock.register_adapter(ENGINE, base)
 

@@ -1,35 +1,38 @@
-"""What verl's training worker holds of the engine: it wakes the server and sends it weights."""
+"""The training worker's side of the engine: it wakes the server and sends it weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from typing import Any
 
 import ray
 import torch
-from ray.actor import ActorHandle
+from torch.distributed.device_mesh import DeviceMesh
+from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.weights import Packed, pack
 from verl_mas.errors import ConfigError
+from verl_mas.verl_types import Actor
 
 
 class ServerAdapter(BaseRollout):
-    """Sits in every training worker; each worker feeds the server of its own rank."""
+    """In every training worker; each worker sends to the server of its own rank."""
 
     sleep_level = 1  # verl sets it for LoRA; weights are always kept here
 
-    def __init__(self, config, model_config, device_mesh, replica_rank: int = -1):
+    def __init__(
+        self, config: RolloutConfig, model_config: HFModelConfig, device_mesh: DeviceMesh, replica_rank: int = -1
+    ):
         super().__init__(config, model_config, device_mesh)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self.is_leader_rank = True
-        self._server: ActorHandle | None = None
+        self._server: Actor | None = None
 
     @property
-    def server(self) -> ActorHandle:
+    def server(self) -> Actor:
         """Found on first use: servers start after the workers."""
         if self._server is None:
             self._server = ray.get_actor(server_name(EngineTag.of(self.config).policy, self.replica_rank))
@@ -48,8 +51,8 @@ class ServerAdapter(BaseRollout):
         weights: Generator[tuple[str, torch.Tensor], None, None],
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
-        peft_config: Any = None,
-        **kwargs: Any,
+        peft_config: object = None,
+        **kwargs: object,
     ) -> None:
         """Send all weights, bucket by bucket."""
         if peft_config is not None or wire_format != "named_tensors":

@@ -17,7 +17,7 @@ from verl_mas.engines.transformers.sampling import choose
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
 COLUMNS_AT_ONCE = 64
-"""The cache grows by this many columns, so that one longer request does not copy it again and again."""
+"""The cache grows by this many columns, so that it is not copied for every longer request."""
 
 
 class ContinuousBatcher:
@@ -45,7 +45,7 @@ class ContinuousBatcher:
         self.max_cells = max(cache_bytes // _bytes_per_token(model), 1)
         self.prefill_tokens = prefill_tokens
         self._eos = frozenset(eos)
-        self._decode = decode
+        self.decode = decode
         self._seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
         self._waiting: deque[Sample] = deque()
@@ -67,7 +67,7 @@ class ContinuousBatcher:
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:
-        """Let waiting requests in, then give every row one token. Returns the samples that finished."""
+        """Admit waiting requests, then sample one token per row. Returns the samples that finished."""
         self._admit()
         if not self._running:
             return []
@@ -85,7 +85,7 @@ class ContinuousBatcher:
 
     @torch.inference_mode()
     def abort(self, samples: Collection[Sample] | None = None) -> list[Sample]:
-        """End the given samples, or all, where they stand. Returns those that had not finished."""
+        """End the given samples, or all, at once. Returns those that had not finished."""
         aborted = [s for s in (*self._running, *self._waiting) if samples is None or s in samples]
         for sample in aborted:
             sample.finish_reason = "aborted"
@@ -96,7 +96,7 @@ class ContinuousBatcher:
         return aborted
 
     def release_memory(self) -> None:
-        """Give the cache's memory back; only while idle."""
+        """Free the cache's memory; only while idle."""
         if not self.idle:
             raise EngineLost(f"{len(self._running) + len(self._waiting)} requests still need the cache")
         self._cache.clear()
@@ -116,50 +116,50 @@ class ContinuousBatcher:
                 rule=f"the model knows ids from 0 to {self._vocabulary - 1}",
                 fix="use the model's own tokenizer",
             )
-        if sampling.stop and self._decode is None:
+        if sampling.stop and self.decode is None:
             raise RequestError("stop strings", rule="they need a tokenizer", fix="use stop_token_ids")
 
     def _admit(self) -> None:
-        joining = self._affordable()
+        joining = self._admissible()
         if not joining:
             return
         # Equal prompts side by side are prefilled once; similar lengths side by side need little padding.
         joining.sort(key=lambda sample: (len(sample.prompt), sample.prompt))
-        columns = max(sample.room for sample in (*self._running, *joining))
+        columns = max(sample.max_length for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
-        wave: list[Sample] = []
+        batch: list[Sample] = []
         for sample in joining:
-            if wave and (len(wave) + 1) * len(sample.prompt) > self.prefill_tokens:
-                self._join(wave)
-                wave = []
-            wave.append(sample)
-        self._join(wave)
+            if batch and (len(batch) + 1) * len(sample.prompt) > self.prefill_tokens:
+                self._prefill(batch)
+                batch = []
+            batch.append(sample)
+        self._prefill(batch)
 
-    def _affordable(self) -> list[Sample]:
-        """The next waiting samples that fit, first come first served; a lone one always does."""
+    def _admissible(self) -> list[Sample]:
+        """The next waiting samples that fit, in the order they came; one alone always does."""
         joining: list[Sample] = []
-        columns = max((sample.room for sample in self._running), default=0)
+        columns = max((sample.max_length for sample in self._running), default=0)
         while self._waiting:
             rows = len(self._running) + len(joining) + 1
-            columns = max(columns, self._waiting[0].room)
+            columns = max(columns, self._waiting[0].max_length)
             if rows > 1 and (rows > self.max_rows or rows * columns > self.max_cells):
                 break
             joining.append(self._waiting.popleft())
         return joining
 
-    def _join(self, wave: list[Sample]) -> None:
-        """Prefill all but the last token of each prompt, right-padded: a causal model never looks there."""
-        unique = list(dict.fromkeys(sample.prompt[:-1] for sample in wave))
+    def _prefill(self, joining: list[Sample]) -> None:
+        """Prefill all but the last token of each prompt, right-padded: a causal model does not see padding."""
+        unique = list(dict.fromkeys(sample.prompt[:-1] for sample in joining))
         length = max(map(len, unique))
         if length:
             ids = torch.tensor([[*prompt, *[0] * (length - len(prompt))] for prompt in unique])
             prefilled = DynamicCache()
             self.model.base_model(input_ids=ids.to(self.model.device), past_key_values=prefilled, use_cache=True)
             number = {prompt: row for row, prompt in enumerate(unique)}
-            self._cache.append(prefilled, [number[sample.prompt[:-1]] for sample in wave])
+            self._cache.append(prefilled, [number[sample.prompt[:-1]] for sample in joining])
         else:
-            self._cache.append_empty(len(wave))
-        self._running.extend(wave)
+            self._cache.append_empty(len(joining))
+        self._running.extend(joining)
 
     def _next_logits(self) -> torch.Tensor:
         device = self.model.device
@@ -178,7 +178,8 @@ class ContinuousBatcher:
             past_key_values=self._cache,
             use_cache=True,
         )
-        return output.logits[:, -1]
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
 
     def _finish_reason(self, sample: Sample) -> FinishReason | None:
         sampling, token = sample.sampling, sample.tokens[-1]
@@ -192,10 +193,10 @@ class ContinuousBatcher:
 
     def _ends_with_stop(self, sample: Sample) -> bool:
         # A token holds at least one byte, so a stop string that the newest token completes lies in the last
-        # as many tokens as it has bytes; a few more, because some tokenizers strip what stands first.
-        assert self._decode is not None
+        # as many tokens as it has bytes; a few more, because some tokenizers strip leading spaces.
+        assert self.decode is not None
         window = max(len(stop.encode()) for stop in sample.sampling.stop) + 4
-        tail = self._decode(sample.tokens[-window:])
+        tail = self.decode(sample.tokens[-window:])
         return any(stop in tail for stop in sample.sampling.stop)
 
     def _leave(self, row: int) -> None:
@@ -229,4 +230,5 @@ def _bytes_per_token(model: PreTrainedModel) -> int:
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * size * model.dtype.itemsize
+    cells: int = 2 * config.num_hidden_layers * heads * size
+    return cells * model.dtype.itemsize

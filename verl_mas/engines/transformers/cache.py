@@ -1,4 +1,4 @@
-"""A key-value cache whose rows come and go while the batch runs."""
+"""A key-value cache to which rows are added, and from which they are removed, while the batch runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 class RowCache(Cache):
     """Row i holds the keys and values of the i-th running sequence, from column 0 without gaps.
 
-    One buffer a layer for keys and one for values, `[capacity rows, heads, capacity columns, head size]`; the
-    first `rows` rows are in use. A decode step writes one column a row, each row at its own position, in place.
+    Per layer one buffer for keys and one for values, `[capacity rows, heads, capacity columns, head size]`; the
+    first `rows` rows are in use. A decode step writes one column per row, each row at its own position, in place.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class RowCache(Cache):
         self._columns = 0
 
     def reserve(self, rows: int, columns: int) -> None:
-        """Make room for so many rows of this length; no row in use may be longer."""
+        """Allocate at least `rows` rows of `columns`; no row in use may be longer."""
         if rows > self._capacity[0] or columns > self._capacity[1]:
             self._capacity = (rows, columns)
             self._buffers = [(self._resized(keys), self._resized(values)) for keys, values in self._buffers]
@@ -43,7 +43,7 @@ class RowCache(Cache):
         self.rows += count
 
     def remove(self, row: int) -> None:
-        """Forget a row; the last row takes its number."""
+        """Drop a row; the last row takes its number."""
         self.rows -= 1
         if row != self.rows:
             for buffers in self._buffers:
@@ -51,7 +51,7 @@ class RowCache(Cache):
                     buffer[row] = buffer[self.rows]
 
     def clear(self) -> None:
-        """Forget all rows and give the memory back."""
+        """Drop all rows and free the memory."""
         self._buffers, self.rows, self._capacity = [], 0, (0, 0)
 
     def aim(self, positions: torch.Tensor, columns: int) -> None:
@@ -59,7 +59,7 @@ class RowCache(Cache):
         self._positions, self._columns = positions, columns
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What a model's attention calls: store the new column, return all columns."""
         keys, values = self._buffer(layer_idx, key_states)
@@ -77,7 +77,7 @@ class RowCache(Cache):
         return self._buffers[number]
 
     def _allocated(self, like: torch.Tensor) -> torch.Tensor:
-        # Zeros, because a masked column still takes part in 0 x value, and 0 x NaN is NaN.
+        # Zeros, because a masked column is still multiplied by 0, and 0 x NaN is NaN.
         rows, columns = self._capacity
         return like.new_zeros(rows, like.shape[1], columns, like.shape[3])
 

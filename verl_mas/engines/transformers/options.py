@@ -21,5 +21,5 @@ class Options:
     """Memory for keys and values; decides how many sequences run at once."""
 
     @classmethod
-    def of(cls, engine_kwargs: Mapping[str, object] | None) -> Options:
+    def of(cls, engine_kwargs: Mapping[str, Mapping[str, object]] | None) -> Options:
         return load_dataclass(cls, (engine_kwargs or {}).get("transformers"), PATH)

@@ -1,9 +1,9 @@
-"""What verl's driver holds of a replica: it starts the server and passes calls on."""
+"""The driver's side of a replica: it starts the server and passes calls on."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -14,12 +14,13 @@ from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError
+from verl_mas.verl_types import Actor
 
 
 class TransformersReplica(RolloutReplica):
     """One server process beside one training worker."""
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.world_size != 1:
             raise ConfigError(
@@ -36,17 +37,15 @@ class TransformersReplica(RolloutReplica):
 
     async def launch_servers(self) -> None:
         threads = str(Options.of(self.config.engine_kwargs).threads)
-        server: Any = (
-            ray.remote(TransformersServer)
-            .options(
-                name=self.name,
-                num_cpus=0,
-                max_concurrency=self.max_concurrency,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(await self._node(), soft=False),
-                runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
-            )
-            .remote(self.name, self.config, self.model_config, self.rollout_mode, self.replica_rank)
+        actor_class = ray.remote(TransformersServer).options(
+            name=self.name,
+            num_cpus=0,
+            max_concurrency=self.max_concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(await self._node(), soft=False),
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )
+        made = actor_class.remote(self.name, self.config, self.model_config, self.rollout_mode, self.replica_rank)
+        server = cast("Actor", made)
         await server.ready.remote()
         self.servers = [server]
         self._server_handle = server
@@ -56,4 +55,5 @@ class TransformersReplica(RolloutReplica):
         await asyncio.gather(*[server.wait_for_requests_to_drain.remote() for server in self.servers])
 
     async def _node(self) -> str:
-        return await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
+        node: str = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
+        return node

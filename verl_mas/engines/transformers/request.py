@@ -1,13 +1,13 @@
-"""What a generate call asks for, and what it gets."""
+"""A generate request: its sampling settings, and its samples while they run."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Literal
 
 from verl_mas.errors import RequestError
+from verl_mas.verl_types import Fields
 
 FinishReason = Literal["stop", "length", "aborted"]
 
@@ -17,7 +17,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True)
 class Sampling:
-    """One request's sampling settings, in vLLM's words."""
+    """One request's sampling settings, by vLLM's names."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -39,8 +39,8 @@ class Sampling:
         _require(self.n >= 1, "n", self.n, "at least 1")
 
     @classmethod
-    def parse(cls, params: Mapping[str, Any]) -> Sampling:
-        """From a dict of vLLM's names; an unknown name is refused, never ignored."""
+    def parse(cls, params: Fields) -> Sampling:
+        """From a dict of vLLM's names; an unknown name is refused."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(params) - known)
         if unknown:
@@ -73,7 +73,7 @@ class Sample:
 
     prompt: tuple[int, ...]
     sampling: Sampling
-    chance: random.Random
+    generator: random.Random
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -88,8 +88,8 @@ class Sample:
         return len(self.prompt) + len(self.tokens) - 1
 
     @property
-    def room(self) -> int:
-        """The cache length this sample may come to need."""
+    def max_length(self) -> int:
+        """The cache length that this sample may need."""
         return len(self.prompt) + self.sampling.max_tokens
 
 

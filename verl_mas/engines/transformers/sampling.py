@@ -1,4 +1,4 @@
-"""Choose the next token of every row, each under its own settings and from its own stream of chances."""
+"""Choose the next token of every row, each with its own settings and its own random generator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], lis
     tokens = log_probs.argmax(dim=-1)
     drawn = [number for number, row in enumerate(rows) if not row.sampling.greedy]
     if drawn:
-        chances = torch.tensor([rows[number].chance.random() for number in drawn], dtype=torch.float64)
+        chances = torch.tensor([rows[number].generator.random() for number in drawn], dtype=torch.float64)
         part = log_probs if len(drawn) == len(rows) else log_probs[drawn]
         tokens[drawn] = _at(part, chances.to(logits.device))
     chosen = log_probs.gather(1, tokens[:, None])[:, 0]
@@ -40,7 +40,7 @@ def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], lis
 def _at(log_probs: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
     """The token at which the cumulative distribution passes each chance in [0, 1).
 
-    One number a token, drawn from the row's own generator: what else is in the batch cannot change it.
+    One number per token, from the row's own generator: other rows of the batch cannot change it.
     """
     cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
     # Strictly below the total, so that the token found has a probability.
@@ -50,9 +50,9 @@ def _at(log_probs: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
 
 def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
     """Rows with equal settings go through transformers' own processors together."""
-    groups: dict[tuple, list[int]] = defaultdict(list)
+    groups: dict[tuple[float | None, ...], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
-        # A penalty depends on the row's own text, so such a row is a group of its own.
+        # A penalty depends on the row's own tokens, so such a row is a group of its own.
         own = number if row.sampling.repetition_penalty != 1 else None
         groups[(*_settings(row.sampling), own)].append(number)
     if len(groups) == 1:
@@ -62,7 +62,7 @@ def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
     return logits
 
 
-def _settings(sampling: Sampling) -> tuple:
+def _settings(sampling: Sampling) -> tuple[float, ...]:
     if sampling.greedy:
         return (0.0, sampling.repetition_penalty)
     return (sampling.temperature, sampling.repetition_penalty, sampling.top_k, sampling.top_p)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
+from typing import cast
 
 import torch
+from omegaconf import DictConfig
 from transformers import AutoModelForCausalLM, GenerationConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.torch_dtypes import PrecisionType
@@ -18,19 +20,27 @@ from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.request import Job, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
+from verl_mas.verl_types import Fields
 
 
 class TransformersServer:
-    """Serves `generate` calls with a `ContinuousBatcher`; what verl's other engines' servers answer, it answers."""
+    """Serves `generate` calls with a `ContinuousBatcher`; has the methods of verl's other engines' servers."""
 
-    def __init__(self, name: str, config: RolloutConfig, model_config: Any, mode: RolloutMode, replica_rank: int):
+    def __init__(
+        self,
+        name: str,
+        config: RolloutConfig,
+        model_config: DictConfig | HFModelConfig,
+        mode: RolloutMode,
+        replica_rank: int,
+    ):
         self.name, self.mode = name, mode
         self.config = config
         options = Options.of(self.config.engine_kwargs)
         torch.set_num_threads(options.threads)
         self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank)
         self.global_steps: int | None = None
-        self._futures: dict[Sample, asyncio.Future[None]] = {}
+        self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._between_steps = asyncio.Lock()
         self._work = asyncio.Event()
         self._gate = asyncio.Event()
@@ -48,11 +58,11 @@ class TransformersServer:
     async def generate(
         self,
         prompt_ids: list[int],
-        sampling_params: dict[str, Any],
+        sampling_params: Fields,
         request_id: str,
-        image_data: list[Any] | None = None,
-        video_data: list[Any] | None = None,
-        **kwargs: Any,
+        image_data: list[object] | None = None,
+        video_data: list[object] | None = None,
+        **kwargs: object,
     ) -> TokenOutput:
         """One sample for one prompt: what verl's `LLMServerClient` calls."""
         if sampling_params.get("n", 1) != 1:
@@ -67,7 +77,7 @@ class TransformersServer:
         return sample
 
     async def generate_samples(
-        self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **media: Any
+        self, prompt_ids: list[int], sampling_params: Fields, request_id: str, **media: object
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once."""
         _refuse_media(media)
@@ -98,7 +108,7 @@ class TransformersServer:
         self.global_steps = global_steps
 
     async def sleep(self) -> None:
-        """Finish what runs, then give the cache's memory back; weights stay where they are."""
+        """Finish what runs, then free the cache's memory; weights stay."""
         if not self.config.free_cache_engine or self.mode is RolloutMode.STANDALONE:
             return
         await self.wait_for_requests_to_drain()
@@ -110,11 +120,11 @@ class TransformersServer:
             self._asleep = False
 
     async def wait_for_requests_to_drain(self) -> None:
-        while self._futures:
-            await asyncio.wait(list(self._futures.values()))
+        while self.futures:
+            await asyncio.wait(list(self.futures.values()))
 
-    async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
-        """End running requests with what they have; hold (or reject) new ones until `resume_generation`."""
+    async def abort_all_requests(self, reject_request: bool = False) -> Fields:
+        """End running requests with the tokens they have; hold (or reject) new ones until `resume_generation`."""
         self._rejecting = reject_request
         self._gate.clear()
         return {"aborted_count": await self._abort()}
@@ -124,32 +134,32 @@ class TransformersServer:
         self._gate.set()
 
     async def clear_kv_cache(self) -> None:
-        """Nothing outlives its request here, so there is no stale cache to clear."""
+        """No cache outlives its request, so there is none to clear."""
 
     async def release_kv_cache(self) -> None:
-        """Weights are copied in place; the cache need not make room for them."""
+        """Weights are copied in place and need no extra memory."""
 
     async def resume_kv_cache(self) -> None: ...
 
-    async def start_profile(self, **kwargs: Any) -> None: ...
+    async def start_profile(self, **kwargs: object) -> None: ...
 
     async def stop_profile(self) -> None: ...
 
-    def _sampling(self, params: dict[str, Any], prompt_length: int, request_id: str) -> Sampling:
+    def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> Sampling:
         config = self.config
-        room = self.batcher.max_length - prompt_length
-        asked = params.pop("max_tokens", None) or params.pop("max_new_tokens", None)
-        # Like verl's other engines: what the response length and the context leave, but at least one token.
-        limit = asked or min(config.response_length, config.prompt_length + config.response_length - prompt_length)
+        left = self.batcher.max_length - prompt_length
+        wanted = params.pop("max_tokens", None) or params.pop("max_new_tokens", None)
+        # As verl's other engines: what the response length and the context leave, but at least one token.
+        limit = wanted or min(config.response_length, config.prompt_length + config.response_length - prompt_length)
         params.setdefault("repetition_penalty", config.repetition_penalty)
         params.setdefault("ignore_eos", config.ignore_eos)
         if config.full_determinism:
             params.setdefault("seed", f"{config.seed}/{request_id}")
-        return Sampling.parse({**params, "max_tokens": max(1, min(limit, room))})
+        return Sampling.parse({**params, "max_tokens": max(1, min(limit, left))})
 
     async def _done(self, job: Job) -> None:
         loop = asyncio.get_running_loop()
-        futures = [self._futures.setdefault(sample, loop.create_future()) for sample in job.samples]
+        futures = [self.futures.setdefault(sample, loop.create_future()) for sample in job.samples]
         self._loop = self._loop or asyncio.create_task(self._serve())
         self._work.set()
         try:
@@ -165,7 +175,7 @@ class TransformersServer:
         return len(aborted)
 
     async def _serve(self) -> None:
-        """Step while there is work. A failure here is the engine's end, and every caller learns of it."""
+        """Step while there is work. A failure ends the engine and is raised to every caller."""
         try:
             while True:
                 await self._work.wait()
@@ -174,17 +184,17 @@ class TransformersServer:
                 self._resolve(finished)
                 if self.batcher.idle:
                     self._work.clear()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  raised to every caller
             self._lost = EngineLost(f"engine {self.name} failed: {type(error).__name__}: {error}")
             self._lost.__cause__ = error
-            for future in self._futures.values():
-                if not future.done():  # a cancelled caller must not keep the others from being told
+            for future in self.futures.values():
+                if not future.done():  # a caller may have been cancelled
                     future.set_exception(self._lost)
-            self._futures.clear()
+            self.futures.clear()
 
     def _resolve(self, finished: list[Sample]) -> None:
         for sample in finished:
-            future = self._futures.pop(sample)
+            future = self.futures.pop(sample)
             if not future.done():
                 future.set_result(None)
 
@@ -212,7 +222,7 @@ class TransformersServer:
         )
 
 
-def _refuse_media(media: dict[str, Any]) -> None:
+def _refuse_media(media: Mapping[str, object]) -> None:
     for name, value in media.items():
         if value:
             raise RequestError(
@@ -222,8 +232,9 @@ def _refuse_media(media: dict[str, Any]) -> None:
             )
 
 
-def _model_config(model_config: Any) -> HFModelConfig:
-    return omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+def _model_config(model_config: DictConfig | HFModelConfig) -> HFModelConfig:
+    made: HFModelConfig = omega_conf_to_dataclass(cast("DictConfig", model_config), dataclass_type=HFModelConfig)
+    return made
 
 
 def _batcher(

@@ -1,4 +1,4 @@
-"""Weights from a trainer to a server: packed for Ray's object store, which hands out arrays without a copy."""
+"""Weights from a trainer to a server: packed for Ray's object store, which returns arrays without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_mas.errors import EngineLost
 
 
 class Packed(NamedTuple):
-    """One tensor as raw bytes: numpy knows no bfloat16."""
+    """One tensor as raw bytes: numpy has no bfloat16."""
 
     name: str
     dtype: torch.dtype
@@ -22,7 +22,7 @@ class Packed(NamedTuple):
 
 
 def pack(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[list[Packed]]:
-    """Buckets of about `bucket_bytes`, so that no second copy of a whole model is ever made."""
+    """Buckets of about `bucket_bytes`, so that no second copy of a whole model is made."""
     bucket: list[Packed] = []
     size = 0
     for name, tensor in weights:
@@ -43,7 +43,7 @@ class WeightUpdate:
         self._targets = dict(model.named_parameters(remove_duplicate=False)) | dict(
             model.named_buffers(remove_duplicate=False)
         )
-        # Tied weights are one tensor under two names; either name will do.
+        # Tied weights are one tensor under two names; either name counts.
         self._missing = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
 
     @torch.no_grad()

@@ -6,12 +6,10 @@ the engine is started with, and what happens when it is lost. `engines.kinds.vll
 
 from __future__ import annotations
 
-from typing import Any
-
 ADAPTER = "verl_mas.engines.vllm_cpu.adapter.CpuServerAdapter"
 
 
-def load_replica() -> type[Any]:
+def load_replica() -> type[object]:
     from verl_mas.engines.vllm_cpu.server import CpuVllmReplica
 
     return CpuVllmReplica

@@ -1,13 +1,14 @@
-"""The actor worker's side of a weight sync, which ends when the engine does instead of waiting for it."""
+"""The actor worker's side of a weight sync, which fails when the engine does instead of waiting for it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import cast
 
 import torch
+import zmq
 from ray.exceptions import RayError
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
@@ -30,7 +31,7 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
         weights: Iterable[tuple[str, torch.Tensor]],
         global_steps: int | None = None,
         wire_format: str = "named_tensors",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if wire_format != "named_tensors":
             raise ConfigError(
@@ -50,8 +51,8 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
                 f"vLLM engine {name} failed while it took the weights of step {global_steps}: {error}"
             ) from error
 
-    async def _send(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> None:
-        # Only the replica's first rank asks the server; the others feed their own vLLM worker.
+    async def _send(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: object) -> None:
+        # Only the replica's first rank calls the server; the others send to their own vLLM worker.
         call = await self._execute_method("update_weights_from_ipc", non_block=True, kwargs={**kwargs, "use_shm": True})
         reload: Future[None] | None = call.future() if call is not None else None
         sender = WatchedWeightSender(
@@ -59,19 +60,19 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
             bucket_size_mb=self.config.checkpoint_engine.update_weights_bucket_megabytes,
             receiver=reload,
         )
-        await sender.async_send_weights(weights)
+        await sender.async_send_weights(weights)  # type: ignore[no-untyped-call]
         if reload is not None:
             await asyncio.wrap_future(reload)
 
 
 class WatchedWeightSender(BucketedWeightSender):
-    """verl's sender through shared memory, which by itself waits for ever for a receiver that is gone."""
+    """verl's sender through shared memory, which would wait indefinitely for a receiver that is gone."""
 
     def __init__(self, zmq_handle: str, bucket_size_mb: int, receiver: Future[None] | None):
         super().__init__(zmq_handle, bucket_size_mb, use_shm=True)
         self.receiver = receiver
 
     def _init_socket(self) -> None:
-        super()._init_socket()
-        bound: Any = self.socket
-        self.socket: Any = WatchedSocket(bound, self.receiver)
+        super()._init_socket()  # type: ignore[no-untyped-call]
+        socket = cast("zmq.Socket[bytes]", self.socket)
+        self.socket = WatchedSocket(socket, self.receiver)  # type: ignore[assignment]  # verl sets it to None first

@@ -1,4 +1,4 @@
-"""Whether verl's vLLM engine can run on the CPU of this environment; looks at what is installed, imports none of it.
+"""Whether verl's vLLM engine can run on the CPU of this environment; reads what is installed, imports none of it.
 
 As a command it prints what is missing and exits with 1: `python -m verl_mas.engines.vllm_cpu.readiness`.
 """
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from verl_mas.errors import ConfigError
 
-FIX = "make vllm-cpu makes an environment that has all of it"
+FIX = "run make vllm-cpu, which creates an environment that has all of it"
 TESTED = "0.30.0"
-# In PyPI's builds for CUDA: present, they stop transformers and vLLM at import.
+# In PyPI's builds for CUDA these break the import of transformers and vLLM.
 HARMFUL = ("torchvision", "torchaudio", "torchcodec")
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def readiness() -> list[str]:
-    """What stands in the way, in the order to mend it; empty when ready."""
+    """What is missing or wrong, in the order to fix it; empty when ready."""
     engine = _version("vllm-cpu")
     if engine is None:
         return ["vllm-cpu is not installed"]
@@ -29,7 +29,7 @@ def readiness() -> list[str]:
     if engine != TESTED:
         problems.append(f"vllm-cpu is {engine}; tested is {TESTED}")
     if (name := _version("vllm")) != f"{engine}+cpu":
-        seen = f"is {name}" if name else "is not there"
+        seen = f"is {name}" if name else "is not installed"
         problems.append(f"distribution `vllm` {seen}; verl and vLLM look for one of version {engine}+cpu")
     if cuda_builds := [name for name in HARMFUL if _needs_cuda(name)]:
         problems.append(f"{', '.join(cuda_builds)}: built for CUDA, vLLM fails when it imports them")
@@ -48,7 +48,7 @@ def require_ready() -> None:
 
 
 def check_heads(model: str) -> None:
-    """vLLM finds out at the first request, far from the place to mend it. A hub's name is left to vLLM."""
+    """vLLM fails only at the first request, without naming the cause. A hub's name is left to vLLM."""
     settings = Path(model).expanduser() / "config.json"
     if not settings.exists():
         return
@@ -59,7 +59,7 @@ def check_heads(model: str) -> None:
         raise ConfigError(
             f"{model} has attention heads of size {size}",
             rule=f"vLLM's CPU attention knows the sizes {', '.join(map(str, HEAD_SIZES))}",
-            fix="another model, or actor_rollout_ref.rollout.name=transformers",
+            fix="use another model, or set actor_rollout_ref.rollout.name=transformers",
         )
 
 

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import ray
+from omegaconf import DictConfig
 from verl.workers.config import RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
@@ -14,21 +15,23 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from verl_mas.engines.stock import OffsetReplica
 from verl_mas.errors import EngineLost
+from verl_mas.verl_types import Fields
 
 # What vLLM's CPU build cannot do: there is no memory to put to sleep, and a compiled graph
-# would go on computing with the packed weights it was traced with.
+# would keep computing with the packed weights it was traced with.
 FIXED = {"enable_sleep_mode": False, "free_cache_engine": False, "enforce_eager": True}
-# Left to itself vLLM takes half of the machine's memory for its cache.
+# By default vLLM takes half of the machine's memory for its cache.
 KV_CACHE_BYTES = 1 << 30
 
 
 class CpuVllmServer(vLLMHttpServer):
-    def _init_config(self, config: Any) -> RolloutConfig:
-        # One set of threads a process, as OMP_NUM_THREADS says: several engines must not bind to the same cores.
+    def _init_config(self, config: DictConfig) -> RolloutConfig:
+        # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        return dataclasses.replace(super()._init_config(config), **FIXED)
+        made: RolloutConfig = super()._init_config(config)  # type: ignore[no-untyped-call]
+        return dataclasses.replace(made, **FIXED)  # type: ignore[arg-type]
 
-    def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
+    def _preprocess_engine_kwargs(self, engine_kwargs: Fields) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)
         if not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
             engine_kwargs.setdefault("kv_cache_memory_bytes", KV_CACHE_BYTES)
@@ -46,12 +49,12 @@ class CpuVllmServer(vLLMHttpServer):
         """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
         if self.engine.errored:
             raise _lost()
-        await super().wait_for_requests_to_drain()
+        await super().wait_for_requests_to_drain()  # type: ignore[no-untyped-call]
 
 
 def _lost() -> EngineLost:
     name = ray.get_runtime_context().get_actor_name()
-    return EngineLost(f"vLLM engine {name} is dead; what its process said last is above")
+    return EngineLost(f"vLLM engine {name} is dead; the last log lines of its process are above")
 
 
 class CpuVllmReplica(OffsetReplica, vLLMReplica):

@@ -1,9 +1,8 @@
-"""A socket to a peer that may die: its waits end when the peer does."""
+"""A socket whose waits end when its peer does."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
 
 import zmq
 
@@ -15,13 +14,13 @@ POLL_MS = 500
 class WatchedSocket:
     """The part of a zmq socket that verl's weight sender uses.
 
-    `peer` is done when the other side has returned, or failed: then its error is raised. None: nobody to watch.
+    `peer` is done when the other side has returned or failed; its error is raised. None: there is no peer to watch.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], peer: Future[None] | None, poll_ms: int = POLL_MS):
         self._socket, self._peer, self._poll_ms = socket, peer, poll_ms
 
-    def send_pyobj(self, message: Any) -> None:
+    def send_pyobj(self, message: object) -> None:
         self._wait(zmq.POLLOUT)
         self._socket.send_pyobj(message)
 
@@ -30,7 +29,7 @@ class WatchedSocket:
         return self._socket.recv()
 
     def close(self) -> None:
-        # What a dead peer has not fetched must not hold this process back at its exit.
+        # Messages that a dead peer has not received must not delay this process's exit.
         self._socket.close(linger=0)
 
     def _wait(self, event: int) -> None:
@@ -38,6 +37,6 @@ class WatchedSocket:
             if self._peer is None or not self._peer.done():
                 continue
             self._peer.result()
-            # It returned in good order, so its last message is there or it will never come.
+            # The peer returned without an error, so its last message is here or will never come.
             if not self._socket.poll(self._poll_ms, event):
                 raise EngineLost("the engine returned before it had taken all weights")

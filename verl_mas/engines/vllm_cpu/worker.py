@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
@@ -11,15 +11,19 @@ from verl.workers.rollout.vllm_rollout.weight_update_utils import apply_buffer_u
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from verl_mas.errors import ConfigError
+from verl_mas.verl_types import Fields
+
+# vLLM's, which is untyped here.
+ModelRunner: TypeAlias = Any
 
 
 class CpuWorkerExtension(vLLMColocateWorkerExtension):
     """verl's extension, with vLLM's reload in place of `load_weights`, which the packed layers refuse."""
 
-    model_runner: Any  # the vLLM worker's, which this class is mixed into
+    model_runner: ModelRunner  # the vLLM worker's, which this class is mixed into
 
     def update_weights_from_ipc(
-        self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
+        self, peft_config: Fields | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
         if peft_config and base_sync_done:
             super().update_weights_from_ipc(peft_config, base_sync_done, use_shm)
@@ -45,7 +49,7 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
 
 
 @torch.no_grad()
-def reload_weights(model_runner: Any, weights: list[tuple[str, torch.Tensor]]) -> None:
+def reload_weights(model_runner: ModelRunner, weights: list[tuple[str, torch.Tensor]]) -> None:
     """Put `weights` (Hugging Face names) into the model, and repack every layer that computes with them."""
     model = model_runner.get_model()
     parameters, buffers, named_buffers = split_buffer_updates(model, weights)
@@ -55,7 +59,7 @@ def reload_weights(model_runner: Any, weights: list[tuple[str, torch.Tensor]]) -
 
 
 def repack_output_layers(model: torch.nn.Module) -> None:
-    """vLLM repacks the layers that weights were sent to; a tied output layer gets none and would stay behind."""
+    """vLLM repacks the layers that it gets weights for; a tied output layer gets none and would keep its old ones."""
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)

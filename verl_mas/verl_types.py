@@ -1,0 +1,48 @@
+"""Types of what verl and Ray hand us, as far as we use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+# A mapping by field name with values of every kind: a dataset row, sampling parameters, a row's fields.
+Fields: TypeAlias = dict[str, Any]
+# Ray finds an actor's methods at run time.
+Actor: TypeAlias = "ActorHandle[Any]"
+
+
+class Tokenizer(Protocol):
+    """A Hugging Face tokenizer."""
+
+    eos_token_id: int
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        return_dict: bool,
+    ) -> list[int]: ...
+
+
+class Tool(Protocol):
+    """A tool of verl's tool agent loop."""
+
+    name: str
+
+
+class Trajectory(TypedDict):
+    """What verl's agent-loop worker knows of a prompt beside its fields."""
+
+    step: int
+    sample_index: int
+    rollout_n: int
+    validate: bool
