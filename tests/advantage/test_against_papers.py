@@ -131,7 +131,7 @@ def by_group(name, rows, key, scores, chosen):
 
 @st.composite
 def teams(draw, branches=3):
-    """Ragged: agents act 0..3 times a session, some acts have candidates, padding copies lie anywhere."""
+    """Ragged: agents act 0..3 times per session, some acts have candidates, padding copies are anywhere."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     score = rng.choice([lambda: float(rng.random() < 0.4), lambda: rng.randint(-8, 8) / 8, lambda: 1.0])
     rows = []
@@ -216,7 +216,7 @@ def test_an_affine_change_of_all_rewards_changes_nothing(name, rows, scale, shif
 
 @settings(max_examples=50, deadline=None)
 @given(rows=teams(), scale=st.sampled_from([0.25, 2.0, 64.0]), shift=st.integers(-100, 100))
-def test_rloo_scales_with_the_rewards_and_forgets_their_level(rows, scale, shift):
+def test_rloo_scales_with_the_rewards_and_ignores_their_level(rows, scale, shift):
     changed = advantages_of("agent_rloo", rows, scores=[scale * r.score + shift for r in rows])
     torch.testing.assert_close(changed, scale * advantages_of("agent_rloo", rows), atol=1e-4, rtol=1e-5)
 

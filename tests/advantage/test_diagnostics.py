@@ -63,7 +63,7 @@ def test_inflation_is_the_lemmas_factor():
     assert metrics(batch, "solver")["inflation"] == pytest.approx(1.0)
 
 
-def test_inflation_is_left_out_where_every_session_of_a_task_did_the_same():
+def test_inflation_is_left_out_where_every_session_of_a_task_scored_the_same():
     batch = team([0.9] * 4, session=[0, 1, 0, 1], agent=["solver", "solver", "verifier", "verifier"])
     assert "inflation" not in metrics(batch, "solver")
 

@@ -25,7 +25,7 @@ def test_the_gradients_second_moment_is_what_the_lemma_says(lemma, mu, sigma):
     assert found["team_grpo"].errors_off < 3
     assert found["agent_grpo"].errors_off < 3
     assert found["inflation"].errors_off < 3
-    # Tight enough to tell the two baselines apart wherever the lemma says they differ.
+    # Tight enough to distinguish the two baselines wherever the lemma says they differ.
     assert found["team_grpo"].error < 0.05 * found["team_grpo"].lemma
 
 

@@ -36,7 +36,7 @@ def test_options_are_read_from_a_config_block():
         ({"step_weight": True}, "a finite number"),
     ],
 )
-def test_what_is_no_option_is_refused(config, message):
+def test_an_unknown_option_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         AdvantageOptions.from_config(config)
 

@@ -10,7 +10,7 @@ from verl_mas.errors import DataError
 
 
 def batch(**changes):
-    """Two sessions of one task in which a planner weighs two candidates."""
+    """Two sessions of one task in which a planner has two candidates."""
     columns = {
         "scores": torch.tensor([1.0, 0.0, 0.5, 0.0]),
         "task": ["maze 7"] * 4,
@@ -49,7 +49,7 @@ def test_a_lone_candidate_of_an_agent_that_should_branch_is_refused():
     assert "has 1 candidates, not 2" in refused("at_grpo", batch(padding=padding), AdvantageOptions(group_size=2))
 
 
-def test_a_stranger_is_refused_by_name_with_the_likely_agent():
+def test_an_unknown_agent_is_refused_by_name_with_the_likely_agent():
     rows = batch(agent=["planner", "planner", "planer", "planner"], agents=["planner", "tool"])
     message = refused("agent_grpo", rows)
     assert "agent 'planer'" in message
@@ -73,7 +73,7 @@ def test_a_missing_label_is_refused_and_never_a_group_of_its_own(missing):
     assert "row 2 has no agent" in refused("agent_grpo", batch(agent=["planner", "planner", missing, "planner"]))
 
 
-def test_a_missing_column_is_refused_with_the_way_out():
+def test_a_missing_column_is_refused_with_the_fix():
     assert "the rows have no observation" in refused("agent_gigpo", batch())
     assert "weighting=per_act" in refused("agent_reinforce_pp", batch())
 
@@ -93,7 +93,7 @@ def test_a_malformed_record_is_refused_when_it_is_made(changes, message):
         batch(**changes)
 
 
-def test_an_error_crosses_process_borders_whole():
+def test_an_error_is_pickled_whole():
     with pytest.raises(DataError) as caught:
         compute_advantages("at_grpo", batch(prompt=[1, 2, 3, 4]))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

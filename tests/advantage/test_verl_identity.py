@@ -57,7 +57,7 @@ def test_one_agent_is_verls_grpo(name, groups):
 
 @settings(max_examples=50, deadline=None)
 @given(groups=GROUPS)
-def test_verls_switch_for_unscaled_advantages_is_obeyed(groups):
+def test_verls_switch_for_unscaled_advantages_is_used(groups):
     batch = verl_batch(groups)
     expected = core_algos.compute_grpo_outcome_advantage(**batch, norm_adv_by_std_in_grpo=False)[0]
     same(estimate("agent_grpo", batch, norm_adv_by_std_in_grpo=False), expected)

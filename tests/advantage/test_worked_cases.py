@@ -38,8 +38,8 @@ def test_scores_that_differ_by_rounding_only_are_equal():
     assert advantages(one_agent([next_to, 0.9, 0.9, next_to])) == [0.0] * 4
 
 
-def test_a_penalty_on_a_uniform_group_is_felt_at_full_strength():
-    # Seven sound successes and one malformed: the formula divides 0.1 by the deviation that the 0.1 itself makes,
+def test_a_penalty_on_a_uniform_group_has_its_full_effect():
+    # Seven well-formed successes and one malformed: the formula divides 0.1 by the deviation that the 0.1 itself makes,
     # so any penalty weighs the same. That is the papers' choice; scale=none keeps the penalty's own size.
     scores = [1.0] * 7 + [0.9]
     assert advantages(one_agent(scores)) == pytest.approx([0.35354] * 7 + [-2.47480], abs=1e-4)
@@ -56,7 +56,7 @@ def test_a_lone_success_gets_the_sample_deviation_that_verl_divides_by():
 
 
 def test_a_padded_copy_changes_no_ones_advantage():
-    # Dr. MAS's code copies random rows to make counts divisible, and lets the copies into the statistics.
+    # Dr. MAS's code copies random rows to make counts divisible, and counts the copies in the statistics.
     alone = advantages(one_agent([1.0, 0.0, 0.0, 0.0]))
     sessions = [0, 0, 1, 2, 3, 0]
     padded = one_agent(
@@ -66,7 +66,7 @@ def test_a_padded_copy_changes_no_ones_advantage():
     assert alone == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
 
 
-def test_a_group_of_one_teaches_nothing_unless_raw_is_chosen():
+def test_a_group_of_one_has_no_advantage_unless_raw_is_chosen():
     # verl and Dr. MAS's code use the raw score: an agent called once is then rewarded for being called.
     assert advantages(one_agent([0.8])) == [0.0]
     assert advantages(one_agent([0.8]), group_of_one="raw") == pytest.approx([0.8])
@@ -92,8 +92,8 @@ def test_a_lone_session_has_no_other_to_be_compared_with_whatever_its_acts_score
     assert advantages(batch, weighting="per_session", scale="none") == [0.0, 0.0]
 
 
-def test_agents_that_share_a_policy_are_still_told_apart():
-    # A verifier called only when the solver failed: with one baseline its every act looks bad.
+def test_agents_that_share_a_policy_are_still_distinguished():
+    # A verifier called only when the solver failed: with one baseline all its acts get a negative advantage.
     batch = one_agent(
         [1.0, 1.0, 0.0, 0.5, 0.0, 0.5],
         session=[0, 1, 2, 3, 2, 3],
@@ -143,7 +143,7 @@ def test_gigpo_without_equal_observations_is_agent_grpo():
 
 
 def test_gigpo_discounts_the_reward_of_steps_far_from_the_end():
-    # One session, one observation met at turn 0 and at turn 2: only the discount tells the two acts apart.
+    # One session, one observation at turn 0 and at turn 2: only the discount distinguishes the two acts.
     batch = one_agent([1.0, 1.0], session=[0, 0], turn=[0, 2], observation=["x", "x"])
     assert advantages(batch, "agent_gigpo") == pytest.approx([-0.70711, 0.70711], abs=1e-4)
     assert advantages(batch, "agent_gigpo", gamma=1.0) == [0.0, 0.0]

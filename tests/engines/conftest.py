@@ -1,25 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.warmup.tiny_model import byte_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("tiny"), parameters=100_000)
 
 
 @pytest.fixture
-def model(model_path):
-    return AutoModelForCausalLM.from_pretrained(model_path).eval()
+def model(model_path: Path) -> PreTrainedModel:
+    return cast(PreTrainedModel, AutoModelForCausalLM.from_pretrained(model_path).eval())
 
 
 @pytest.fixture
-def make_batcher(model):
-    def make(**settings):
+def make_batcher(model: PreTrainedModel) -> Callable[..., ContinuousBatcher]:
+    def make(**settings: Any) -> ContinuousBatcher:
         return ContinuousBatcher(model, **{"max_length": 512, "decode": byte_tokenizer().decode, **settings})
 
     return make

@@ -32,7 +32,7 @@ def serve(batcher, prompt, **sampling):
 
 
 def trained_log_probs(model, prompt, tokens, temperature=1.0):
-    """The way a trainer sees them: one forward over prompt and reply."""
+    """As the trainer computes them: one forward over prompt and reply."""
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
@@ -170,19 +170,19 @@ def test_a_repetition_penalty_is_the_librarys(model, make_batcher):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
+    ("prompt", "refusal"),
     [([5] * 510, "a prompt of 510 tokens"), ([], "empty"), ([5, 259], "token ids"), ([-1], "token ids")],
 )
-def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, said):
+def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, refusal):
     batcher = make_batcher()
     neighbour = batcher.submit([5, 6], Sampling(max_tokens=5))
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=refusal):
         batcher.submit(prompt, Sampling(max_tokens=5))
     run(batcher)
     assert neighbour.done
 
 
-def test_abort_returns_what_was_generated_and_the_engine_goes_on(make_batcher):
+def test_abort_returns_what_was_generated_and_the_engine_continues(make_batcher):
     batcher = make_batcher()
     running = batcher.submit([5, 6], Sampling(max_tokens=50))
     batcher.step()
@@ -244,7 +244,7 @@ def test_other_architectures_are_served(config):
         assert job.samples[0].tokens == greedy_one_by_one(model, prompt, 8)
 
 
-def test_layers_that_forget_are_refused_beyond_their_window():
+def test_sliding_window_layers_are_refused_beyond_their_window():
     config = MistralConfig(
         vocab_size=10, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, sliding_window=16, max_position_embeddings=64,
@@ -255,7 +255,7 @@ def test_layers_that_forget_are_refused_beyond_their_window():
     ContinuousBatcher(model, max_length=16)
 
 
-def test_more_length_than_the_model_has_is_refused(model):
+def test_more_positions_than_the_model_has_are_refused(model):
     with pytest.raises(ConfigError, match="max_model_len=5000"):
         ContinuousBatcher(model, max_length=5000)
 

@@ -30,7 +30,7 @@ def view():
 
 @pytest.fixture
 def registry(monkeypatch):
-    """A registry of the test's own, and nothing told to verl."""
+    """A registry of the test's own; verl's lists stay as they are."""
     monkeypatch.setattr(facts, "ENGINES", Registry("engine"))
     monkeypatch.setattr(facts, "_filled", {})
 
@@ -48,7 +48,7 @@ def test_every_shipped_engine_is_found_by_being_in_the_folder():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, late):
+def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, verls, late):
     replica, base, replicas, adapters = verls
 
     def verl_imports():
@@ -64,13 +64,13 @@ def test_an_engine_is_told_to_verl_with_the_others_or_at_once(registry, verls, l
     assert adapters == {("mine", "async"): "my.Adapter"}
 
 
-def test_what_an_engine_says_of_itself_decides(registry):
+def test_an_engines_own_facts_are_used(registry):
     register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
     assert facts_of("mine").gpu_fraction
     assert facts_of("mine").pausable is None
 
 
-def test_an_engine_that_only_verl_knows_has_no_special_needs():
+def test_an_engine_that_only_verl_knows_has_the_default_facts():
     assert facts_of("of a later verl") == EngineFacts()
 
 

@@ -16,13 +16,13 @@ from verl_mas.engines.transformers import ENGINE
 pytestmark = pytest.mark.e2e
 
 
-def test_two_replicas_serve_take_weights_and_die_by_name(ray_here, model_path, monkeypatch):
+def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_here, model_path, monkeypatch):
     asyncio.run(asyncio.wait_for(_scenario(str(model_path), monkeypatch), 300))
 
 
 async def _scenario(model_path, monkeypatch):
     class Worker:
-        """Stands for a training worker: the server starts on its node."""
+        """In place of a training worker: the server starts on its node."""
 
     config = OmegaConf.create(
         {

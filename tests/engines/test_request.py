@@ -9,7 +9,7 @@ from verl_mas.engines.transformers.request import Sampling
 from verl_mas.errors import RequestError
 
 
-def test_verls_words_are_understood():
+def test_verls_sampling_parameters_are_read():
     sampling = Sampling.parse(
         dict(temperature=0.5, top_p=0.9, top_k=-1, repetition_penalty=1.0, max_tokens=4, stop="x", stop_token_ids=[7])
     )

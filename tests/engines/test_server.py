@@ -122,7 +122,7 @@ def test_a_cancelled_call_leaves_the_batch(make_server):
     assert asyncio.run(scenario())
 
 
-def test_asleep_it_refuses_and_awake_it_serves(make_server):
+def test_a_server_refuses_while_asleep_and_serves_while_awake(make_server):
     async def scenario():
         server = make_server()
         await server.sleep()
@@ -184,8 +184,8 @@ def test_a_caller_cancelled_as_the_engine_fails_does_not_keep_the_others_waiting
         monkeypatch.setattr(server.batcher, "step", fail)
         return await asyncio.gather(ask(server), ask(server), return_exceptions=True)
 
-    gone, told = asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert isinstance(gone, asyncio.CancelledError) and isinstance(told, EngineLost)
+    cancelled, failed = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert isinstance(cancelled, asyncio.CancelledError) and isinstance(failed, EngineLost)
 
 
 def test_an_unknown_option_is_refused():
@@ -194,7 +194,7 @@ def test_an_unknown_option_is_refused():
     assert Options.of({"transformers": {"threads": 2}}).threads == 2
 
 
-def test_only_one_process_a_replica():
+def test_a_replica_is_one_process():
     with pytest.raises(ConfigError, match="tensor_model_parallel_size=1"):
         RolloutReplicaRegistry.get(ENGINE)(0, config(tensor_model_parallel_size=2), None, gpus_per_node=2)
 

@@ -1,4 +1,4 @@
-"""The two ends of SGLang and vLLM in verl, as fakes: neither engine is installed where these tests run."""
+"""The two ends of SGLang and vLLM in verl, as fakes: neither engine need be installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StockAdapter:
 
 
 def config(offset: int | None, tensor: int = 2):
-    """As verl composes it: without a `custom` block unless somebody adds one."""
+    """As verl composes it: without a `custom` block unless it is added."""
     custom = {} if offset is None else {"custom": asdict(EngineTag("a", offset))}
     parallel = {"tensor_model_parallel_size": tensor, "data_parallel_size": 1, "pipeline_model_parallel_size": 1}
     composed = OmegaConf.create({"world_size": tensor, **parallel, **custom})
@@ -86,7 +86,7 @@ def test_each_adapter_finds_its_own_policys_server(engine, monkeypatch):
     assert not names["a"] & names["b"] and not names["b"] & names["c"]
 
 
-def test_every_policy_sits_on_the_same_gpus(engine):
+def test_every_policy_is_on_the_same_gpus(engine):
     replica_class, _ = engine
     gpus = [[replica.first_gpu for replica in start(replica_class, offset)] for offset in (0, 4, 8)]
     assert gpus[0] == gpus[1] == gpus[2] == [0, 2]

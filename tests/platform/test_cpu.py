@@ -14,7 +14,7 @@ def test_the_cpu_is_registered_and_never_chosen_by_itself():
     assert not PlatformCPU().is_platform_available(use_smi_check=True)
 
 
-def test_the_device_module_answers_what_torch_cpu_does_not():
+def test_the_device_module_has_what_torch_cpu_lacks():
     free, total = cpu_device.mem_get_info()
     assert 0 < free <= total
     assert 0 < cpu_device.memory_allocated() <= 1.5 * cpu_device.max_memory_allocated()

@@ -29,7 +29,7 @@ def patch(sha256: str) -> Patch:
     return Patch(diff="answer.diff", before="41", after="42", functions={"answer": sha256})
 
 
-def test_a_patch_exchanges_its_line_once(module):
+def test_a_patch_replaces_its_line_once(module):
     known = patch(source_sha256("def answer():\n    return 41\n"))
     known.apply(module)
     known.apply(module)

@@ -81,7 +81,7 @@ def test_two_workers_and_two_engines_train_with_a_reference(main_ppo, tmp_path):
     )
     assert trained.exit_code == 0, trained.output[-4000:]
     assert len(list((trained.checkpoint(2) / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
-    # At first the policy is its reference; after an update it is not.
+    # At first the policy equals its reference; after an update it does not.
     assert abs(trained.steps[1]["actor/kl_loss"]) < 1e-6 < trained.steps[2]["actor/kl_loss"]
     for values in trained.steps.values():
         assert values["rollout_corr/log_ppl_abs_diff"] < 1e-5

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.schema import PolicySpec
+from verl_mas.verl_types import Fields, Tokenizer, Tool
 from verl_mas.warmup.tiny_model import byte_tokenizer
+from verl_mas.workflow import Task, Workflow
+from verl_mas.workflow.client import LLMClient
+from verl_mas.workflow.session import SessionResult
 
 Answer = Callable[[str, int], str]  # the prompt's text and the number of the call
 
@@ -18,12 +22,13 @@ Answer = Callable[[str, int], str]  # the prompt's text and the number of the ca
 class Server:
     """What verl's client sees as a Ray handle. Answers with the tokens of a text; each has log-prob -0.25."""
 
-    def __init__(self, tokenizer: Any, answer: Answer, latency: float = 0.0):
+    def __init__(self, tokenizer: Tokenizer, answer: Answer, latency: float = 0.0):
         self.tokenizer, self.answer, self.latency = tokenizer, answer, latency
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[Fields] = []
+        self.requests: list[str] = []  # the ids that the client asked for
         self.generate = self
 
-    async def remote(self, **kwargs: Any) -> Any:
+    async def remote(self, **kwargs: Any) -> object:
         from verl.workers.rollout.replica import TokenOutput
 
         self.calls.append(kwargs)
@@ -41,11 +46,11 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def tokenizer():
-    return byte_tokenizer()
+def tokenizer() -> Tokenizer:
+    return cast(Tokenizer, byte_tokenizer())
 
 
-def _config(**rollout: Any) -> Any:
+def _config(**rollout: Any) -> DictConfig:
     return OmegaConf.create(
         {
             "actor_rollout_ref": {
@@ -76,7 +81,7 @@ def _config(**rollout: Any) -> Any:
 
 
 @pytest.fixture
-def policy(tokenizer):
+def policy(tokenizer: Tokenizer) -> Callable[..., Any]:
     """`policy(answer)` is a VerlPolicy and its server."""
     from verl.utils.dataset.rl_dataset import RLHFDataset
     from verl.workers.rollout.llm_server import LLMServerClient
@@ -84,30 +89,30 @@ def policy(tokenizer):
     from verl_mas.rollout.verl_client import Model, VerlPolicy
 
     class Client(LLMServerClient):
-        def __init__(self, config: Any, server: Server):
+        def __init__(self, config: DictConfig, server: Server):
             super().__init__(config)
             self.server = server
-            self.requests: list[str] = []
 
-        async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
-            self.requests.append(request_id)
+        async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Any]:
+            self.server.requests.append(request_id)
             return "server", self.server
 
         def _release_server(self, server_id: str, request_id: str | None = None) -> None:
             pass
 
-    def make(answer: Answer, *, latency: float = 0.0, tools: Any = (), **rollout: Any) -> tuple[VerlPolicy, Server]:
+    def make(
+        answer: Answer, *, latency: float = 0.0, tools: Sequence[Tool] = (), **rollout: Any
+    ) -> tuple[VerlPolicy, Server]:
         config, server = _config(**rollout), Server(tokenizer, answer, latency)
         client = Client(config, server)
         made = VerlPolicy(config, client, Model(tokenizer, None, "qwen2", {}), RLHFDataset, tools)
-        server.requests = client.requests
         return made, server
 
     return make
 
 
 @pytest.fixture(scope="session")
-def loop():
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
     """One event loop, as a worker has: verl's agent loops keep the one they were made in."""
     loop = asyncio.new_event_loop()
     yield loop
@@ -115,15 +120,21 @@ def loop():
 
 
 @pytest.fixture
-def play(loop):
+def play(loop: asyncio.AbstractEventLoop) -> Callable[..., SessionResult]:
     """Run a workflow class on one policy."""
-    from verl_mas.workflow import Task
     from verl_mas.workflow.members import members_of
     from verl_mas.workflow.session import SessionConfig, run_session
 
-    def play(workflow: Any, client: Any, *, agents: Mapping[str, Any] | None = None, task: Any = None, **settings: Any):
+    def play(
+        workflow: Callable[[], Workflow],
+        client: LLMClient,
+        *,
+        agents: Mapping[str, Any] | None = None,
+        task: Task | None = None,
+        **settings: Any,
+    ) -> SessionResult:
         members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
-        setting = SessionConfig(members, {"main": client}, **settings)
-        return loop.run_until_complete(run_session(workflow, task or Task.of("q"), setting))
+        config = SessionConfig(members, {"main": client}, **settings)
+        return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))
 
     return play

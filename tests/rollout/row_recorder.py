@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+if TYPE_CHECKING:
+    from verl_mas.data_plane import Rows
+
 
 class RowRecorder(ReplayBuffer):
-    def sample(self, global_steps, partition_id, batch_size):
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Rows, dict[str, float]]:
+        batch: Rows
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id)
         rows = []
@@ -23,6 +28,6 @@ class RowRecorder(ReplayBuffer):
         return batch, metrics
 
 
-def _plain(value):
+def _plain(value: object) -> object:
     value = getattr(value, "data", value) if not hasattr(value, "tolist") else value
     return value.tolist() if hasattr(value, "tolist") else value

@@ -1,4 +1,4 @@
-"""Counts of sessions add up, whichever worker had them."""
+"""Counts of sessions add up, whichever worker ran them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = st.sampled_from(list(FaultKind))
 
 @st.composite
 def sessions(draw):
-    info = draw(st.dictionaries(st.sampled_from(["acc", "turns", "said"]), st.integers(0, 9) | st.just("text")))
+    info = draw(st.dictionaries(st.sampled_from(["acc", "turns", "note"]), st.integers(0, 9) | st.just("text")))
     faults = [SessionFault(kind, "x") for kind in draw(st.lists(KINDS, max_size=3))]
     failed = bool(faults) and draw(st.booleans())
     replies = [None] * draw(st.integers(0, 5))
@@ -25,7 +25,7 @@ def sessions(draw):
 
 
 @given(st.lists(sessions()), st.integers(0, 10))
-def test_the_metrics_do_not_depend_on_which_worker_had_a_session(finished, cut):
+def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
     counts = [SessionCounts.of(one) for one in finished]
     workers = [sum(part, SessionCounts()) for part in (counts[:cut], counts[cut:])]
     metrics = sum(workers, SessionCounts()).metrics()
@@ -41,6 +41,6 @@ def test_the_metrics_do_not_depend_on_which_worker_had_a_session(finished, cut):
     assert metrics.get("session/turns/mean") == (pytest.approx(sum(turns) / len(turns)) if turns else None)
 
 
-def test_groups_that_were_given_up_are_named_when_there_are_any():
+def test_dropped_groups_are_counted_when_there_are_any():
     assert "session/groups_given_up" not in SessionCounts(sessions=1).metrics()
     assert (SessionCounts() + SessionCounts(groups_given_up=2)).metrics()["session/groups_given_up"] == 2

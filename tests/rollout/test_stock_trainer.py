@@ -47,7 +47,7 @@ def train(main_ppo, model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(letters, tmp_path_factory) -> Path:
-    """A random model says one token whatever it is asked; with larger weights the prompt matters."""
+    """A random model repeats one token for every prompt; with larger weights the prompt matters."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -137,7 +137,7 @@ def test_a_step_survives_sessions_and_groups_that_fail(train, tmp_path):
         assert [r["fields"]["temperature"] for r in session] == pytest.approx([1.0, 1.0, 1.0, 0.7])
         assert len({r["tags"]["observation"] for r in session[:3]}) == 1
         mask = session[3]["fields"]["response_mask"]
-        assert mask[0] == mask[-1] == 1 and 0 in mask, "what was said in between is masked"
+        assert mask[0] == mask[-1] == 1 and 0 in mask, "the messages in between are masked"
     # In validation the failed one counts as zero and is not left out; there is one candidate.
     scores = {place[0]: sum(row["fields"]["rm_scores"]) for place, row in by_place(rows["val"]).items()}
     assert scores == {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.5}

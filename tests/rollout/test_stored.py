@@ -62,7 +62,7 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
     for index, row in enumerate(rows):
         act, branch = divmod(index, 4)
         agent, turn = ("planner", "doer")[act % 2], act // 2
-        # The best candidate is d, so the state grows by one D an act.
+        # The best candidate is d, so the state grows by one D per act.
         prompt = f"<|im_start|>user\n{agent}:{'D' * act}<|im_end|>\n<|im_start|>assistant\n"
         prompt_ids = tokenizer.encode(prompt)
         response_ids = [*tokenizer.encode(LETTERS[branch]), tokenizer.eos_token_id]
@@ -145,7 +145,7 @@ def test_rows_of_a_session_have_the_same_fields_as_a_failed_validation(session_r
     assert not row.tags.trainable
 
 
-def test_an_act_without_tokens_is_no_row(policy, play):
+def test_an_act_without_tokens_makes_no_row(policy, play):
     class Two(Workflow):
         agents = ("a",)
 

@@ -26,12 +26,12 @@ class Talk(Workflow):
 
     async def run(self, task, team):
         talk = team.a.conversation()
-        for said in ("one", "two", "three"):
-            await talk.act(said)
+        for text in ("one", "two", "three"):
+            await talk.act(text)
         return Outcome(reward=1.0)
 
 
-def test_sampling_is_the_rollouts_with_the_agents_wishes_on_top(policy, ask):
+def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
     client, server = policy(lambda p, n: "x")
     for request in (
         {},
@@ -52,15 +52,15 @@ def test_sampling_is_the_rollouts_with_the_agents_wishes_on_top(policy, ask):
     assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
 
 
-def test_a_conversation_never_tokenises_again_what_was_sampled(policy, play, tokenizer):
+def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, tokenizer):
     client, server = policy(lambda p, n: "ABC"[n])
     done = play(Talk, client)
     (row,) = done.session.rows()
     data = row.generation
     text = tokenizer.decode([*data.prompt_ids, *data.response_ids])
     turns = "".join(
-        f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n{heard}{tokenizer.eos_token}"
-        for said, heard in zip(("one", "two", "three"), "ABC", strict=True)
+        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n{reply}{tokenizer.eos_token}"
+        for text, reply in zip(("one", "two", "three"), "ABC", strict=True)
     )
     assert text.replace("\n<|im_start|>user", "<|im_start|>user") == turns.replace(
         "\n<|im_start|>user", "<|im_start|>user"
@@ -78,7 +78,7 @@ def test_a_conversation_never_tokenises_again_what_was_sampled(policy, play, tok
     )
 
 
-def test_a_full_conversation_says_nothing_more(policy, play):
+def test_a_full_conversation_samples_no_more_tokens(policy, play):
     client, server = policy(lambda p, n: "x" * 100, response_length=40)
     done = play(Talk, client)
     assert [r.text and len(r.text) for r in done.session.replies] == [40, "", ""]
@@ -90,8 +90,8 @@ def test_a_full_conversation_says_nothing_more(policy, play):
 
         async def run(self, task, team):
             talk = team.a.conversation()
-            for said in ("one", "a message that is too long for what is left", ""):
-                await talk.act(said)
+            for text in ("one", "a message that is too long for what is left", ""):
+                await talk.act(text)
             return Outcome(reward=1.0)
 
     client, server = policy(lambda p, n: "x", response_length=60)
@@ -99,7 +99,7 @@ def test_a_full_conversation_says_nothing_more(policy, play):
     assert [r.text for r in done.session.replies] == ["x", "", ""] and len(server.calls) == 1
 
 
-def test_the_chat_template_is_told_what_the_agent_wants(policy, ask, tokenizer, monkeypatch):
+def test_the_chat_template_gets_the_agents_settings(policy, ask, tokenizer, monkeypatch):
     template = tokenizer.chat_template.replace("assistant\n'", "assistant\n' + (word or '')")
     monkeypatch.setattr(tokenizer, "chat_template", template)
     client, server = policy(lambda p, n: "x")
@@ -117,7 +117,7 @@ LONG = [
 ]
 
 
-def test_a_long_prompt_is_refused_by_default_and_not_tried_again(policy, play):
+def test_a_long_prompt_is_refused_by_default_and_not_retried(policy, play):
     class Long(Workflow):
         agents = ("a",)
 
@@ -179,13 +179,13 @@ def test_a_tool_call_and_its_result_are_in_one_row_and_the_result_is_masked(poli
     data = reply.generation
     assert reply.text == "It is 42."
     masked = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if not m])
-    said = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m])
-    assert "42" in masked and "It is" not in masked and call in said and "It is 42." in said
+    sampled = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m])
+    assert "42" in masked and "It is" not in masked and call in sampled and "It is 42." in sampled
     with pytest.raises(ConfigError, match="did you mean 'double'"):
         client.check_tools("a", ["dubble"])
 
 
-def test_a_dead_engine_is_no_sessions_fault(policy, play, monkeypatch):
+def test_a_dead_engine_is_not_a_session_fault(policy, play, monkeypatch):
     import ray
 
     client, server = policy(lambda p, n: "x")

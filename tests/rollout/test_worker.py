@@ -68,7 +68,7 @@ def plain(value):
 
 @pytest.fixture
 def make(policy, loop, monkeypatch, tmp_path):
-    """A worker that was never in Ray, its queue, and a way to run one task."""
+    """A worker outside Ray, its queue, and a function that runs one task."""
 
     def make(workflow, *, faults=None, n=3, answer=lambda p, i: "x"):
         client, server = policy(answer, n=n)
@@ -108,7 +108,7 @@ def make(policy, loop, monkeypatch, tmp_path):
 
 
 def test_one_agent_writes_what_verls_single_turn_agent_writes(make, monkeypatch):
-    """Both through this worker, which hands other agent loops to verl's own code."""
+    """Both through this worker, which passes other agent loops to verl's own code."""
     from verl.trainer.ppo.v1 import agent_loop_tq
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
@@ -171,7 +171,7 @@ def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make,
     class Reports(Solve):
         async def run(self, task, team):
             outcome = await super().run(task, team)
-            info = {"searches": 3, "agreed": True, "said": "yes"} if task.session == 0 else {"searches": 4}
+            info = {"searches": 3, "agreed": True, "note": "yes"} if task.session == 0 else {"searches": 4}
             return Outcome(answer=outcome.answer, reward=0.5, info=info)
 
     it = make(Reports)
@@ -182,10 +182,10 @@ def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make,
     monkeypatch.setattr("ray.get", lambda parts: parts)
     metrics = manager.pop_metrics()
     assert (metrics["session/searches/mean"], metrics["session/agreed/mean"]) == (3.5, 1.0)
-    assert not any("said" in name or "info" in name for name in metrics)
+    assert not any("note" in name or "info" in name for name in metrics)
 
 
-def test_fail_group_gives_up_every_session_of_the_task(make):
+def test_fail_group_drops_every_session_of_the_task(make):
     it = make(Solve, faults=FaultSpec(then="fail_group", retries=0))
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
@@ -283,7 +283,7 @@ def test_the_manager_adds_up_its_workers(monkeypatch):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_trainers_advantages_join_the_sessions_on_disk(tmp_path, enabled):
+def test_the_trainers_advantages_are_written_beside_the_sessions(tmp_path, enabled):
     from verl_mas.rollout.manager import MasAgentLoopManager
 
     manager = object.__new__(MasAgentLoopManager)

@@ -1,12 +1,16 @@
-"""Real runs of teams on the letters task, small enough to be many."""
+"""Small real runs of teams on the letters task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from tests.conftest import Trained
 
 HERE = Path(__file__).parent
 SMALL = (
@@ -22,10 +26,10 @@ SMALL = (
 
 
 @pytest.fixture(scope="session")
-def train_team(main_ppo) -> Callable:
+def train_team(main_ppo: Callable[..., Trained]) -> Callable[..., Trained]:
     """Run a team of tests/trainer/teams.py; asserts that the run ends well."""
 
-    def train(folder: Path, team: str, *overrides: str, exit_code: int = 0, **kwargs):
+    def train(folder: Path, team: str, *overrides: str, exit_code: int = 0, **kwargs: float) -> Trained:
         chosen = ("+mas=team", f"mas.workflow.name={team}", f"mas.workflow.path={HERE}/teams.py")
         done = main_ppo(folder, *SMALL, *(chosen if team[0].isupper() else (f"+mas={team}",)), *overrides, **kwargs)
         assert done.exit_code == exit_code, done.output[-6000:]
@@ -35,7 +39,7 @@ def train_team(main_ppo) -> Callable:
 
 
 @pytest.fixture(scope="session")
-def weights_of() -> Callable:
+def weights_of() -> Callable[[Path], dict[str, torch.Tensor]]:
     """The weights of a policy in a checkpoint, as plain tensors, whatever the number of workers."""
 
     def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -49,5 +53,6 @@ def weights_of() -> Callable:
     return weights
 
 
-def _local(tensor):
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local

@@ -30,7 +30,7 @@ def test_rows_are_split_by_tag_and_put_together_again():
     assert sorted(join(parts).keys) == rows.keys
 
 
-def test_a_row_of_nobody_is_refused():
+def test_a_row_without_a_known_policy_is_refused():
     with pytest.raises(DataError, match="row 1 is tagged with policy 'x'"):
         by_policy(batch("a", "x").tags, ["a"])
 

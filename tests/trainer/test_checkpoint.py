@@ -55,21 +55,21 @@ def test_a_checkpoint_of_another_team_is_refused(saved):
         checkpoints.load_checkpoint(str(folder / "actor"))
 
 
-def test_a_run_does_not_go_on_by_itself_from_another_runs_checkpoint(saved):
+def test_a_run_does_not_resume_by_itself_from_another_runs_checkpoint(saved):
     checkpoints, folder, log = saved
     checkpoints.run = checkpoints.run | {"models": {"main": "b"}, "of a later version": 1}
     with pytest.raises(ConfigError) as refused:
         checkpoints.load_checkpoint(str(folder / "actor"))
-    said = str(refused.value)
-    assert "was trained with models={'main': 'a'}, and this run has {'main': 'b'}" in said
-    assert f"trainer.resume_from_path={folder}" in said and len(log) == 2
-    # Asked for by its path.
+    message = str(refused.value)
+    assert "was trained with models={'main': 'a'}, and this run has {'main': 'b'}" in message
+    assert f"trainer.resume_from_path={folder}" in message and len(log) == 2
+    # Given by its path, it is loaded.
     checkpoints.resumes = False
     checkpoints.load_checkpoint(str(folder / "actor"))
     assert len(log) == 4
 
 
-def test_what_is_trained_names_what_makes_it_another_run():
+def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models():
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
     assert run_identity(config, load(config.mas)) == {
         "algorithm.adv_estimator": "agent_grpo",

@@ -64,7 +64,7 @@ def test_advantages_and_losses_are_the_same(runs, key):
         assert team[step][key] == pytest.approx(stock[step][key], abs=1e-6, rel=1e-6), step
 
 
-def test_the_embedded_engines_log_probs_do_for_the_trainers(runs):
+def test_the_embedded_engines_log_probs_are_close_to_the_trainers(runs):
     assert "rollout_corr/kl" not in runs["bypass"].steps[1], "log-probs were taken again"
     assert "rollout_corr/kl" in runs["team"].steps[1]
 

@@ -16,7 +16,7 @@ def part(rows, padding, **metrics):
     return PolicyRows(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics=metrics)
 
 
-def test_names_that_look_like_reductions_reach_the_logger_unharmed():
+def test_names_that_look_like_reductions_reach_the_logger_unchanged():
     parts = {"mini": part(3, 1, **{"actor/grad_norm": 2.0}), "max_sum": part(2, 0, **{"actor/grad_norm": 4.0})}
     aggregator = MetricsAggregator()
     aggregator.add_step_metrics(policy_metrics(parts, ["mini", "max_sum"]), sample_count=5)
@@ -26,7 +26,7 @@ def test_names_that_look_like_reductions_reach_the_logger_unharmed():
     assert found["mas/mini/rows/padding"] == 1
 
 
-def test_a_policy_without_rows_says_that_it_was_not_updated():
+def test_a_policy_without_rows_is_logged_as_not_updated():
     found = policy_metrics({"a": part(1, 0)}, ["a", "b"])
     assert (found["mas/a/updated"], found["mas/b/updated"], found["mas/b/rows/real"]) == (1, 0, 0)
 

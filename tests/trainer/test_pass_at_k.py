@@ -30,7 +30,7 @@ def test_more_draws_than_sessions_are_refused():
         pass_at_k(2, 1, 3)
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says():
+def test_the_interval_covers_the_true_value_at_its_level():
     rng = np.random.default_rng(1)
     covered = 0
     for trial in range(200):
@@ -52,13 +52,13 @@ def test_the_report_takes_every_k_that_each_task_has_sessions_for():
     assert dict(report([])) == {}
 
 
-def test_a_score_that_is_no_yes_or_no_has_a_mean_with_an_interval_of_its_own():
+def test_a_graded_score_has_a_mean_with_an_interval_of_its_own():
     found = dict(report([[0.5, 0.7], [0.0, 0.2], [1.0, 0.6]]))
     assert found["mean@2"] == pytest.approx(0.5) and found["pass@1"] == pytest.approx(1 / 6)
     assert found["mean@2/low"] == pytest.approx(0.1) and found["mean@2/high"] == pytest.approx(0.8)
 
 
-def test_of_yes_and_no_the_mean_and_its_interval_are_those_of_pass_at_1():
+def test_of_binary_scores_the_mean_and_its_interval_are_those_of_pass_at_1():
     found = dict(report([[True, False], [True, True], [False, False]]))
     assert all(found[f"mean@2{part}"] == found[f"pass@1{part}"] for part in ("", "/low", "/high"))
 

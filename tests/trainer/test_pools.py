@@ -16,7 +16,7 @@ def mas(**policies):
 
 
 class Recorder:
-    """Works a little, and remembers who worked at the same time."""
+    """Works briefly, and records which others worked at the same time."""
 
     def __init__(self):
         self.lock, self.active, self.met = threading.Lock(), set(), set()

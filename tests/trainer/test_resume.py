@@ -1,4 +1,4 @@
-"""Two policies with their own sizes, tokenizers, learning rates and GPUs: trained, broken off, resumed, exported."""
+"""Two policies with their own sizes, tokenizers, learning rates and GPUs: trained, killed, resumed, exported."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weight
     assert sizes[0] != sizes[1]
 
 
-def test_a_run_broken_between_two_saves_keeps_the_last_complete_checkpoint(broken):
+def test_a_run_killed_between_two_saves_keeps_the_last_complete_checkpoint(broken):
     pointer = broken.folder / "checkpoints" / "latest_checkpointed_iteration.txt"
     assert (broken.checkpoint(4) / "mini").is_dir() and not (broken.checkpoint(4) / "other").exists()
     assert pointer.read_text() == "2" or "global_step_2" in pointer.read_text()

@@ -13,7 +13,7 @@ from verl_mas.trainer.trainer import MasTrainer
 
 
 class Manager:
-    """verl's LLMServerManager, as far as a client goes."""
+    """verl's LLMServerManager, as a client uses it."""
 
     def __init__(self, *handles: str):
         self.server_handles = list(handles)

@@ -26,13 +26,13 @@ def batch(keys, tags=None):
     return KVBatchMeta(partition_id="train", keys=keys, tags=tags or [{"global_steps": 1} for _ in keys], extra_info={})
 
 
-def test_rows_come_in_the_order_of_tasks_sessions_and_acts_whoever_ended_first():
+def test_rows_are_ordered_by_task_session_and_act_whichever_ended_first():
     keys = ["1-10_0_0", "1-2_1_0", "1-2_0_10", "1-2_0_9"]
     assert in_order(batch(keys)).keys == ["1-2_0_9", "1-2_0_10", "1-2_1_0", "1-10_0_0"]
 
 
 class Queue:
-    """TransferQueue, remembering what was written."""
+    """TransferQueue, which records what was written."""
 
     def __init__(self):
         self.rows = {}

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint that always says the same."""
+    """An OpenAI-compatible endpoint with a fixed reply."""
 
     asked: ClassVar[Counter[str | None]] = Counter()
 
@@ -85,7 +85,7 @@ def on_workers(train_team, tmp_path_factory):
             "mas.updates_per_step=1",
             "mas.skip_zero_advantage=true",
             "data.train_batch_size=5",
-            # Two letters earn nothing so often that some groups have no advantage.
+            # Two letters score 0 so often that some groups have no advantage.
             "data.max_response_length=2",
             "data.shuffle=false",
             "actor_rollout_ref.actor.entropy_coeff=0",
@@ -122,8 +122,8 @@ def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, poli
         torch.testing.assert_close(two[name].reshape(weight.shape), weight, atol=1e-6, rtol=1e-5, msg=name)
 
 
-def test_a_pool_served_in_phases_never_asks_a_sleeping_engine(train_team, tmp_path):
-    """The engine refuses requests while it sleeps, so a run that ends well kept the phases."""
+def test_a_time_sliced_pool_never_calls_a_sleeping_engine(train_team, tmp_path):
+    """The engine refuses requests while it sleeps, so a run that ends well kept to the time slices."""
     done = train_team(
         tmp_path / "run",
         "Pair",
@@ -140,7 +140,7 @@ def test_a_pool_served_in_phases_never_asks_a_sleeping_engine(train_team, tmp_pa
             assert metrics[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
 
 
-def test_one_policy_trains_an_adapter_and_the_other_keeps_to_a_reference(train_team, tmp_path, weights_of):
+def test_one_policy_trains_an_adapter_and_the_other_has_a_reference(train_team, tmp_path, weights_of):
     done = train_team(
         tmp_path / "run",
         "Pair",

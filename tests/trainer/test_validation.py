@@ -61,7 +61,7 @@ def test_several_sets_have_a_plain_mean():
     assert found["val-core/mean_of_sets/pass@1"] == pytest.approx((1 / 6 + 1) / 2)
 
 
-def test_a_session_reads_as_a_whole():
+def test_a_session_is_shown_as_one_text():
     made = session(1.0)
     made.acts = [("solver", "2+2?", "5"), ("verifier", "is it 5?", "no")]
     assert made.prompt == "2+2?"

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def test_two_policies_on_vllm_keep_apart_and_both_learn(train_team, tmp_path, monkeypatch):
+def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path, monkeypatch):
     """Were names, ports or sockets shared, one policy's weights would reach the other's engine."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
