@@ -1,6 +1,6 @@
-"""The build is described in pyproject.toml. Here is what it cannot say: what to do where a symbolic link was lost.
+"""The build is described in pyproject.toml. This file restores a lost symbolic link, which pyproject.toml cannot do.
 
-pip unpacks a zip without links: in place of verl_mas/config/hydra/recipe is then a file with the link's text.
+pip unpacks a zip without links: verl_mas/config/hydra/recipe is then a file that holds the target of the link.
 """
 
 import shutil

@@ -1,9 +1,9 @@
-"""All traffic with TransferQueue. Another data plane for verl's rows is another module with these names."""
+"""All traffic with TransferQueue. To use another data plane, replace this module."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import transfer_queue as tq
 from tensordict import TensorDict
@@ -11,47 +11,49 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow
+from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow, Tags
 
 # verl's partitions.
 TRAIN, VALIDATION = "train", "val"
 
 
 class Rows(Protocol):
-    """Rows by key and tags; their tensors stay where they are. verl passes TransferQueue's KVBatchMeta around."""
+    """Rows by key and tags, without their tensors: the part of TransferQueue's KVBatchMeta that we use."""
 
     keys: list[str]
-    tags: list[dict[str, Any]]
+    tags: list[Tags]
     partition_id: str
     fields: list[str] | None
-    extra_info: dict[str, Any]
+    extra_info: dict[str, object]
 
     def __len__(self) -> int: ...
 
     def reorder(self, indexes: list[int]) -> None: ...
 
 
-# -- rows by key and tags: nothing moves --------------------------------------------------------------------
+# -- rows by key and tags: no tensor moves --------------------------------------------------------------------
 
 
 def select(rows: Rows, places: Sequence[int]) -> Rows:
-    """Some of the rows."""
-    return KVBatchMeta(
+    """The rows at these places."""
+    selected: Rows = KVBatchMeta(
         partition_id=rows.partition_id,
         keys=[rows.keys[i] for i in places],
         tags=[rows.tags[i] for i in places],
         fields=rows.fields,
         extra_info=dict(rows.extra_info or {}),
     )
+    return selected
 
 
 def join(parts: Sequence[Rows]) -> Rows:
     """All rows of all parts, in order."""
-    return KVBatchMeta(
+    joined: Rows = KVBatchMeta(
         partition_id=parts[0].partition_id,
         keys=[key for part in parts for key in part.keys],
         tags=[tag for part in parts for tag in part.tags],
     )
+    return joined
 
 
 # -- what the trainer moves ---------------------------------------------------------------------------------
@@ -62,8 +64,8 @@ def read(rows: Rows, fields: Sequence[str]) -> TensorDict:
 
 
 def write(rows: Rows, fields: Mapping[str, Tensor]) -> Rows:
-    """Only the returned rows know that they have these fields."""
-    written = tq.kv_batch_put(
+    """The returned rows list these fields; `rows` itself is not changed."""
+    written: Rows = tq.kv_batch_put(
         keys=rows.keys, partition_id=rows.partition_id, fields=TensorDict(dict(fields), batch_size=len(rows))
     )
     written.extra_info, written.tags = rows.extra_info, rows.tags
@@ -75,7 +77,7 @@ def clear(rows: Rows) -> None:
 
 
 def announce(uids: Sequence[str], partition: str, step: int) -> None:
-    """Tasks that the rollout is about to get: the replay buffer waits for them."""
+    """Register tasks before the rollout gets them, so that the replay buffer waits for them."""
     tag = {IS_PROMPT: True, STATUS: PENDING, GLOBAL_STEPS: step}
     tq.kv_batch_put(keys=list(uids), partition_id=partition, tags=[dict(tag) for _ in uids])
 
@@ -84,7 +86,7 @@ def announce(uids: Sequence[str], partition: str, step: int) -> None:
 
 
 async def set_status(uid: str, partition: str, status: str) -> None:
-    """Of a task."""
+    """Set the status of a task."""
     await tq.async_kv_put(key=uid, partition_id=partition, tag={STATUS: status})
 
 

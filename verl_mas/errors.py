@@ -1,4 +1,18 @@
-"""The exceptions a user can meet. Each says the value, the rule it broke and the fix."""
+"""How failures are classified, and every exception that a user can meet. There are four mechanisms:
+
+Vocabulary. What verl-mas raises on purpose is a `MasError`. A rejected value is an `InvalidInput`, with the value, the
+rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, with its kind, cause, agent and turn.
+
+Classification. A `SessionFault` is data on its session: `mas.faults` says whether the session is retried or dropped.
+`EngineLost` stops the run, and so does an exception in an update. Cancellation passes through as it is.
+
+Surfacing. What is known to be wrong before Ray starts is collected by `verl_mas.checks` and ends the driver with all
+errors in one message. Session faults are counted in `mas/session/faults/<kind>` and written, with their cause, in the
+session records. Any other exception ends the run with its traceback; a command prints its message and exits with 1.
+
+Capture. `failures()` is the boundary around user workflows, clients and tools: what they raise leaves it as a
+`SessionFault`. Other code catches only what it expects; a broad `except` elsewhere is a boundary that says why.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +23,18 @@ from enum import Enum
 
 
 class MasError(Exception):
-    """Everything verl-mas raises on purpose."""
+    """Base of everything that verl-mas raises on purpose."""
 
 
 class InvalidInput(MasError, ValueError):
-    """A value that cannot work, refused before it can do harm."""
+    """A value that cannot work, refused before it is used."""
 
     def __init__(self, value: str, *, rule: str, fix: str):
         super().__init__(f"{value}\n  rule: {rule}\n  fix:  {fix}")
         self.value, self.rule, self.fix = value, rule, fix
 
-    def __reduce__(self):
-        # Exceptions cross process borders in Ray; the default pickling forgets keyword arguments.
+    def __reduce__(self) -> tuple[object, ...]:
+        # Ray pickles exceptions to pass them between processes; the default pickling drops keyword arguments.
         return _rebuild, (type(self), self.value, self.rule, self.fix)
 
 
@@ -33,14 +47,14 @@ class ConfigError(InvalidInput):
 
 
 class ConfigErrors(ConfigError):
-    """Several refusals at once, so that a user can fix them in one go."""
+    """Several refusals at once, so that a user can fix them together."""
 
     def __init__(self, errors: Sequence[ConfigError]):
         MasError.__init__(self, "\n".join([*map(str, errors), f"{len(errors)} errors"]))
         self.errors = tuple(errors)
         self.value, self.rule, self.fix = ("\n".join(getattr(e, part) for e in errors) for part in _PARTS)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return ConfigErrors, (self.errors,)
 
 
@@ -48,7 +62,7 @@ _PARTS = ("value", "rule", "fix")
 
 
 def raise_all(found: Iterable[ConfigError]) -> None:
-    """Raises what was found: nothing, one error as it is, or several as one."""
+    """Raises one error as it is and several as one `ConfigErrors`; does nothing without errors."""
     errors = [part for error in found for part in (error.errors if isinstance(error, ConfigErrors) else [error])]
     if errors:
         raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
@@ -59,7 +73,7 @@ class DataError(InvalidInput):
 
 
 class PatchRefused(MasError):
-    """verl's source is not the one a patch was written for."""
+    """The source of verl differs from the one that a patch was written for."""
 
 
 class RunFailed(MasError):
@@ -71,7 +85,7 @@ class EngineLost(MasError):
 
 
 class RequestError(InvalidInput):
-    """A generate call that the engine cannot serve; the others go on."""
+    """A generate call that the engine cannot serve; other calls are not affected."""
 
 
 class WorkflowError(InvalidInput):
@@ -82,8 +96,8 @@ class FaultKind(str, Enum):
     """Why an act or a session failed."""
 
     TIMEOUT = "timeout"
-    REFUSED = "refused"  # the engine or endpoint would not serve the request
-    LIMIT = "limit"  # max_acts, the session's time, or a prompt that does not fit: trying again cannot help
+    REFUSED = "refused"  # the engine or endpoint did not serve the request
+    LIMIT = "limit"  # max_acts, the session's time, or a prompt that does not fit: a retry cannot help
     CANCELLED = "cancelled"
     WORKFLOW = "workflow"  # an exception in the workflow's own code
 
@@ -100,7 +114,7 @@ class SessionFault(MasError):
         super().__init__(f"{kind.value}: {cause}{where}")
         self.kind, self.cause, self.agent, self.turn = kind, cause, agent, turn
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_fault, (self.kind, self.cause, self.agent, self.turn)
 
 
@@ -110,9 +124,9 @@ def _rebuild_fault(kind: FaultKind, cause: str, agent: str | None, turn: int | N
 
 @contextmanager
 def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[None]:
-    """The one boundary: whatever goes wrong inside comes out as SessionFault, with its place.
+    """The boundary around user code, clients and tools: an exception inside leaves it as a SessionFault with its place.
 
-    Cancelling passes through, and so does the loss of an engine, which is no session's own affair.
+    Cancellation and EngineLost pass through: neither is the session's fault.
     """
     try:
         yield
@@ -123,12 +137,12 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
             raise
         raise SessionFault(error.kind, error.cause, agent=agent, turn=turn) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
-        raise SessionFault(FaultKind.TIMEOUT, _said(error), agent=agent, turn=turn) from error
-    except Exception as error:
-        # What a client raises means a refused act; what is raised between acts is the workflow's own doing.
+        raise SessionFault(FaultKind.TIMEOUT, _described(error), agent=agent, turn=turn) from error
+    except Exception as error:  # the boundary: code of others may raise anything
+        # In an act the client raised it, so the act was refused; between acts it is an error of the workflow.
         kind = FaultKind.WORKFLOW if agent is None else FaultKind.REFUSED
-        raise SessionFault(kind, _said(error), agent=agent, turn=turn) from error
+        raise SessionFault(kind, _described(error), agent=agent, turn=turn) from error
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -1,8 +1,8 @@
 """What verl's `verl.plugins` entry point imports, in every process that imports verl.
 
-Each of verl's registries is filled when verl itself first imports it, so that `import verl` stays as fast
-as without us. An error in a hook reaches whoever imported verl's module; only an error in *this* module is
-swallowed by verl, which is why runs that need us check `active()`.
+Each registry of verl is filled when verl first imports it, so `import verl` does not become slower. An error in a hook
+is raised where verl's module is imported. verl hides an error in *this* module, so a run that needs the plugin checks
+`active()`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 from wrapt import register_post_import_hook
 
-# verl's module -> our function that registers with it.
+# Module of verl -> our function that registers with it.
 HOOKS = {
     "verl.plugin.platform.platform_manager": "verl_mas.platform:register_platform",
     "verl.utils.distributed": "verl_mas.platform:patch_process_group",
@@ -24,7 +24,7 @@ HOOKS = {
 
 
 def active() -> bool:
-    """Whether verl (or anyone) has loaded the plugin in this process."""
+    """Whether the plugin is loaded in this process."""
     return getattr(sys.modules.get(__name__), "_active", False)
 
 

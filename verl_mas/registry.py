@@ -1,6 +1,6 @@
-"""The one registry type. An entry is found by decorator, by its file in our folder, or in an installed package.
+"""The one registry type. An entry comes from a decorator, a file in our folder, or an installed package.
 
-It refuses duplicates, lists the known names on a miss, and returns what it decorates.
+It refuses duplicates, lists the known names for an unknown one, and returns what it decorates.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ T = TypeVar("T")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A sentence that helps with a mistyped name."""
+    """A hint for a mistyped name: the closest known name, then all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known)) or 'none'}"
 
 
 def installed(group: str) -> list[EntryPoint]:
-    """The entry points of installed packages in a group, in the order of their names."""
+    """The entry points of installed packages in a group, sorted by name."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 class Registry(Generic[T]):
     """Entries by name.
 
-    `package` is the folder of those that we ship: a file registers an entry under the file's own name when it is
-    imported, unless that begins with an underscore. `group` names the entry points of other packages, each the
-    module that registers an entry of its name.
+    `package` is the folder of shipped entries: importing a file registers an entry under the file's name; files whose
+    name starts with an underscore are skipped. `group` is the entry-point group of other packages; an entry point names
+    the module that registers an entry of its name.
     """
 
     def __init__(self, noun: str, *, package: str | None = None, group: str | None = None):
@@ -55,11 +55,11 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """Every name that can be found. Nothing is imported for it."""
+        """Every name that can be found; nothing is imported."""
         return sorted({*self._entries, *self._in_folder(), *(point.name for point in self._installed())})
 
     def find(self, name: str, setting: str | None = None) -> T:
-        """The entry of that name. An error names the `setting` that asked for it."""
+        """The entry of that name. An error names the `setting` that holds the name."""
         if name not in self._entries:
             self._import(name)
         if name not in self._entries:

@@ -1,6 +1,6 @@
-"""What a training row carries: its key, its tags, its fields. Nobody else spells their names.
+"""What a training row carries: its key, its tags, its fields. Their names are written in this module only.
 
-Tags are small and kept with the row's key, so rows are split and grouped without moving a tensor.
+Tags are small and stored with the key, so rows are split and grouped without moving a tensor.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from verl_mas.errors import DataError
 
+# The tags of a row as TransferQueue stores them: ours, and those that verl adds.
+Tags: TypeAlias = dict[str, Any]
+
 # -- fields of a row, by verl's names -----------------------------------------------------------------------
 
-UID = "uid"  # the task's
+UID = "uid"  # of the task
 SESSION_ID = "session_id"
 PROMPTS = "prompts"
 RESPONSES = "responses"
@@ -31,14 +34,14 @@ ROLLOUT_WEIGHTS = "rollout_is_weights"
 MULTI_MODAL_DATA = "multi_modal_data"
 MULTI_MODAL_INPUTS = "multi_modal_inputs"
 NUM_TURNS = "num_turns"
-# The dataset row's.
+# Columns of the dataset row.
 AGENT_NAME = "agent_name"
 RAW_PROMPT = "raw_prompt"
 DATA_SOURCE = "data_source"
 REWARD_MODEL = "reward_model"
 GROUND_TRUTH = "ground_truth"
 EXTRA_INFO = "extra_info"
-# A mapping of its own, and what is in it.
+# A field that is a mapping, and two of its keys.
 EXTRA_FIELDS = "extra_fields"
 REWARD_EXTRA_INFO = "reward_extra_info"
 VERDICTS = "verdicts"  # ours: `Outcome.verdicts`, in REWARD_EXTRA_INFO
@@ -51,7 +54,7 @@ TURN = "turn"
 TRAINABLE = "trainable"
 # Also a field: verl's engines read it there, where the trainer sets no temperature for the whole batch.
 TEMPERATURE = "temperature"
-# verl's. The weight versions are in EXTRA_FIELDS, too.
+# Tags of verl. The weight versions are in EXTRA_FIELDS, too.
 GLOBAL_STEPS = "global_steps"
 MIN_GLOBAL_STEPS = "min_global_steps"
 MAX_GLOBAL_STEPS = "max_global_steps"
@@ -86,12 +89,12 @@ def session_key(uid: str, session: int) -> str:
 
 @dataclass(frozen=True)
 class RowTags:
-    """The tags of a row that a session left."""
+    """The tags of a row of a session."""
 
     prompt_len: int
     response_len: int
     global_steps: int
-    # The oldest and newest weights that sampled the row. None: its engine counts no versions.
+    # The oldest and newest weights that sampled the row. None: its engine does not count versions.
     min_global_steps: int | None
     max_global_steps: int | None
     policy: str
@@ -109,11 +112,11 @@ class RowTags:
     observation: int  # a stable hash of the prompt's token ids
     temperature: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {STATUS: SUCCESS, **vars(self), "seq_len": self.prompt_len + self.response_len}
 
     @classmethod
-    def of(cls, tag: Mapping[str, Any]) -> RowTags:
+    def of(cls, tag: Tags) -> RowTags:
         try:
             return cls(**{name: tag[name] for name in _TAG_NAMES})
         except KeyError as missing:
@@ -127,7 +130,7 @@ class RowTags:
     def failed(
         cls, *, policy: str, agent: str, role: str, session: int, step: int, prompt_len: int, observation: int
     ) -> RowTags:
-        """Of the row of one token that counts a failed validation session as zero."""
+        """The tags of the one-token row that counts a failed validation session as zero."""
         return cls(
             prompt_len=prompt_len,
             response_len=1,
@@ -156,13 +159,13 @@ _TAG_NAMES = tuple(field.name for field in dataclass_fields(RowTags))
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A row as it is written."""
+    """A row as it is stored."""
 
     key: RowKey
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
     tags: RowTags
 
 
-def is_padding(tag: Mapping[str, Any]) -> bool:
-    """Whether verl added the row to fill a batch. It has the other tags of the row that it was made from."""
+def is_padding(tag: Mapping[str, object]) -> bool:
+    """Whether verl added the row to fill a batch. Its other tags are those of the row that it copies."""
     return bool(tag.get(IS_PADDING, False))

@@ -8,5 +8,5 @@ TRAIN, TEST = "train", "test"
 
 
 def split_of(text: str) -> str:
-    """One text in five is for testing: by its own content, so that no text is in both splits, whatever the seed."""
+    """One text in five is for testing. The text alone decides, so no text is in both splits, whatever the seed."""
     return TEST if zlib.crc32(text.encode()) % 5 == 0 else TRAIN

@@ -1,4 +1,4 @@
-"""Files and modules of the user's own, loaded in every process that needs what they register."""
+"""Files and modules of the user, loaded in every process that needs what they register."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_mas.errors import ConfigError
 
 
 def load_user_code(mas: MasConfig) -> None:
-    """Everything that mas.plugins and mas.workflow.path name."""
+    """Load everything that mas.plugins and mas.workflow.path name."""
     for where in mas.plugins:
         load_module(where, "mas.plugins")
     if mas.workflow.path is not None:
@@ -22,13 +22,13 @@ def load_user_code(mas: MasConfig) -> None:
 
 
 def load_module(where: str, setting: str) -> ModuleType:
-    """`my_file.py` or `my_package.my_module`, once per process. Exceptions of its code pass through as they are."""
+    """`my_file.py` or `my_package.my_module`, once per process. Exceptions of its code are not changed."""
     try:
         return _load_file(where, setting) if where.endswith(".py") else _import(where, setting)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{setting}={where}: {_place(error)}: {error}",
-            rule="what it imports is installed wherever the run has processes",
+            rule="every package that it imports is installed on every node of the run",
             fix=f"install {error.name}, or put its folder on PYTHONPATH",
         ) from error
 
@@ -47,7 +47,7 @@ def _load_file(where: str, setting: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        # A second attempt must fail in the same way instead of finding half a module.
+        # A second import must fail in the same way instead of finding a half-loaded module.
         del sys.modules[name]
         raise
     return module
@@ -68,7 +68,7 @@ def _missing(where: str, setting: str) -> ConfigError:
     return ConfigError(
         f"{setting}={where}",
         rule="it must be a Python file or the name of a module",
-        fix="give a path that exists wherever the run has processes, or put the module's folder on PYTHONPATH",
+        fix="give a path that exists on every node of the run, or put the module's folder on PYTHONPATH",
     )
 
 

@@ -1,8 +1,8 @@
 """What verl-mas relies on in verl beyond its public functions and classes: overrides, private names, texts, keys.
 
-Plain data about verl 0.9.1, and nothing is imported here. `verl_mas.checks.contract` compares it with the verl that is
-installed; a test proves that no override and no private name is missing. Parameters are written by name, `=` marks an
-optional one. A class stands for all that it inherits.
+Plain data about verl 0.9.1; nothing is imported here. `verl_mas.checks.contract` compares it with the verl that is
+installed; a test proves that no override and no private name is missing. Parameters are written by name; `=` marks an
+optional one. The members of a class include inherited ones.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
     },
 }
 
-# Class or module of verl -> name that we call, borrow, read or write -> its parameters; None: not a function.
+# Class or module of verl -> name that we call, read or write -> its parameters; None: not a function.
 USED: dict[str, dict[str, str | None]] = {
     "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": {
         "_compute_old_log_prob": "self, batch, metrics",
@@ -133,7 +133,7 @@ USED: dict[str, dict[str, str | None]] = {
         "_compute_score": "self, outputs, kwargs",
         "_compute_teacher_logprobs": "self, output, prompt_ids, response_ids, validate, sample_kwargs=",
     },
-    # Borrowed for a policy's model, which has the attributes that they read.
+    # Called unbound on an object of ours that has the attributes which they read.
     f"{_AGENT_LOOP}:AgentLoopWorker": {
         "_compute_multi_modal_inputs": "self, output, input_ids",
         "_compute_position_ids": "self, input_ids, attention_mask, multi_modal_inputs, mm_processor_kwargs=",
@@ -146,7 +146,7 @@ USED: dict[str, dict[str, str | None]] = {
     "verl.single_controller.base.worker:Worker": {"_query_dispatch_info": "self, mesh_name"},
     "verl.single_controller.base.worker_group:WorkerGroup": {"_dispatch_info": None},
     "verl.single_controller.ray.base:ResourcePoolManager": {"resource_pool_dict": None},
-    # verl's two lists of engines: `name -> loader`, and `(name, mode) -> class path`.
+    # The two registries of engines in verl: `name -> loader`, and `(name, mode) -> class path`.
     f"{_ROLLOUT}.replica:RolloutReplicaRegistry": {"_registry": None},
     f"{_ROLLOUT}.base": {"_ROLLOUT_REGISTRY": None},
     f"{_ROLLOUT}.replica:RolloutReplica": {"_server_address": None, "_server_handle": None},
@@ -157,12 +157,12 @@ USED: dict[str, dict[str, str | None]] = {
         "_has_server": None,
     },
     f"{_VLLM}.utils:vLLMColocateWorkerExtension": {"_get_zmq_handle": "self"},
-    # Keys that verl's dataclasses have and its YAML has not.
+    # Keys of verl's dataclasses that its YAML does not list.
     "verl.workers.config.rollout:RolloutConfig": {"custom": None},
     "verl.workers.config.rollout:AgentLoopConfig": {"agent_loop_manager_class": None},
 }
 
-# Class of ours without a base of verl -> the class that it is mixed into when an engine is asked for.
+# Mixin class of ours -> the class of verl that it is combined with when an engine is requested.
 MIXED_INTO: dict[str, str] = {
     "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
     "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
@@ -170,8 +170,8 @@ MIXED_INTO: dict[str, str] = {
     "verl_mas.engines.kinds.sglang:PausableSglang": f"{_ROLLOUT}.sglang_rollout.async_sglang_server:SGLangHttpServer",
 }
 
-# Module of verl -> text that we write so that verl finds it, or answer to -> how often the module has it. Another
-# number means that verl asks in another place.
+# Module of verl -> text that we write or read as verl does -> how often the module has it. A different number means
+# that verl uses it in another place.
 TEXTS: dict[str, dict[str, int]] = {
     # The trainer presents itself as trainer_mode=sync, and keeps verl's partitions.
     _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1},
@@ -179,8 +179,8 @@ TEXTS: dict[str, dict[str, int]] = {
     "verl.trainer.ppo.v1.replay_buffer": {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},
 }
 
-# Function of verl that we restate, or whose calls we answer -> the digest of its source, and our place. A change is
-# worth reading; it need not break anything.
+# Function of verl that our code repeats or depends on -> the digest of its source, and our file. A change does not have
+# to break anything, but must be read.
 RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._setup": ("8c11041b6803", "trainer/trainer.py"),
     f"{_TRAINER}:PPOTrainer._step_once": ("9e78440c2cf9", "trainer/trainer.py"),
@@ -206,7 +206,7 @@ RESTATED: dict[str, tuple[str, str]] = {
     ),
 }
 
-# Keys of verl's configuration that our code writes; those of the group files are in those files.
+# Keys of verl's configuration that our code writes; the Hydra group files hold their own.
 KEYS: tuple[str, ...] = (
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
     "actor_rollout_ref.actor.fsdp_config.param_offload",

@@ -6,9 +6,9 @@ from types import ModuleType
 
 
 def register_trainer(trainer_base: ModuleType | None = None) -> None:
-    """Tell verl of trainer_mode=mas, when verl imports its trainers, which is when one is asked for.
+    """Register trainer_mode=mas with verl, when verl imports its trainers.
 
-    What is registered checks the configuration again: a run that does not come through Hydra has no callback.
+    The registered class checks the configuration again: a run without Hydra has no callback that does.
     """
     from omegaconf import DictConfig
     from verl.trainer.ppo.v1.trainer_base import register_trainer as register

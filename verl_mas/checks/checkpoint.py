@@ -1,4 +1,4 @@
-"""Whether the checkpoint that a run would resume from is one of that run."""
+"""Whether the checkpoint that a run would resume from belongs to that run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_mas.trainer.checkpoint import auto_resumes, latest_step, other_run, ru
 
 
 def check_checkpoint(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """Where the folder can be seen from here."""
+    """Checks the latest checkpoint, if this machine has its folder."""
     folder = Path(config.trainer.default_local_dir)
     if auto_resumes(config) and (step := latest_step(folder)):
         with user_code():

@@ -1,4 +1,4 @@
-"""How the installed verl differs from what `verl_mas.verl_contract` says of it. verl's source is read, not imported."""
+"""How the installed verl differs from `verl_mas.verl_contract`. The source of verl is read, not imported."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from verl_mas.checks.sources import file_of, find, parameters, tree_of
 
 @dataclass(frozen=True)
 class Difference:
-    """`breaks`: something we call or override is not what it was. Else it is worth reading."""
+    """`breaks`: something that we call or override has changed. Else the change should be reviewed."""
 
     what: str
-    saw: str
+    seen: str
     breaks: bool = True
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.saw}"
+        return f"{self.what}: {self.seen}"
 
 
 def differences() -> list[Difference]:
@@ -37,29 +37,29 @@ def _names() -> Iterator[Difference]:
             for name, known in members.items():
                 path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
                 if (found := find(path)) is None:
-                    yield Difference(path, "is gone")
+                    yield Difference(path, "is missing")
                 elif (now := parameters(found.node)) != known:
-                    yield Difference(path, f"takes ({now}); verl-mas knows ({known})")
+                    yield Difference(path, f"takes ({now}); verl-mas expects ({known})")
 
 
 def _texts() -> Iterator[Difference]:
     for module, texts in contract.TEXTS.items():
         tree = tree_of(module)
-        there = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
+        constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
         for text, times in texts.items():
-            if (now := there.count(text)) != times:
-                yield Difference(f"{module} {text!r}", f"is there {now} times; verl-mas knows {times}", breaks=now == 0)
+            if (now := constants.count(text)) != times:
+                yield Difference(f"{module} {text!r}", f"occurs {now} times; verl-mas expects {times}", breaks=now == 0)
 
 
 def _restated() -> Iterator[Difference]:
     for path, (digest, ours) in contract.RESTATED.items():
         if (now := digest_of(path)) != digest:
-            saw = f"has changed ({now}); verl_mas/{ours} restates it" if now else "is gone"
-            yield Difference(path, saw, breaks=not now)
+            seen = f"has changed ({now}); verl_mas/{ours} depends on it" if now else "is missing"
+            yield Difference(path, seen, breaks=not now)
 
 
 def digest_of(path: str) -> str:
-    """Of a function's source; empty where there is none."""
+    """The digest of the source of a function; empty if there is none."""
     found = find(path)
     file = file_of(found.module) if found else None
     source = ast.get_source_segment(file.read_text(), found.node) if found and file else None
@@ -74,7 +74,7 @@ def _keys() -> Iterator[Difference]:
 
 
 def generated_config() -> DictConfig:
-    """verl's own configuration, composed and written down at its release."""
+    """verl's own configuration, as composed in its release."""
     verl = file_of("verl")
     assert verl is not None
     config = OmegaConf.load(verl.parent / "trainer/config/_generated_ppo_trainer.yaml")

@@ -1,4 +1,4 @@
-"""What `verl-mas doctor` looks at. Each look gives findings; none of them starts anything heavy."""
+"""The checks of `verl-mas doctor`. Each yields findings and starts nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError, ConfigErrors
 
 PLUGIN = "verl_mas.plugin"
-# The packages whose versions decide whether verl runs; pip looks after the others.
+# The packages whose versions decide whether verl runs; pip checks the others.
 SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", "numpy")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`ok` None: worth knowing, no obstacle."""
+    """`ok` None: information, not a problem."""
 
     what: str
-    saw: str
+    seen: str
     ok: bool | None = True
     fix: str = ""
 
@@ -48,12 +48,13 @@ def diagnose(overrides: list[str]) -> Iterator[Finding]:
 def look_at_versions() -> Iterator[Finding]:
     yield Finding("verl-mas", version("verl-mas"))
     yield Finding("python", sys.version.split()[0])
-    # By name: what verl wants of a package goes before what we want of it, which is any version.
-    wanted = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
-    yield from (_installed(wanted.get(name, Requirement(name))) for name in SHOWN)
+    # By name: verl's requirement replaces ours, which allows any version.
+    by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
+    yield from (installed(by_name.get(name, Requirement(name))) for name in SHOWN)
 
 
-def _installed(requirement: Requirement) -> Finding:
+def installed(requirement: Requirement) -> Finding:
+    """Whether a package is installed in a version that is required."""
     fix = f"pip install '{requirement}'"
     try:
         found = version(requirement.name)
@@ -65,26 +66,28 @@ def _installed(requirement: Requirement) -> Finding:
 
 
 def look_at_verl() -> Iterator[Finding]:
-    """What verl-mas overrides or uses in verl although verl does not promise to keep it."""
+    """What verl-mas overrides or uses in verl that is not a public interface."""
     found = differences()
     for difference in found:
         fix = "pip install 'verl==0.9.1', or report it" if difference.breaks else ""
         yield Finding("verl's internals", str(difference), False if difference.breaks else None, fix)
     if not found:
-        yield Finding("verl's internals", "as verl-mas knows them")
+        yield Finding("verl's internals", "as verl-mas expects them")
 
 
 def look_at_plugin() -> Iterator[Finding]:
-    """verl hides a plugin's import error; here it is shown."""
+    """Also reports the import error of the plugin, which verl hides."""
     ours = [entry for entry in entry_points(group="verl.plugins") if entry.value == PLUGIN]
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     if len(ours) != 1:
-        saw = "verl's entry point is missing" if not ours else f"installed {len(ours)} times"
-        yield Finding("plugin", saw, False, "pip uninstall verl-mas until it is gone, then install it once")
+        seen = "verl's entry point is missing" if not ours else f"installed {len(ours)} times"
+        yield Finding("plugin", seen, False, "run pip uninstall verl-mas until no copy is left, then install it once")
     elif policy != "auto" and ours[0].name not in policy.split(","):
-        yield Finding("plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset it")
+        yield Finding(
+            "plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset VERL_USE_EXTERNAL_PLUGINS"
+        )
     elif error := plugin_error():
-        yield Finding("plugin", f"verl could not load it:\n{error}", False, "correct that error")
+        yield Finding("plugin", f"verl could not load it:\n{error}", False, "correct this error")
     else:
         yield Finding("plugin", "loaded by verl")
 
@@ -137,7 +140,7 @@ def _look(what: str, *checks: Callable[[], object]) -> Iterator[Finding]:
     try:
         for check in checks:
             check()
-        yield Finding(what, "fits")
+        yield Finding(what, "accepted")
     except ConfigError as error:
         yield from _refused(what, error)
 

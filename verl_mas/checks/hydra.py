@@ -1,9 +1,8 @@
-"""Runs the checks in the driver, after Hydra composed the configuration and before verl starts Ray."""
+"""Hydra callbacks that run the checks in the driver, before verl starts Ray."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -15,20 +14,20 @@ from verl_mas.checks.trainer import is_team
 
 
 class UseCpu(Callback):
-    """Makes `+platform=cpu` hold in the driver too, where verl chose its platform before it read the config."""
+    """Applies `+platform=cpu` in the driver too, where verl selects its platform before it reads the config."""
 
-    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         from verl.plugin.platform import get_platform, set_platform
 
         from verl_mas.platform.cpu import PlatformCPU
 
         os.environ["VERL_PLATFORM"] = platform.DEVICE
         with exit_on_error():
-            # Without the plugin verl does not know the platform that it is asked for next.
+            # Without the plugin, verl does not have the platform that is set next.
             check_plugin()
             if not isinstance(get_platform(), PlatformCPU):
                 set_platform(PlatformCPU())
-            # A team's own callback reports everything in one call.
+            # With a team, TeamCheck reports all errors in one message.
             if not is_team(config):
                 check_run(config)
 
@@ -36,13 +35,13 @@ class UseCpu(Callback):
 class TeamCheck(Callback):
     """Every `mas/<team>.yaml` names this class in `hydra.callbacks`."""
 
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        # The only hook whose configuration is the one that the job gets.
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        # The only hook that gets the same configuration object as the job.
         with exit_on_error():
             if is_team(config):
                 finalize_team(config)
 
-    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         with exit_on_error():
             if is_team(config):
                 check_team(config)

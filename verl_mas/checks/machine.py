@@ -1,4 +1,4 @@
-"""Whether this installation and this machine can carry a run: plugin, versions, platform, Ray's resources."""
+"""Whether this installation and this machine can run it: plugin, versions, platform, Ray's resources."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import requires, version
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from packaging.requirements import Requirement
 
 from verl_mas.config.placement import Resources, require
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
-# verl's ResourcePoolManager reserves this many CPUs beside every GPU.
+# CPUs that verl's ResourcePoolManager reserves with each GPU.
 CPUS_PER_GPU = 3
 
 
 def check_plugin() -> Iterator[ConfigError]:
-    """verl goes on without a plugin that it could not import, and says so only at its debug level."""
+    """verl ignores a plugin that it cannot import, and logs that only at level DEBUG."""
     plugin = sys.modules.get("verl_mas.plugin")
     if "verl" in sys.modules and not (plugin and plugin.active()):
         why = plugin_error()
         yield ConfigError(
             "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if why else ""),
-            rule="what this run asks for is registered with verl by the plugin",
-            fix="correct that error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more",
+            rule="the plugin registers with verl what this run uses",
+            fix="correct this error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more",
         )
 
 
 def plugin_error() -> str:
-    """What importing the plugin says, in a process that has not tried it yet; empty when it works."""
+    """The error of importing the plugin in a new process; empty if it works."""
     program = "import verl_mas.plugin as plugin, verl; assert plugin.active()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip()
@@ -44,13 +43,13 @@ def check_versions() -> Iterator[ConfigError]:
         if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
             yield ConfigError(
                 f"verl {version('verl')} is installed",
-                rule=f"verl-mas {version('verl-mas')} is made for verl {requirement.specifier}",
+                rule=f"verl-mas {version('verl-mas')} needs verl {requirement.specifier}",
                 fix=f"pip install '{requirement}'",
             )
 
 
 def requirements(package: str) -> list[Requirement]:
-    """What a package always needs, its extras apart."""
+    """The requirements of a package without its extras."""
     return [Requirement(line) for line in requires(package) or [] if "extra ==" not in line]
 
 
@@ -60,23 +59,25 @@ def check_platform() -> Iterator[ConfigError]:
 
     known = list(PlatformRegistry.registered_names())
     if name and name not in known:
-        yield ConfigError(f"VERL_PLATFORM={name}", rule="it names a platform that verl knows", fix=nearest(name, known))
+        yield ConfigError(
+            f"VERL_PLATFORM={name}", rule="it names a platform that is registered with verl", fix=nearest(name, known)
+        )
 
 
 def needed(config: DictConfig) -> Resources:
-    """What verl's actors reserve in a run without a team."""
+    """What the actors of verl reserve in a run without a team."""
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    # Beside the pool: TransferQueue's controller and storage units, and one CPU to place all the others with.
+    # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
     return Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2)
 
 
 def available(config: DictConfig) -> Resources | None:
-    """What Ray will have; None when it joins a running cluster, which alone can tell."""
+    """What Ray will have; None, unknown, if it joins a running cluster."""
     import ray
 
-    ray_init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    # The trainer checks again in a worker of the running cluster, which has not the driver's RAY_ADDRESS.
+    ray_init = config.ray_kwargs.ray_init
+    # The trainer checks again in a worker of the running cluster, which does not have RAY_ADDRESS of the driver.
     if ray_init.get("address") or os.environ.get("RAY_ADDRESS") or ray.is_initialized():
         return None
     gpus = ray_init.get("num_gpus")

@@ -1,4 +1,4 @@
-"""What is refused of a policy: its endpoint, its overrides, its batches, what verl says of it."""
+"""Checks of a policy: its endpoint, overrides and batch sizes, and verl's own checks of its configuration."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import dataclasses
 import importlib
 import io
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -25,7 +24,7 @@ COUNTS = (
     *(f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model")),
 )
 NUMBERS = ("rollout.gpu_memory_utilization", "actor.optim.lr")
-# Losses in which a row of zero advantage adds exactly zero, and which scale with the advantage.
+# Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
 
 
@@ -53,8 +52,8 @@ def check_overrides(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
         yield from _known_keys(config[SECTION], spec.overrides, f"mas.policies.{name}.overrides")
 
 
-def _known_keys(node: Any, overrides: dict[str, Any], path: str) -> Iterator[ConfigError]:
-    """A part that verl types is closed; a part that it passes on (engine_kwargs, override_config) is free."""
+def _known_keys(node: DictConfig, overrides: Mapping[str, object], path: str) -> Iterator[ConfigError]:
+    """A section with a `_target_` has fixed keys; one that verl passes on (engine_kwargs, override_config) is open."""
     target = node.get("_target_")
     if target is None and not path.endswith(".overrides"):
         return
@@ -83,7 +82,7 @@ def _fields(target: str | None) -> set[str]:
 
 
 def check_numbers(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """What the checks of a policy count with, and what is shown of it."""
+    """The numbers that later checks and `verl-mas check` use."""
     for name, spec in mas.policies.items():
         if spec.remote:
             continue
@@ -104,7 +103,7 @@ def check_batch_sizes(config: DictConfig, mas: MasConfig) -> Iterator[ConfigErro
         steps = updates_per_step(config, mas, name)
         if steps > sessions:
             yield ConfigError(
-                f"policy {name}: {steps} optimiser steps on {sessions} sessions a step",
+                f"policy {name}: {steps} optimiser steps for {sessions} sessions per training step",
                 rule="every optimiser step needs at least one row",
                 fix="lower mas.updates_per_step, or raise data.train_batch_size or rollout.n",
             )
@@ -126,13 +125,13 @@ def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigE
             if active:
                 yield ConfigError(
                     f"mas.skip_zero_advantage=True with {term} of policy {name}",
-                    rule="rows without advantage still count in that term of the loss",
-                    fix="set mas.skip_zero_advantage=False, or turn that term off",
+                    rule="rows without advantage still count in this term of the loss",
+                    fix="set mas.skip_zero_advantage=False, or turn this term off",
                 )
 
 
 def check_verl_accepts(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """verl's own checks, on each policy's view."""
+    """verl's own checks, on the view of each policy."""
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import validate_config
 
@@ -145,7 +144,7 @@ def check_verl_accepts(config: DictConfig, mas: MasConfig) -> Iterator[ConfigErr
         if view[SECTION].actor.checkpoint.get("async_save", False):
             yield ConfigError(
                 f"policy {name}: actor.checkpoint.async_save=True",
-                rule="the latest checkpoint is named when every policy has been saved",
+                rule="a checkpoint is complete only after every policy has been saved",
                 fix="set actor.checkpoint.async_save=False",
             )
         try:

@@ -1,4 +1,4 @@
-"""What is refused of the pools: GPUs and CPUs that will not be there, replicas and memory that do not fit."""
+"""Checks of the pools: GPUs and CPUs that Ray will not have, replicas and memory that do not fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
         if spec.pool not in mas.pools:
             yield ConfigError(
                 f"mas.policies.{name}.pool={spec.pool}",
-                rule="a policy lives on one of mas.pools",
+                rule="a policy is on one of mas.pools",
                 fix=nearest(spec.pool, list(mas.pools)),
             )
     for pool in mas.pools:
@@ -47,7 +47,7 @@ def check_replicas(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
 
 
 def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
-    """The GPUs of one engine of a policy."""
+    """The GPUs of one engine replica of a policy."""
     size = 1
     for kind in ("tensor_model", "data", "pipeline_model"):
         size *= int(policy_value(config, mas.policies[name], f"rollout.{kind}_parallel_size"))
@@ -68,9 +68,9 @@ def check_memory(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
         if spec.serving == "phases":
             yield from _can_sleep(config, mas, names)
         elif sum(fractions.values()) > 1 + 1e-9:
-            shown = " + ".join(f"{n} {f:g}" for n, f in fractions.items())
+            total = " + ".join(f"{n} {f:g}" for n, f in fractions.items())
             yield ConfigError(
-                f"pool {pool}: gpu_memory_utilization {shown} = {sum(fractions.values()):g}",
+                f"pool {pool}: gpu_memory_utilization {total} = {sum(fractions.values()):g}",
                 rule="engines that are awake together share the GPU's memory, so the fractions add up to at most 1",
                 fix="lower ++mas.policies.<policy>.overrides.rollout.gpu_memory_utilization, or set "
                 f"++mas.pools.{pool}.serving=phases",
@@ -82,8 +82,8 @@ def _can_sleep(config: DictConfig, mas: MasConfig, names: list[str]) -> Iterator
         if not policy_value(config, mas.policies[name], "rollout.free_cache_engine"):
             yield ConfigError(
                 f"policy {name}: rollout.free_cache_engine=False in a pool served in phases",
-                rule="an engine that keeps its memory cannot make room for the next one",
-                fix="set rollout.free_cache_engine=True, or serving=together",
+                rule="in phases, each engine frees its memory for the next one",
+                fix=f"set ++mas.policies.{name}.overrides.rollout.free_cache_engine=True, or serve the pool together",
             )
 
 

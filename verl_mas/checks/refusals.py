@@ -1,4 +1,4 @@
-"""How checks report. A check is a generator of errors; all that the checks find is raised as one."""
+"""How checks report: a check is a generator of errors, and the errors of all checks are raised as one."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ PACKAGE = str(Path(__file__).parents[1])
 
 
 class Refusals:
-    """Collects errors, so that a user can fix them in one go. An exception in a check is an error, too."""
+    """Collects errors, so that a user can fix them together. An exception in a check is an error, too."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
 
     def of(self, *checks: Iterable[ConfigError]) -> bool:
-        """Runs checks; whether all of them passed, for the checks that rely on it."""
+        """Run checks; whether all of them passed, for checks that depend on them."""
         before = len(self.errors)
         for check in checks:
             try:
                 for error in check:
                     self.errors.append(error)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
                 self.errors.append(as_refusal(error))
         return len(self.errors) == before
 
     def require(self, function: Callable[[], T]) -> T:
-        """What a function returns. Where it raises, nothing more can be checked: all that was found is raised."""
+        """The result of a function that later checks need. If it raises, all errors so far are raised with it."""
         try:
             return function()
         except Exception as error:
@@ -44,12 +44,12 @@ class Refusals:
             raise
 
     def raise_all(self) -> None:
-        """Policies share settings, so one mistake may be found once per policy; it is shown once."""
+        """Raise all errors. Policies share settings, so the same error may occur once per policy; it is raised once."""
         raise_all({str(error): error for error in self.errors}.values())
 
 
 def as_refusal(error: Exception) -> ConfigError:
-    """An exception of a check, as an error for its reader."""
+    """An exception of a check as a ConfigError."""
     if isinstance(error, ConfigError):
         return error
     if isinstance(error, InvalidInput):
@@ -59,13 +59,13 @@ def as_refusal(error: Exception) -> ConfigError:
     trace = "".join(traceback.format_exception(error)).rstrip()
     return ConfigError(
         f"a check raised {_name(error)}\n{trace}",
-        rule="a check that fails has not checked anything, so the run does not start",
-        fix="report this with its traceback, unless it shows a wrong value of yours",
+        rule="a check that fails to run has checked nothing, so the run does not start",
+        fix="correct the value that the traceback shows, or report it as a bug of verl-mas",
     )
 
 
 def unresolved(error: OmegaConfBaseException) -> ConfigError:
-    """A value that OmegaConf cannot give, such as an interpolation of a key that does not exist."""
+    """A value that OmegaConf cannot resolve, such as an interpolation of a key that does not exist."""
     key = error.full_key
     return ConfigError(
         (f"{key}: " if key else "") + str(error.msg or error).splitlines()[0],
@@ -75,7 +75,7 @@ def unresolved(error: OmegaConfBaseException) -> ConfigError:
 
 
 def raised_by(function: Callable[..., object], *arguments: object) -> Iterator[ConfigError]:
-    """A check that raises, such as one of a user's workflow or engine, as a check that yields."""
+    """A check that raises, such as that of a workflow or an engine, as a check that yields."""
     try:
         with user_code():
             function(*arguments)
@@ -85,21 +85,21 @@ def raised_by(function: Callable[..., object], *arguments: object) -> Iterator[C
 
 @contextmanager
 def user_code() -> Iterator[None]:
-    """Around code that is not ours: what it raises is refused with its place, and the traceback from there on."""
+    """The boundary around user code: its exceptions become errors with file, line and the traceback from there."""
     try:
         yield
     except MasError:
         raise
     except Exception as error:
         trace = traceback.TracebackException.from_exception(error)
-        theirs = [frame for frame in trace.stack if not _ours(frame.filename)]
-        # An exception that none of their frames raised is about how we call them; a SyntaxError has no frame.
-        if theirs or isinstance(error, SyntaxError):
-            trace.stack = traceback.StackSummary.from_list(theirs)
+        user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
+        # Without a frame of user code, the exception is about how we call it; a SyntaxError has no frame.
+        if user_frames or isinstance(error, SyntaxError):
+            trace.stack = traceback.StackSummary.from_list(user_frames)
         place = _place(error, trace.stack)
         raise ConfigError(
             f"{place}: {_name(error)}\n{''.join(trace.format()).rstrip()}",
-            rule="a workflow's file, its `agents` and its `check` run without an exception before Ray starts",
+            rule="the file of a workflow, its `agents` and its `check` raise no exception before Ray starts",
             fix=f"correct {place}",
         ) from error
 

@@ -29,13 +29,13 @@ def exit_on_error() -> Iterator[None]:
     except MasError as error:
         raise SystemExit(f"verl-mas: {error}") from error
     except Exception as error:
-        # What the check would have refused is not known, so the run ends.
+        # What the check would have found is unknown, so the run ends.
         trace = "".join(traceback.format_exception(error))
         raise SystemExit(f"{trace}verl-mas: a check before the run raised {type(error).__name__}: {error}") from error
 
 
 def check_run(config: DictConfig) -> None:
-    """What every run without a team needs."""
+    """Checks of a run without a team."""
     found = Refusals()
     found.of(check_plugin(), check_versions(), check_platform(), check_served(config))
     if found.of(check_counts(config)):
@@ -44,7 +44,7 @@ def check_run(config: DictConfig) -> None:
 
 
 def check_team(config: DictConfig) -> MasConfig:
-    """The team, when everything that can be known before Ray starts is well."""
+    """The team, if no check before Ray starts finds an error."""
     found = Refusals()
     found.of(check_plugin(), check_versions(), check_platform())
     mas = check_config(config, found)
@@ -55,23 +55,24 @@ def check_team(config: DictConfig) -> MasConfig:
 
 
 def finalize_team(config: DictConfig) -> None:
-    """Completes a composed configuration for `check_team`, or raises all that is wrong with it."""
+    """Complete a composed configuration for `check_team`, or raise every error in it."""
     try:
         finalize(config, load(config.get("mas")))
     except Exception:
+        # The checks report the same error, and all others with it.
         check_team(config)
         raise
 
 
 def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """Every policy that is served here has its model and its engine."""
+    """The model and the engine of every policy that is served here."""
     for name, spec in mas.policies.items():
         if spec.remote is None:
             yield from check_served(policy_view(config, name, spec))
 
 
 def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """In a multirun no hook reaches the job's configuration, so what `finalize` adds must be written by hand."""
+    """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
     missing = materialize_interpolations(config.copy(), mas)
     if missing:
         yield ConfigError(

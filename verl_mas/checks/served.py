@@ -1,4 +1,4 @@
-"""Whether a policy can be served: its model folder, its engine."""
+"""Whether a policy can be served: its model folder and its engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_mas.registry import nearest
 
 
 def check_served(config: DictConfig) -> Iterator[ConfigError]:
-    """A model, and the engine that is to serve it: a run's own, or a policy's in its view."""
+    """The model and the engine of a run without a team, or of a policy's view."""
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
     yield from check_engine(engine, device)
     yield from check_model(config.actor_rollout_ref.model.path)
@@ -29,7 +29,7 @@ def check_served(config: DictConfig) -> Iterator[ConfigError]:
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    known = list(RolloutReplicaRegistry._registry)
+    known = list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
     if name not in known:
         yield ConfigError(
             f"actor_rollout_ref.rollout.name={name}",
@@ -41,7 +41,7 @@ def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
 
 
 def check_model(path: str) -> Iterator[ConfigError]:
-    """A local folder must hold a model, a tokenizer and a chat template; a hub's name is left to the hub."""
+    """A local folder must hold a model, a tokenizer and a chat template. A name on the hub is not checked."""
     if "://" in path:
         return
     folder = Path(os.path.expanduser(path))
@@ -51,7 +51,7 @@ def check_model(path: str) -> Iterator[ConfigError]:
         yield ConfigError(
             f"actor_rollout_ref.model.path={path}",
             rule="it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)",
-            fix="give an existing folder",
+            fix="set it to an existing folder or to owner/name",
         )
 
 
@@ -69,7 +69,7 @@ def _complete(folder: Path) -> Iterator[ConfigError]:
     if not _has_chat_template(folder):
         yield ConfigError(
             f"{folder} has no chat template",
-            rule="prompts are lists of messages, which a chat template turns into text",
+            rule="prompts are lists of messages, which a chat template renders as text",
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
 

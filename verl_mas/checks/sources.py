@@ -1,4 +1,4 @@
-"""verl's source and ours as syntax trees: what a name stands for, what a class inherits. Nothing is imported."""
+"""The sources of verl and verl-mas as syntax trees: definitions and base classes by name. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find(path: str) -> Found | None:
 
 @cache
 def ancestors(found: Found) -> tuple[Found, ...]:
-    """A class and all that it inherits from, nearest first."""
+    """A class and its base classes, nearest first."""
     line = [found]
     for base in getattr(found.node, "bases", []):
         parent = named(found.module, root_of(base))
@@ -45,7 +45,7 @@ def ancestors(found: Found) -> tuple[Found, ...]:
 
 @cache
 def own_members(found: Found) -> dict[str, Found]:
-    """What a class itself defines: its methods, its class attributes, and what its methods assign to `self`."""
+    """What a class defines itself: methods, class attributes, and attributes that its methods assign to `self`."""
     members: dict[str, ast.AST] = {}
     for node in ast.walk(found.node):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
@@ -57,7 +57,7 @@ def own_members(found: Found) -> dict[str, Found]:
 
 @cache
 def named(module: str, name: str) -> Found | None:
-    """What a name at the top of a module, or imported anywhere in it, stands for."""
+    """The definition of a name at the top of a module, or imported anywhere in it."""
     node = _names(module).get(name)
     if isinstance(node, ast.ImportFrom):
         (original,) = (alias.name for alias in node.names if name == (alias.asname or alias.name))
@@ -65,7 +65,7 @@ def named(module: str, name: str) -> Found | None:
             return named(origin, original)
         node = None
     if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Attribute):
-        # Another name of a class, such as a Ray actor's `modified_class`.
+        # An alias of a class, such as the `modified_class` of a Ray actor.
         return named(module, root_of(node.value)) or Found(module, node)
     if node is not None:
         return Found(module, node)
@@ -80,7 +80,7 @@ def _names(module: str) -> dict[str, ast.AST]:
     if tree is None:
         return {}
     names: dict[str, ast.AST] = {alias.asname or alias.name: node for node in _imports(tree) for alias in node.names}
-    # Also what is defined under a condition or in a `try`.
+    # Including definitions under a condition or in a `try`.
     pending: list[ast.AST] = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
@@ -91,7 +91,7 @@ def _names(module: str) -> dict[str, ast.AST]:
 
 
 def _stars(module: str) -> list[str]:
-    """The modules that a module imports all names of."""
+    """The modules of which a module imports all names."""
     tree = tree_of(module)
     return [_origin(module, node) for node in _imports(tree) if node.names[0].name == "*"] if tree else []
 
@@ -134,7 +134,7 @@ def tree_of(module: str) -> ast.Module | None:
 @cache
 def file_of(module: str) -> Path | None:
     top, *rest = module.split(".")
-    # Of a top-level package this imports nothing, which it would of a submodule.
+    # For a top-level package this imports nothing; for a submodule it would.
     spec = importlib.util.find_spec(top) if top in PACKAGES else None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -143,7 +143,7 @@ def file_of(module: str) -> Path | None:
 
 
 def parameters(node: ast.AST) -> str | None:
-    """A function's parameters as the contract writes them, `=` for an optional one; None where it is no function."""
+    """A function's parameters as the contract writes them, `=` for an optional one; None if it is not a function."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     a = node.args

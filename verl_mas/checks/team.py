@@ -1,4 +1,4 @@
-"""Everything about a team's configuration that can be known wrong before Ray starts."""
+"""Checks of a team's configuration before Ray starts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import Member
 
 AGENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# First parts of metric names that are no agent's and no policy's.
+# First parts of metric names that agents and policies cannot have.
 RESERVED = {"session", "rows", "timing", "group", "padding"}
-# verl's estimators, and ours that compare the rows of one agent in the same way.
+# Estimator of verl -> our estimator, which compares the rows of one agent in the same way.
 PER_AGENT = {
     "grpo": "agent_grpo",
     "grpo_vectorized": "agent_grpo",
@@ -44,7 +44,7 @@ PER_AGENT = {
 
 
 def validate(config: DictConfig) -> MasConfig:
-    """The team, if verl and this plugin can run it; else every error, each with its value, rule and fix."""
+    """The team, or every error of its configuration, each with value, rule and fix."""
     found = Refusals()
     mas = check_config(config, found)
     found.raise_all()
@@ -52,7 +52,7 @@ def validate(config: DictConfig) -> MasConfig:
 
 
 def check_config(config: DictConfig, found: Refusals) -> MasConfig:
-    """The team, its errors collected in `found`; raised at once where the `mas:` block cannot be read."""
+    """The team; errors are collected in `found`, and raised at once if the `mas:` block cannot be read."""
     found.of(check_settings(config))
     counted = found.of(check_counts(config))
     mas = found.require(lambda: load(config.get("mas")))
@@ -90,7 +90,7 @@ def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
         yield ConfigError(
             f"algorithm.adv_estimator={name}",
             rule="a team's rows are compared per agent; verl's estimators compare all rows of a prompt",
-            fix=f"algorithm.adv_estimator={PER_AGENT[name]}",
+            fix=f"set algorithm.adv_estimator={PER_AGENT[name]}",
         )
     else:
         options_for(name, mas.advantage)
@@ -129,7 +129,7 @@ def _own_rewards(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
         if getattr(workflow, name) and not mas.reward.local:
             yield ConfigError(
                 f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={mas.reward.local}",
-                rule="an act's own reward counts with the weight mas.reward.local (preset dr_mas: 0)",
+                rule="mas.reward.local is the weight of an act's own reward (preset dr_mas: 0)",
                 fix=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0",
             )
 
@@ -137,14 +137,14 @@ def _own_rewards(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
 def _branches(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
     if not workflow.branches:
         yield ConfigError(
-            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={mas.workflow.name}, which never branches",
+            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={mas.workflow.name}, which does not branch",
             rule="at_grpo compares the candidates of one act",
-            fix="algorithm.adv_estimator=agent_grpo; or, in a workflow of yours that calls `branch`, set "
+            fix="set algorithm.adv_estimator=agent_grpo; or, in a workflow of yours that calls `branch`, set "
             "`branches = True` in its class",
         )
     elif mas.branch.k == 1 and config[SECTION].rollout.n == 1:
         yield ConfigError(
             "algorithm.adv_estimator=at_grpo with mas.branch.k=1 and one session per task",
-            rule="at_grpo compares the candidates of one act, or without branching the sessions of a task",
+            rule="at_grpo compares the candidates of one act or, without branching, the sessions of one task",
             fix=f"set mas.branch.k=4, or {SECTION}.rollout.n=8 for the control without branching",
         )

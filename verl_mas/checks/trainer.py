@@ -1,10 +1,9 @@
-"""What of verl's own settings a team cannot be trained with."""
+"""Checks of verl's own settings: values with which a team cannot be trained."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,10 +16,10 @@ TRAINER_MODE = "mas"
 
 @dataclass(frozen=True)
 class Required:
-    """A setting that has one value in every run of a team; where verl's YAML does not list it, any falsy one."""
+    """A setting with one allowed value in every run of a team. A false `value` also allows null or no setting."""
 
     key: str
-    value: Any
+    value: object
     rule: str
     fix: str
 
@@ -42,7 +41,7 @@ REQUIRED = (
     Required(
         "algorithm.use_kl_in_reward",
         False,
-        "a reward is shared by agents on different policies, each with its own reference",
+        "agents on different policies, each with its own reference, share one reward",
         "set algorithm.use_kl_in_reward=False, and "
         f"{SECTION}.actor.use_kl_loss=True (or per policy, in mas.policies.<policy>.overrides.actor)",
     ),
@@ -52,9 +51,9 @@ REQUIRED = (
         "a team's estimators read mas.advantage",
         "set algorithm.norm_adv_by_std_in_grpo=True ++mas.advantage.scale=none",
     ),
-    Required("distillation.enabled", False, "a teacher of a team is not supported", "set distillation.enabled=False"),
+    Required("distillation.enabled", False, "a teacher is not supported for a team", "set distillation.enabled=False"),
 )
-# What is counted with before verl sees it: the key, and the least whole number that it may be.
+# Numbers that the checks use before verl reads them: key -> the least whole number allowed.
 COUNTS = {
     "data.train_batch_size": 1,
     f"{SECTION}.rollout.n": 1,
@@ -64,7 +63,7 @@ COUNTS = {
     "reward.reward_model.nnodes": 0,
     "reward.reward_model.n_gpus_per_node": 0,
 }
-# Ray counts in floats, and both may be left to it.
+# Ray takes floats, and null to detect the number itself.
 RAY_COUNTS = ("ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.num_cpus")
 
 
@@ -80,14 +79,14 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
     if wants_critic(config):
         yield ConfigError(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}",
-            rule="a critic would need one value model per policy; groups of sessions are the baseline here",
-            fix="algorithm.adv_estimator=agent_grpo, and critic.enable unset",
+            rule="a critic would need one value model per policy; verl-mas uses groups of sessions as the baseline",
+            fix="set algorithm.adv_estimator=agent_grpo, and do not set critic.enable",
         )
     if config.reward.reward_model.enable and not config.reward.reward_model.enable_resource_pool:
         yield ConfigError(
             "reward.reward_model.enable=True on the policies' GPUs",
             rule="a session is scored when it ends, while the engines are awake",
-            fix="reward.reward_model.enable_resource_pool=True with GPUs of its own",
+            fix="set reward.reward_model.enable_resource_pool=True, with its own GPUs",
         )
 
 
@@ -113,5 +112,5 @@ def check_trainable(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
         yield ConfigError(
             "no policy is trainable",
             rule="training needs a policy with weights to train",
-            fix="make a policy trainable, or set trainer.val_only=True",
+            fix="set mas.policies.<policy>.trainable=True, or trainer.val_only=True",
         )

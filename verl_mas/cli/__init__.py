@@ -1,4 +1,4 @@
-"""The `verl-mas` command. A subcommand is a module of this folder with `main(argv) -> exit code`; `_name` is none."""
+"""The `verl-mas` command. Each module of this folder is a subcommand, with `main(argv) -> exit code`, but `_name`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def commands() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
-def _summary(command: str) -> str:
+def summary(command: str) -> str:
     """The first line of the module's docstring, read without importing it."""
     spec = importlib.util.find_spec(f"{__name__}.{command}")
     source = Path(str(spec and spec.origin)).read_text()
@@ -26,7 +26,7 @@ def _summary(command: str) -> str:
 
 
 def _usage() -> str:
-    lines = [f"  {command:12} {_summary(command)}" for command in commands()]
+    lines = [f"  {command:12} {summary(command)}" for command in commands()]
     return "\n".join(["usage: verl-mas <command> [...] | --version", "", *lines])
 
 
@@ -42,10 +42,10 @@ def main(argv: list[str] | None = None) -> int:
     if command not in commands():
         sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2
-    # As with `python -m verl.trainer.main_ppo`, modules in the current folder can be imported.
+    # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`.
     sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(f"{__name__}.{command}").main(rest)
+        return int(importlib.import_module(f"{__name__}.{command}").main(rest))
     except MasError as error:
         sys.stderr.write(f"verl-mas {command}: {error}\n")
         return 1

@@ -1,4 +1,4 @@
-"""How the commands write."""
+"""The console of the commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-# In a pipe or a file nothing is wrapped: lines are for `grep`.
+# Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them.
 UNWRAPPED = 10_000
 
 

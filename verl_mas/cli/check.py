@@ -1,4 +1,4 @@
-"""Checks a team's configuration without starting anything, and shows the team."""
+"""Check a team's configuration without starting Ray, and show the team."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, find, resolve
 
-USAGE = """usage: verl-mas check <what you would give python -m verl.trainer.main_ppo>
-       verl-mas check --schema [the same: the settings of the workflow that it names are listed, too]
+USAGE = """usage: verl-mas check <arguments of python -m verl.trainer.main_ppo>
+       verl-mas check --schema [the same arguments, to list the settings of their workflow, too]
 """
 SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
-VERDICT = "No errors found. Ray was not started; models were not loaded, and data files were not read."
+SUMMARY = "No errors found. Ray was not started; models were not loaded, and data files were not read."
 
 
 def main(argv: list[str]) -> int:
@@ -40,12 +40,12 @@ def main(argv: list[str]) -> int:
     mas = check_team(config)
     out = console()
     out.print(tree(config, mas))
-    out.print(VERDICT, style="green")
+    out.print(SUMMARY, style="green")
     return 0
 
 
 def _schema(overrides: list[str]) -> int:
-    """Every setting that users may write, as the dataclasses declare it."""
+    """Print every setting of `mas:`, as the dataclasses declare it."""
     found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
     if overrides:
         mas = load(compose(overrides).get("mas"))
@@ -83,18 +83,18 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
     if not spec.trainable:
         return f"frozen, {where}"
     rate = policy_value(config, spec, "actor.optim.lr")
-    steps = _several(updates_per_step(config, mas, name), "optimiser step", "optimiser steps")
+    steps = _count(updates_per_step(config, mas, name), "optimiser step", "optimiser steps")
     return f"trained, {where}, learning rate {rate:g}, {steps} per training step"
 
 
 def _pools(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
     units = ("worker process", "worker processes") if config.trainer.device == CPU else ("GPU", "GPUs")
     for name, spec in mas.pools.items():
-        shape, living = pool_shape(config, mas, name), policies_on(mas, name)
-        if living:
-            serving = f", {SERVING[spec.serving]}" if len(living) > 1 else ""
+        shape, policies = pool_shape(config, mas, name), policies_on(mas, name)
+        if policies:
+            serving = f", {SERVING[spec.serving]}" if len(policies) > 1 else ""
             nodes = f" on {len(shape)} nodes" if len(shape) > 1 else ""
-            branch.add(f"{name}: {_several(sum(shape), *units)}{nodes}{serving}: {', '.join(living)}")
+            branch.add(f"{name}: {_count(sum(shape), *units)}{nodes}{serving}: {', '.join(policies)}")
 
 
 def _step(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
@@ -109,5 +109,5 @@ def _step(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
     branch.add(f"advantages: {config.algorithm.adv_estimator}")
 
 
-def _several(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"

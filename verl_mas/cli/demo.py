@@ -1,10 +1,10 @@
-"""Train on this machine and draw what was learned.
+"""Train on this machine and plot the result.
 
 usage: verl-mas demo [plan_path|letters] [--fresh] [override ...]
 
-plan_path  (default) a team of two agents learns to plan, by AT-GRPO. Ctrl-C ends it, and the next one goes on from
-           the last checkpoint unless --fresh is given.
-letters    one random tiny model, verl's own trainer and GRPO: does verl run here? A few minutes.
+plan_path  (default) a team of two agents learns to plan, with AT-GRPO. After Ctrl-C, the next call resumes from the
+           last checkpoint unless --fresh is given.
+letters    one random tiny model with verl's own trainer and GRPO, to test whether verl runs. Takes a few minutes.
 
 Data, model and checkpoints are written to runs/ in the current folder.
 """
@@ -32,11 +32,11 @@ def main(argv: list[str]) -> int:
     fresh, argv = "--fresh" in argv, [text for text in argv if text != "--fresh"]
     name, overrides = (argv[0], argv[1:]) if argv and "=" not in argv[0] else (DEFAULT, argv)
     if name not in DEMOS:
-        raise ConfigError(f"demo {name!r}", rule="it is one of the demos", fix=nearest(name, DEMOS))
+        raise ConfigError(f"demo {name!r}", rule="it names one of the demos", fix=nearest(name, DEMOS))
     curves.check_plots()
     try:
         importlib.import_module(f"{demos.__name__}.{name}").run(overrides, Console(), fresh=fresh)
     except KeyboardInterrupt:
-        sys.stderr.write("\nended; the training run, too\n")
+        sys.stderr.write("\ninterrupted; the training run has ended, too\n")
         return 130
     return 0

@@ -1,6 +1,6 @@
-"""Says whether verl-mas works here, and what is missing.
+"""Report whether verl-mas works on this machine, and what is missing.
 
-usage: verl-mas doctor [what you would give python -m verl.trainer.main_ppo ...]
+usage: verl-mas doctor [arguments of python -m verl.trainer.main_ppo ...]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rich.console import Console
 from verl_mas.checks.doctor import Finding, diagnose
 from verl_mas.cli._output import console
 
-SIGNS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
+MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 
 
 def main(argv: list[str]) -> int:
@@ -26,14 +26,14 @@ def main(argv: list[str]) -> int:
         _show(out, finding)
     problems = [finding for finding in findings if finding.ok is False]
     if problems:
-        out.print(f"\n[bold red]verl-mas cannot run as asked: {len(problems)} problem(s) above.[/]")
+        out.print(f"\n[bold red]verl-mas cannot run: {len(problems)} problem(s) above.[/]")
         return 1
     out.print("\n[bold green]Ready.[/]")
     return 0
 
 
 def _show(out: Console, finding: Finding) -> None:
-    out.print(f"{SIGNS[finding.ok]:>14} [bold]{finding.what:22}[/] ", end="")
-    out.print(finding.saw, markup=False, highlight=False)
+    out.print(f"{MARKS[finding.ok]:>14} [bold]{finding.what:22}[/] ", end="")
+    out.print(finding.seen, markup=False, highlight=False)
     if finding.fix:
         out.print(f"{'':25} fix: {finding.fix}", markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Boards for a puzzle recipe and, for a laptop, a tiny model warmed up on demonstrations."""
+"""Write boards for a puzzle recipe and, for a laptop, a tiny model warmed up on demonstrations."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def main(argv: list[str]) -> int:
     check_noise(options.noise)
     size = values(options.size)
     practice = size | values(options.practice)
-    setting = WarmUp(seed=options.seed).changed(values(options.warm_up))
+    warm_up_config = WarmUp(seed=options.seed).changed(values(options.warm_up))
     workflow = tiny_workflow(options.workflow, values(options.args)) if options.noise is not None else None
-    # Both kinds of boards can be made: nothing is written otherwise.
+    # Fail before anything is written if one of the boards cannot be made.
     board(options.puzzle, 0, TRAIN, practice)
     board(options.puzzle, 0, TEST, size)
     folder = Path(options.out)
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     write_boards(folder / "test.parquet", options.puzzle, size, TEST, options.test, options.first_test)
     if workflow:
         source = lessons(workflow, options.puzzle, practice, noise=options.noise, seed=options.seed)
-        warm_up(folder / "model", source, setting, log_loss)
+        warm_up(folder / "model", source, warm_up_config, log_loss)
     sys.stdout.write(f"{folder}\n")
     return 0
 
@@ -48,18 +48,32 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         default=[],
         metavar="FILE",
-        help="files or modules of your own with puzzles or workflows",
+        help="Python files or modules that register puzzles or workflows",
     )
-    parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the board")
+    parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the boards")
     parser.add_argument(
-        "--practice", nargs="*", default=[], metavar="NAME=VALUE", help="other arguments, for training boards alone"
+        "--practice",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of the training boards, where they differ",
     )
     parser.add_argument("--train", type=int, default=4096, help="training boards")
     parser.add_argument("--test", type=int, default=200, help="held-out boards, the same for every seed")
     parser.add_argument("--first-test", type=int, default=0, help="number of the first held-out board")
-    parser.add_argument("--seed", type=int, default=0, help="of training boards, lessons and the model")
-    parser.add_argument("--noise", type=float, help="share of random actions; makes the tiny model")
-    parser.add_argument("--workflow", default="planner_executor", help="whose prompts the model is taught")
-    parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the workflow")
-    parser.add_argument("--warm-up", nargs="*", default=[], metavar="NAME=VALUE", help="steps, batch, hidden, ...")
+    parser.add_argument("--seed", type=int, default=0, help="seed of training boards, demonstrations and the model")
+    parser.add_argument(
+        "--noise", type=float, help="share of random actions in the demonstrations; also writes the tiny model"
+    )
+    parser.add_argument(
+        "--workflow", default="planner_executor", help="the workflow with whose prompts the model is warmed up"
+    )
+    parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the workflow")
+    parser.add_argument(
+        "--warm-up",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of the warm-up: steps, batch, hidden, ...",
+    )
     return parser

@@ -1,4 +1,4 @@
-"""Training and held-out rows of one of reasoning-gym's tasks, to be scored by its own verifier."""
+"""Write training and held-out rows of a task of reasoning-gym, which its own verifier scores."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("verl-mas reasoning_gym", description=__doc__)
     parser.add_argument("task", help="maze, countdown, gsm_symbolic, ...")
     parser.add_argument("--out", required=True, help="folder for train.parquet and test.parquet")
-    parser.add_argument("--config", nargs="*", default=[], metavar="NAME=VALUE", help="the task's own settings")
+    parser.add_argument("--config", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the task")
     parser.add_argument("--train", type=int, default=1024, help="training questions")
     parser.add_argument("--test", type=int, default=200, help="held-out questions")
-    parser.add_argument("--seed", type=int, default=0, help="of the training questions")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the training questions")
     return parser

@@ -14,7 +14,7 @@ from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
 
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
-    return options.run(options)
+    return int(options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,10 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_encoder(serving)
     serving.add_argument("--host", default="127.0.0.1")
     serving.add_argument("--port", type=int, default=8000)
-    serving.add_argument("--topk", type=_topk, default=3, help="for requests that name none")
+    serving.add_argument("--topk", type=_topk, default=3, help="passages for requests without topk")
     serving.set_defaults(run=_serve)
 
-    asking = commands.add_parser("query", help="ask an index once")
+    asking = commands.add_parser("query", help="search an index once")
     asking.add_argument("--index", type=Path, required=True)
     asking.add_argument("--topk", type=_topk, default=3)
     asking.add_argument("query")
@@ -46,12 +46,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _topk(text: str) -> int:
     if (topk := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{topk} passages: at least 1")
+        raise argparse.ArgumentTypeError(f"{topk} is not at least 1")
     return topk
 
 
 def _add_encoder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--encoder", help="dense vectors by this model, e.g. intfloat/e5-base-v2; without: BM25")
+    parser.add_argument("--encoder", help="search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25")
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def _serve(options: argparse.Namespace) -> int:
         failures.append(error)
         server.should_exit = True
 
-    # Made by the server when it runs, so that loading cannot fail before there is a server to stop.
+    # The server makes the app when it runs, so loading cannot fail before the server exists that `failed` stops.
     def app() -> FastAPI:
         return create_app(lambda: _opened(options), options.topk, failed)
 
@@ -89,7 +89,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What can be wrong is said before the server is up."""
+    """Refuse wrong arguments before the server starts."""
     finished = (options.index / META).exists()
     if finished and options.encoder is not None:
         raise ConfigError(

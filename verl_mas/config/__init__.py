@@ -1,4 +1,4 @@
-"""The `mas:` block of a verl configuration: its schema, and what it means per policy and pool.
+"""The `mas:` block of a verl configuration: its schema, and the settings that follow from it per policy and pool.
 
 Importing this package loads neither torch nor ray.
 """

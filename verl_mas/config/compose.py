@@ -21,7 +21,7 @@ OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn")
 def compose(arguments: Iterable[str]) -> DictConfig:
     """verl's own config as `python -m verl.trainer.main_ppo` would see it with these arguments.
 
-    Raises every mistake that Hydra finds in them as ConfigError.
+    Every mistake that Hydra finds in them is raised as ConfigError.
     """
     import verl.trainer
 
@@ -38,7 +38,7 @@ def compose(arguments: Iterable[str]) -> DictConfig:
 
 @dataclass
 class Composer:
-    """Hydra stops at its first error. An override with a mistake is left out, so that the next one is found, too."""
+    """Hydra stops at its first error, so a wrong override is removed and Hydra runs again: all mistakes are found."""
 
     main: Path
     added: Path | None
@@ -46,21 +46,21 @@ class Composer:
     errors: list[ConfigError] = field(default_factory=list)
 
     def compose(self, overrides: list[str]) -> DictConfig:
-        left, wrong = list(overrides), []
+        remaining, wrong = list(overrides), []
         while True:
             try:
-                config = self._hydra(left)
+                config = self._hydra(remaining)
                 break
             except OverrideParseException as error:
                 self.errors.append(hydra_errors.unreadable(error))
-                left.remove(error.override)
+                remaining.remove(error.override)
             except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-                mistake = hydra_errors.override_of(error, left)
+                mistake = hydra_errors.override_of(error, remaining)
                 if mistake is None:
                     raise_all([*self.errors, hydra_errors.explained(error)])
                     raise
                 wrong.append((mistake, error))
-                left.remove(mistake)
+                remaining.remove(mistake)
         raise_all([*self.errors, *(hydra_errors.misplaced(text, error, config) for text, error in wrong)])
         return config
 
@@ -74,7 +74,7 @@ class Composer:
 
         with initialize_config_dir(str(self.main), version_base=None):
             if self.added:
-                # As Hydra does it; what it offers to a program that composes has no such option.
+                # As Hydra's own command line does; its compose API has no option for it.
                 search_path = create_config_search_path(str(self.main))
                 search_path.prepend(
                     "command-line", f"file://{self.added.resolve()}", SearchPathQuery(provider="schema")

@@ -1,4 +1,4 @@
-"""Every setting of a dataclass as text: its path, what it takes, its default and its meaning."""
+"""Every setting of a dataclass as text: its path, type, default and meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any, get_args, get_origin, is_typeddict
+from typing import cast, get_args, get_origin, is_typeddict
 
 from verl_mas.config.values import MAPPINGS, Hint, core_type, describe, settable
 
@@ -27,9 +27,9 @@ class Setting:
 
 
 def settings(kind: Hint, path: str) -> Iterator[Setting]:
-    """The settings of a dataclass or a TypedDict, and of all that it holds, in the order of its fields."""
+    """The settings of a dataclass or a TypedDict and of its nested sections, in the order of their fields."""
     meanings = field_meanings(kind)
-    declared = {} if is_typeddict(kind) else {item.name: item for item in fields(kind)}
+    declared = {item.name: item for item in fields(kind)} if is_dataclass(kind) else {}
     for name, hint in settable(kind).items():
         section, below = _section(hint, f"{path}.{name}")
         meaning = meanings.get(name) or _docstring(section)
@@ -40,12 +40,12 @@ def settings(kind: Hint, path: str) -> Iterator[Setting]:
 
 
 def field_meanings(kind: Hint) -> dict[str, str]:
-    """The string below each field, with those of the base classes; none where the source is missing."""
+    """The string below each field, base classes included; empty if the source is missing."""
     found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(cast(type, kind).__mro__):
         try:
             source = inspect.getsource(base)
-        except (OSError, TypeError):  # built in, or typed into a console
+        except (OSError, TypeError):  # built in, or defined in a console
             continue
         [definition] = ast.parse(textwrap.dedent(source)).body
         assert isinstance(definition, ast.ClassDef)
@@ -65,14 +65,14 @@ def _section(hint: Hint, path: str) -> tuple[Hint, str]:
 
 
 def _docstring(section: Hint) -> str:
-    """What its author wrote; where there is nothing, `dataclass` puts the signature."""
-    text = (section.__doc__ if section else None) or ""
-    return "" if section and text.startswith(f"{section.__name__}(") else text
+    """The docstring of the section; `dataclass` makes one from the signature, which does not count."""
+    text = section.__doc__ or "" if isinstance(section, type) else ""
+    return "" if isinstance(section, type) and text.startswith(f"{section.__name__}(") else text
 
 
-def _default(declared: Field[Any]) -> str:
-    """As YAML has it; nothing for a section, whose settings have their own."""
+def _default(declared: Field[object]) -> str:
+    """The default as YAML has it; empty for a section, whose settings have their own."""
     if declared.default is MISSING:
-        return "" if declared.default_factory is not MISSING else "none, it must be set"
+        return "" if declared.default_factory is not MISSING else "none: it must be set"
     plain = isinstance(declared.default, str) and declared.default
-    return declared.default if plain else json.dumps(declared.default, default=str)
+    return str(declared.default) if plain else json.dumps(declared.default, default=str)

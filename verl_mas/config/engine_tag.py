@@ -1,4 +1,4 @@
-"""Whose engine it is: what the trainer writes down and both ends of an engine, server and adapter, read."""
+"""Which policy an engine serves: written by the trainer, read by the server and the adapter of the engine."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from verl_mas.config.schema import DEFAULT_POLICY
 
 @dataclass(frozen=True)
 class EngineTag:
-    """Travels as `actor_rollout_ref.rollout.custom`, the one mapping of verl's that reaches both ends.
+    """Stored in `actor_rollout_ref.rollout.custom`, the only mapping of verl that both server and adapter get.
 
-    A run without one has one policy, and its engines are verl's own.
+    A run without it has one policy, served by the engines of verl.
     """
 
     policy: str = DEFAULT_POLICY
     rank_offset: int = 0
-    """Where the policy's replicas start to be numbered. verl names servers, sockets and ports by that number."""
+    """The number of the policy's first replica. verl derives the names of servers, sockets and ports from it."""
 
     time_sliced: bool = False
-    """Its engines take turns on the GPU with those of other policies."""
+    """Whether its engines and those of other policies use the GPU one policy at a time."""
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any] | DictConfig) -> EngineTag:
-        """Of `actor_rollout_ref.rollout`, which verl hands out as its YAML, without a `custom`, or as a dataclass."""
+        """From `actor_rollout_ref.rollout`, which verl passes as YAML, without `custom`, or as a dataclass."""
         custom = rollout.get("custom") or {}
         return cls(**{field.name: custom[field.name] for field in fields(cls) if field.name in custom})
 
     def write(self, view: DictConfig) -> None:
-        """Into a policy's view of the configuration."""
+        """Write the tag into a policy's view of the configuration."""
         rollout = view.actor_rollout_ref.rollout
         with open_dict(view):
             rollout.custom = {**(rollout.get("custom") or {}), **asdict(self)}

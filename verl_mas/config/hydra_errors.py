@@ -1,4 +1,4 @@
-"""What Hydra says of a command, as errors with a fix that fits."""
+"""Errors of Hydra as ConfigErrors, with a fix for the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -20,19 +19,19 @@ from verl_mas.registry import nearest
 
 RULE = "Hydra composes the overrides over verl's configuration"
 ALL_KEYS = "`python -m verl.trainer.main_ppo --cfg job` prints every key"
-# What Hydra raises when it applies an override of a key. Of a group it says more in the same line.
+# How Hydra's error for an override of a key starts. The line of one for a group has more text.
 APPLIED = re.compile(r"Could not (override|append to config|delete from config)\b[^']*'([^']+)'( does not exist)?\.?$")
-# Sections of `mas:` whose keys the user invents.
+# Sections of `mas:` whose keys are names that the user chooses.
 OPEN = [".".join(path) for path, value in leaves(asdict(MasConfig()), ("mas",)) if value == {}]
 
 
 def no_folder(folder: Path) -> ConfigError:
     parent = folder.absolute().parent
-    there = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    siblings = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
     return ConfigError(
         f"--config-dir {folder}",
         rule="it is a folder that exists; a relative path starts where the command is run",
-        fix=f"give the path of a folder; in {parent}: {nearest(folder.name, there)}",
+        fix=f"give the path of a folder; in {parent}: {nearest(folder.name, siblings)}",
     )
 
 
@@ -60,11 +59,11 @@ def override_of(error: Exception, overrides: Sequence[str]) -> str | None:
 
 
 def misplaced(override: str, error: Exception, config: DictConfig) -> ConfigError:
-    """An override of a key that is not there, or is there already. `config`: composed without it."""
+    """An override of a key that is missing, or a `+` for one that exists. `config` is composed without it."""
     key = _key(override)
     if override.startswith("+"):
         return ConfigError(
-            override, rule=f"+ adds a key, and {key} has a value already", fix=f"write {override.lstrip('+')}"
+            override, rule=f"+ adds a new key, and {key} exists already", fix=f"write {override.lstrip('+')}"
         )
     section = _open_section(key)
     known = [known for known in _keys(OmegaConf.to_container(config)) if known.startswith(section)]
@@ -81,14 +80,16 @@ def explained(error: Exception) -> ConfigError:
         return _missing(error, error.missing_cfg_file)
     if isinstance(error, yaml.YAMLError):
         return ConfigError(" ".join(str(error).split()), rule="a configuration file is YAML", fix="correct that line")
-    first, *hints = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ConfigError(first, rule=RULE, fix="; ".join(hints) or "see docs/configuration.md")
+    value, *hints = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ConfigError(value, rule=RULE, fix="; ".join(hints) or "see docs/configuration.md")
 
 
 def _missing(error: MissingConfigException, file: str) -> ConfigError:
     group, _, name = file.rpartition("/")
     if not group:
-        return ConfigError(f"--config-name {name}", rule="it names a configuration of verl", fix="ppo_trainer")
+        return ConfigError(
+            f"--config-name {name}", rule="it names a configuration of verl", fix="use --config-name ppo_trainer"
+        )
     return ConfigError(
         str(error).splitlines()[0],
         rule=f"{group} is one of the files in a folder {group}/ on Hydra's search path",
@@ -100,15 +101,14 @@ def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def _keys(tree: Any, path: str = "") -> Iterator[str]:
-    for key, value in tree.items():
+def _keys(tree: object, path: str = "") -> Iterator[str]:
+    for key, value in tree.items() if isinstance(tree, dict) else ():
         yield f"{path}{key}"
-        if isinstance(value, dict):
-            yield from _keys(value, f"{path}{key}.")
+        yield from _keys(value, f"{path}{key}.")
 
 
 def _open_section(key: str) -> str:
-    """The section, if any, that takes keys beyond those of the YAML: the user's names, and what verl passes on."""
+    """The section of the key, if any, that takes keys beyond those of the YAML: names of the user or of a library."""
     parents = [f"{'.'.join(key.split('.')[:depth])}." for depth in range(1, key.count(".") + 1)]
     passed_on = ("kwargs.", "override_config.")
     return next((parent for parent in parents if parent[:-1] in OPEN or parent.endswith(passed_on)), "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -11,9 +10,9 @@ from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, MasConfig, Poli
 from verl_mas.config.values import load_dataclass
 
 
-def load(node: DictConfig | Mapping[str, Any] | None) -> MasConfig:
-    """The `mas:` block as dataclasses, with the default policy and pool filled in; what does not fit is refused."""
-    plain: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
+def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
+    """The `mas:` block as dataclasses, with the default policy and pool added; a value that does not fit is refused."""
+    plain = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
     config = load_dataclass(MasConfig, plain, "mas")
     if not config.policies:
         config.policies[DEFAULT_POLICY] = PolicySpec()

@@ -1,4 +1,4 @@
-"""What a policy's configuration is: `actor_rollout_ref` with that policy's overrides on top."""
+"""The configuration of a policy: `actor_rollout_ref` with the overrides of the policy merged over it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _overridden(config: DictConfig, spec: PolicySpec) -> DictConfig:
 
 
 def finalize(config: DictConfig, mas: MasConfig) -> None:
-    """Writes into a composed configuration what can no longer be told once verl has resolved it."""
-    # The base that followers are compared with is the one that the job will see.
+    """Write into a composed configuration what cannot be derived any more after verl has resolved it."""
+    # First, as the overrides are compared with the base configuration that the job will have.
     set_default_tokenizer_model(config, mas)
     materialize_interpolations(config, mas)
 
 
 def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
-    """Writes into each policy's overrides what follows from them by interpolation; returns what was added.
+    """Write into each policy's overrides the values that change with them by interpolation; returns what was added.
 
-    verl resolves all interpolations before it builds the trainer: a `ref` that follows the `actor` would by
-    then no longer follow the policy's own actor.
+    verl resolves all interpolations before it builds the trainer: a `ref` value that refers to the `actor` would then
+    have the value of the base, and not of the policy's actor.
     """
     base = OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)
     added = []
@@ -59,16 +59,16 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
 
 
 def set_default_tokenizer_model(config: DictConfig, mas: MasConfig) -> None:
-    """verl reads the data with the tokenizer of `actor_rollout_ref.model`: where every policy has a model of its
-    own, that is the first policy's."""
+    """verl reads the data with the tokenizer of `actor_rollout_ref.model`: if every policy overrides the model, use the
+    model of the first policy."""
     local = [OmegaConf.create(spec.overrides) for spec in mas.policies.values() if not spec.remote]
     paths = [OmegaConf.select(overrides, "model.path") for overrides in local]
     if paths and None not in paths:
         config[SECTION].model.path = paths[0]
 
 
-def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value of a nested mapping that is no mapping itself; an empty mapping is a value."""
+def leaves(tree: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Path and value of every leaf of a nested mapping; an empty mapping is a leaf."""
     if not isinstance(tree, dict) or not tree:
         yield path, tree
         return
@@ -76,7 +76,7 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield from leaves(value, (*path, str(key)))
 
 
-def _at(tree: Any, path: Path) -> Any:
+def _at(tree: object, path: Path) -> object:
     for key in path:
         if not isinstance(tree, dict) or key not in tree:
             return _MISSING
@@ -97,13 +97,13 @@ def updates_per_step(config: DictConfig, mas: MasConfig, name: str) -> int:
 
 
 def policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
-    """One value of a policy's view, without building the view."""
+    """One value of a policy's view, without a copy of the configuration."""
     own = OmegaConf.select(OmegaConf.create(spec.overrides), key)
     value = OmegaConf.select(config, f"{SECTION}.{key}") if own is None else own
     if value is None:
         raise ConfigError(
             f"{SECTION}.{key} is not set",
-            rule="every policy needs it",
+            rule="every policy that is served here needs it",
             fix=f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}",
         )
     return value
@@ -115,5 +115,5 @@ def trained(mas: MasConfig) -> list[str]:
 
 
 def sessions_per_step(config: DictConfig) -> int:
-    """The rows of an agent that acts once a session."""
+    """Sessions of one training step: the rows of an agent that acts once per session."""
     return int(config.data.train_batch_size) * int(config[SECTION].rollout.n)

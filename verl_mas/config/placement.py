@@ -1,4 +1,4 @@
-"""Which policy lives on which GPUs, as arithmetic on the configuration. No process is touched here."""
+"""Which GPUs each policy uses, computed from the configuration alone."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from verl_mas.errors import ConfigError
 
 @dataclass(frozen=True)
 class Resources:
-    """What Ray counts."""
+    """GPUs and CPUs as Ray counts them."""
 
     gpus: float
     cpus: float
 
 
 def require(want: Resources, have: Resources, who: str) -> Iterator[ConfigError]:
-    """What a run reserves and Ray does not have. For an actor that cannot be placed verl waits indefinitely."""
+    """An error per resource of which Ray has too little: verl waits indefinitely for an actor without resources."""
     if have.gpus < want.gpus:
         yield ConfigError(
             f"{who} needs {want.gpus:g} GPUs, Ray has {have.gpus:g}",
-            rule="every worker process has a GPU, or a share of one in its pool; on the CPU they are only counted",
+            rule="every worker process reserves a GPU or a share of one; on the CPU these are only counters",
             fix="lower trainer.n_gpus_per_node (of a pool: mas.pools.<pool>.n_gpus_per_node); on the CPU, or to check "
             f"for another machine, set ++ray_kwargs.ray_init.num_gpus={want.gpus:g}",
         )
@@ -41,7 +41,7 @@ def require(want: Resources, have: Resources, who: str) -> Iterator[ConfigError]
 
 
 def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
-    """GPUs on each node of a pool."""
+    """The number of GPUs on each node of a pool."""
     spec = mas.pools[pool]
     nodes = spec.nnodes or (config.trainer.nnodes if pool == DEFAULT_POOL else 1)
     gpus = spec.n_gpus_per_node or config.trainer.n_gpus_per_node
@@ -49,14 +49,14 @@ def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
 
 
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
-    """The policies that live in a pool; a remote policy lives nowhere."""
+    """The policies on a pool; a remote policy is on none."""
     return [name for name, spec in mas.policies.items() if spec.pool == pool and not spec.remote]
 
 
 def slots(mas: MasConfig, pool: str) -> int:
-    """Into how many shares each GPU of the pool is cut.
+    """The number of shares per GPU of the pool.
 
-    One more than there are policies: Ray rounds shares to four digits, and n rounded n-ths may exceed the whole.
+    One more than there are policies: Ray rounds shares to four digits, and n rounded n-ths may exceed 1.
     """
     return len(policies_on(mas, pool)) + 1
 
@@ -72,17 +72,17 @@ def time_sliced(mas: MasConfig, pool: str) -> bool:
 def gpus_needed(config: DictConfig, mas: MasConfig) -> int:
     gpus = sum(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas))
     model = config.reward.reward_model
-    return gpus + (model.n_gpus_per_node * model.nnodes if model.enable_resource_pool else 0)
+    return gpus + (int(model.n_gpus_per_node * model.nnodes) if model.enable_resource_pool else 0)
 
 
 def cpus_needed(config: DictConfig, mas: MasConfig) -> int:
-    """A CPU per share of every GPU, one a TransferQueue storage unit, one for its controller, one to place the rest."""
+    """One CPU per GPU share and per storage unit of TransferQueue, one for its controller, one to place the rest."""
     shares = sum(sum(pool_shape(config, mas, pool)) * slots(mas, pool) for pool in used_pools(mas))
-    return shares + config.transfer_queue.backend.SimpleStorage.num_data_storage_units + 2
+    return shares + int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
 
 
 def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
-    """Writes into a policy's view what follows from its place."""
+    """Write into a policy's view the GPUs and the engine tag that follow from its pool."""
     spec = mas.policies[name]
     shape, neighbours = pool_shape(view, mas, spec.pool), policies_on(mas, spec.pool)
     EngineTag(name, rank_offset(view, mas, name), time_sliced(mas, spec.pool)).write(view)
@@ -94,9 +94,9 @@ def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
 
 
 def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
-    """Where a policy's replicas start to be numbered, so that no two policies share a server's name or socket.
+    """The number of a policy's first replica, chosen so that no two policies share a server name or socket.
 
-    A multiple of the GPUs of every node: engines find their GPU by the rank modulo those.
+    A multiple of the number of GPUs per node, as engines take the rank modulo this number for their GPU.
     """
     names = [n for n, spec in mas.policies.items() if not spec.remote]
     stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))

@@ -1,19 +1,21 @@
-"""The `mas:` block: types, meaning and ranges. Values live in YAML; this module loads neither torch nor ray."""
+"""The `mas:` block: types, meaning and ranges. Values are in YAML; this module loads neither torch nor ray."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 from verl_mas.config.values import Above, Count, NotNegative, Positive, Range, Share, Text, check_fields
 
+# Settings by the names of verl, an engine, a chat template or a workflow.
+FreeSettings: TypeAlias = dict[str, Any]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"
 
 
 class Checked:
-    """Base of the parts that code, too, constructs: each refuses a value that its field does not take."""
+    """Base of the sections that code may construct: the constructor refuses a value that its field does not take."""
 
     def __post_init__(self) -> None:
         check_fields(self, type(self).__name__)
@@ -21,20 +23,20 @@ class Checked:
 
 @dataclass
 class WorkflowSpec:
-    """Which workflow runs, and the values of its own fields."""
+    """The workflow that runs, and the values of its fields."""
 
     name: str = "single"
-    """A workflow that is registered, or a class in the file at `path`."""
+    """A registered workflow, or a class in the file at `path`."""
 
     path: str | None = None
-    """A Python file or module of your own: `name` may be a class in it."""
+    """A Python file or module; `name` may be a class in it."""
 
-    args: dict[str, Any] = field(default_factory=dict)
-    """The workflow's own fields; they have the types, ranges and defaults that its class declares."""
+    args: FreeSettings = field(default_factory=dict)
+    """Values of the workflow's fields; its class declares their types, ranges and defaults."""
 
 
 class Sampling(TypedDict, total=False):
-    """What an agent changes of the rollout's sampling settings."""
+    """Sampling settings of an agent, where they differ from those of the rollout."""
 
     temperature: NotNegative
     """0: greedy. The row's temperature reaches the trainer."""
@@ -46,7 +48,7 @@ class Sampling(TypedDict, total=False):
     """Sample from this many most probable tokens; -1: from all."""
 
     min_p: Share
-    """Leave out tokens less probable than this share of the most probable one."""
+    """Exclude tokens less probable than this share of the most probable one."""
 
     max_tokens: Count
     """The longest reply."""
@@ -64,7 +66,7 @@ class Sampling(TypedDict, total=False):
     """Of the request; every reply to one prompt is then the same."""
 
     repetition_penalty: Positive
-    """1: none. Refused for an agent that trains, as the trainer's log-probs do not know it."""
+    """1: none. Refused for an agent that trains, as the trainer's log-probs leave it out."""
 
     presence_penalty: Annotated[float, Range(-2, 2)]
     """0: none. Refused for an agent that trains."""
@@ -72,8 +74,8 @@ class Sampling(TypedDict, total=False):
     frequency_penalty: Annotated[float, Range(-2, 2)]
     """0: none. Refused for an agent that trains."""
 
-    extra: dict[str, Any]
-    """Settings of one engine or endpoint by its own names, passed on as they are: `{min_tokens: 4}` for vLLM."""
+    extra: FreeSettings
+    """Settings of one engine or endpoint, passed on unchanged: `{min_tokens: 4}` for vLLM."""
 
 
 @dataclass
@@ -81,10 +83,10 @@ class AgentSpec(Checked):
     """`mas.agents.<name>`: settings of an agent, or of all agents of a role."""
 
     policy: str = DEFAULT_POLICY
-    """The policy of `mas.policies` on which it acts."""
+    """The policy of `mas.policies` that generates its replies."""
 
     role: str | None = None
-    """Agents of one role share instructions; `ensemble` makes `reasoner_0..N` of role `reasoner`."""
+    """Agents of one role share settings; `ensemble` has `reasoner_0..N` of role `reasoner`."""
 
     system_prompt: str | None = None
     """Replaces the system prompt of the workflow."""
@@ -99,20 +101,20 @@ class AgentSpec(Checked):
     tools: list[str] = field(default_factory=list)
     """Names of verl's tools (rollout.multi_turn.tool_config_path / function_tool_path) this agent may call."""
 
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: FreeSettings = field(default_factory=dict)
     """Arguments of the chat template, such as `enable_thinking`."""
 
     max_prompt_length: Count | None = None
     """Tokens. null: what the engine's context leaves after the response."""
 
     truncation: Literal["error", "drop_oldest", "middle"] = "error"
-    """What to do with a prompt over that length. Never silently the left end."""
+    """What to do with a longer prompt: fail, drop the oldest messages, or cut out the middle."""
 
     format_penalty: NotNegative = 0.0
     """Subtracted from the score of an act whose reply was malformed."""
 
     trainable: bool = True
-    """false: the agent acts on a trainable policy but its rows are left out of the loss."""
+    """false: its rows are left out of the loss, also if its policy is trained."""
 
 
 @dataclass
@@ -123,10 +125,10 @@ class RemoteSpec(Checked):
     """The address before `/chat/completions`, such as http://host:8000/v1."""
 
     model: Text
-    """The model's name there."""
+    """The name of the model at the endpoint."""
 
     api_key_env: str | None = None
-    """The environment variable that holds the key. null: no key is sent."""
+    """The environment variable with the key. null: no key is sent."""
 
     timeout: Positive = 600.0
     """Seconds that a request may take."""
@@ -140,18 +142,18 @@ class PolicySpec:
     """One LLM with its weights."""
 
     trainable: bool = True
-    """false: served from its checkpoint, never updated, no optimiser memory."""
+    """false: served from its model path, never updated, without optimiser memory."""
 
     pool: str = DEFAULT_POOL
-    """The pool of `mas.pools` on whose GPUs it lives."""
+    """The pool of `mas.pools` whose GPUs it uses."""
 
     remote: RemoteSpec | None = None
-    """An endpoint makes the policy remote: it is never trained and has no GPU here."""
+    """An endpoint that serves the policy. A remote policy is never trained and uses no GPU of the run."""
 
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
-    overrides: dict[str, Any] = field(default_factory=dict)
+    overrides: FreeSettings = field(default_factory=dict)
     """Merged over `actor_rollout_ref`."""
 
 
@@ -160,17 +162,17 @@ class PoolSpec:
     """A set of GPUs."""
 
     nnodes: Count | None = None
-    """null: those of `trainer` for the pool `shared`, else 1."""
+    """Nodes. null: trainer.nnodes for the pool `shared`, else 1."""
 
     n_gpus_per_node: Count | None = None
-    """null: as many as `trainer` says."""
+    """GPUs per node. null: trainer.n_gpus_per_node."""
 
     serving: Literal["together", "phases"] = "together"
     """Engines of the pool: all awake together (their memory fractions add up to at most 1), or woken in
     phases, one policy at a time (each may then take the whole fraction)."""
 
     offload: bool = True
-    """Parameters and optimiser of a policy leave the GPU while its neighbours work."""
+    """Move parameters and optimiser of a policy off the GPU while other policies of the pool use it."""
 
 
 @dataclass
@@ -184,23 +186,23 @@ class BranchSpec(Checked):
     """Candidates per prompt in validation."""
 
     commit: str = "greedy"
-    """The commit rule: greedy, softmax, uniform, first, or one of your own."""
+    """The commit rule: greedy, softmax, uniform, first, or one of `mas.plugins` or an installed package."""
 
     temperature: Positive = 1.0
-    """Of the commit rule softmax."""
+    """Temperature of the commit rule softmax."""
 
 
 @dataclass
 class RewardSpec(Checked):
     """A row's score is team * Outcome.reward + local * reply.reward - penalty.
 
-    A preset is a paper's choice of the three values; a value that is given wins over it.
+    A preset sets the three values below as a paper does; a value that is set overrides it.
     sum: 1, 1, act. dr_mas: 1, 0, act. at_grpo: 1, 1, none (its format term is part of the local reward).
     sparse: 1, 0, none.
     """
 
     preset: Literal["sum", "dr_mas", "at_grpo", "sparse"] = "sum"
-    """The values of the three settings below where they are null."""
+    """The values of the three settings below that are null."""
 
     team: float | None = None
     """Weight of the session's reward."""
@@ -209,7 +211,7 @@ class RewardSpec(Checked):
     """Weight of the act's own reward."""
 
     penalty_on: Literal["act", "agent", "session", "none"] | None = None
-    """Which rows a malformed act's penalty lands on: that act, every act of its agent, every act of the session."""
+    """The rows that get the penalty of a malformed act: that act, all of its agent, or all of the session."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,13 +234,13 @@ class FaultSpec(Checked):
     """`mas.faults`: what happens to a session when an act or the workflow fails."""
 
     then: Literal["drop_session", "fail_group"] = "drop_session"
-    """Leave the session out, or every session of its task."""
+    """Drop the failed session, or all sessions of its task."""
 
     retries: Annotated[int, Range(0)] = 1
-    """Further attempts of a session that failed."""
+    """Further attempts at a session that failed."""
 
     backoff_s: NotNegative = 0.5
-    """Seconds before the first retry; each further one waits twice as long."""
+    """Seconds before the first retry; doubled before each further one."""
 
     act_timeout_s: NotNegative = 600.0
     """Seconds that an act may take."""
@@ -247,12 +249,12 @@ class FaultSpec(Checked):
     """Seconds that a session may take."""
 
     max_acts: Count = 256
-    """Acts that a session may make."""
+    """Acts per session at most."""
 
 
 @dataclass
 class TrajectorySpec:
-    """JSON lines on disk, one per session."""
+    """Session records on disk: one JSON line per session."""
 
     enabled: bool = True
     """Whether sessions are written."""
@@ -261,10 +263,10 @@ class TrajectorySpec:
     """null: <trainer.default_local_dir>/trajectories."""
 
     sampling_rate: Share = 1.0
-    """The share of sessions that is written; the same ones in every run."""
+    """The share of sessions that is written; the same sessions in every run."""
 
     max_text_chars: Count | None = None
-    """Longer texts are clipped to this length."""
+    """Longer texts are cut to this length."""
 
 
 @dataclass
@@ -272,8 +274,8 @@ class MasConfig:
     """The whole `mas:` block."""
 
     plugins: list[str] = field(default_factory=list)
-    """Python files and modules of your own that register workflows, estimators, puzzles, graders, executors, commit
-    rules or engines. Loaded before the checks, in every agent-loop worker and in the trainer."""
+    """Python files and modules that register workflows, estimators, puzzles, graders, executors, commit rules or
+    engines. Loaded before the checks, in every agent-loop worker and in the trainer."""
 
     workflow: WorkflowSpec = field(default_factory=WorkflowSpec)
 
@@ -281,16 +283,16 @@ class MasConfig:
     """Settings by the name or the role of an agent of the workflow."""
 
     policies: dict[str, PolicySpec] = field(default_factory=dict)
-    """null or empty: one policy `main`, which is `actor_rollout_ref` as it is."""
+    """null or empty: one policy `main`, which is `actor_rollout_ref` without overrides."""
 
     pools: dict[str, PoolSpec] = field(default_factory=dict)
-    """Sets of GPUs by name; `shared` is always there."""
+    """Sets of GPUs by name; `shared` always exists."""
 
     branch: BranchSpec = field(default_factory=BranchSpec)
 
     reward: RewardSpec = field(default_factory=RewardSpec)
 
-    advantage: dict[str, Any] = field(default_factory=dict)
+    advantage: FreeSettings = field(default_factory=dict)
     """Options of the advantage estimator."""
 
     faults: FaultSpec = field(default_factory=FaultSpec)
@@ -299,7 +301,7 @@ class MasConfig:
 
     updates_per_step: Count | None = None
     """Optimiser steps per policy and training step, whatever the number of rows.
-    null: data.train_batch_size / actor.ppo_mini_batch_size, what verl does with one row per session."""
+    null: data.train_batch_size / actor.ppo_mini_batch_size, as verl has with one row per session."""
 
     skip_zero_advantage: bool = False
-    """Leave rows of exactly zero advantage out of the update, the loss normalised as if they were there."""
+    """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it."""

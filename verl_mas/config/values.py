@@ -1,7 +1,7 @@
-"""The one validator: values that a user writes become the dataclass whose field types, ranges and choices they fit.
+"""The one validator: reads values that a user writes into dataclasses, by their field types, ranges and choices.
 
 A field declares what it takes: `k: Annotated[int, Range(1)]`, `score: Literal["em", "f1"]`. A type that is not known
-here (a class of one's own, `Callable`) takes any value.
+here (a class of the user, `Callable`) takes any value.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import (
     TypeAlias,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -31,7 +32,7 @@ from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 
 T = TypeVar("T")
-Hint: TypeAlias = Any  # an annotation: `int | None` and `Annotated[...]` have no type of their own
+Hint: TypeAlias = object  # an annotation: `int`, `int | None`, `Annotated[...]`
 
 SCALARS = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
 LISTS = (list, tuple, Sequence)
@@ -39,7 +40,7 @@ MAPPINGS = (dict, Mapping)
 
 
 class Rule:
-    """What a value must hold beside its type; stands in `Annotated`, and `str` of it completes "is ..."."""
+    """A rule in `Annotated` that a value must meet beside its type. `str` of it completes "is ..."."""
 
     def holds(self, value: Any) -> bool:
         raise NotImplementedError
@@ -90,29 +91,31 @@ Share = Annotated[float, Range(0, 1)]
 Text = Annotated[str, NotEmpty()]
 
 
-def load_dataclass(kind: type[T], values: Mapping[str, Any] | None, path: str) -> T:
-    """`kind` made of `values`; all that do not fit are refused at once. `path` is what messages call the mapping.
+def load_dataclass(kind: type[T], values: object, path: str) -> T:
+    """`kind` made of `values`, a mapping or None. All values that do not fit are refused together; `path` names the
+    mapping in messages.
 
-    A null clears a value: it is None where the field takes None, else the field's default.
+    A null clears a value: it is None if the field takes None, else the default of the field.
     """
     reader = _Reader()
-    made: T = reader.read(kind, {} if values is None else values, path)
+    made = reader.read(kind, {} if values is None else values, path)
     raise_all(reader.errors)
-    return made
+    return cast(T, made)
 
 
-def check_fields(made: Any, path: str) -> None:
-    """The same rules for a dataclass that code has constructed; to be called in its `__post_init__`."""
+def check_fields(made: object, path: str) -> None:
+    """The same rules for a dataclass that code constructs; call it in `__post_init__`."""
+    assert is_dataclass(made)
     reader, hints = _Reader(), settable(type(made))
     for item in fields(made):
-        # A default is its author's choice, even where the annotation leaves out `| None`.
+        # A default is not checked: it may be None although the annotation has no `| None`.
         if item.name in hints and getattr(made, item.name) is not item.default:
             reader.read(hints[item.name], getattr(made, item.name), f"{path}.{item.name}")
     raise_all(reader.errors)
 
 
 def describe(hint: Hint) -> str:
-    """What a type takes, as it completes "is ...": `a whole number, at least 1`."""
+    """What a type takes, to complete "is ...": `a whole number, at least 1`."""
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
         return ", ".join([describe(args[0]), *(str(rule) for rule in args[1:] if isinstance(rule, Rule))])
@@ -131,9 +134,9 @@ def describe(hint: Hint) -> str:
 
 @functools.cache
 def field_types(kind: Hint) -> dict[str, Hint]:
-    """The evaluated annotation of every field; Any for one that names what its module does not have at run time."""
-    found = {}
-    for base in reversed(kind.__mro__):
+    """The evaluated annotation of every field; Any for one that cannot be evaluated at run time."""
+    found: dict[str, Hint] = {}
+    for base in reversed(cast(type, kind).__mro__):
         scope = getattr(sys.modules.get(base.__module__), "__dict__", {})
         for name, annotation in inspect.get_annotations(base).items():
             holder = type("Holder", (), {"__annotations__": {name: annotation}})
@@ -144,17 +147,17 @@ def field_types(kind: Hint) -> dict[str, Hint]:
     return found
 
 
-# What a refused value is read as; the refusal itself is among the reader's errors.
-_REFUSED: Any = object()
+# Stands for a refused value; the error is in the errors of the reader.
+_REFUSED = object()
 
 
 class _Reader:
-    """Reads values by their types, and collects what it refuses."""
+    """Reads values by their types, and collects the errors."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
 
-    def read(self, hint: Hint, value: object, path: str) -> Any:
+    def read(self, hint: Hint, value: object, path: str) -> object:
         if value is None and _takes_none(hint):
             return None
         core, rules = _core(hint)
@@ -168,7 +171,7 @@ class _Reader:
             return found
         return self._refuse(hint, value, path)
 
-    def _compound(self, hint: Hint, value: object, path: str) -> Any:
+    def _compound(self, hint: Hint, value: object, path: str) -> object:
         kind, args = get_origin(hint) or hint, get_args(hint)
         if kind in LISTS:
             return self._list(hint, value, path)
@@ -182,7 +185,7 @@ class _Reader:
             return self._fields(kind, value, path)
         return value
 
-    def _list(self, hint: Hint, value: object, path: str) -> Any:
+    def _list(self, hint: Hint, value: object, path: str) -> object:
         kind, args = get_origin(hint) or hint, get_args(hint)
         if not isinstance(value, list | tuple):
             return self._refuse(hint, value, path)
@@ -192,11 +195,12 @@ class _Reader:
         found = [self.read(each, item, f"{path}[{i}]") for i, (each, item) in enumerate(zip(inner, value, strict=True))]
         return _whole(found if kind is list else tuple(found), found)
 
-    def _fields(self, kind: Hint, value: object, path: str) -> Any:
+    def _fields(self, kind: Hint, value: object, path: str) -> object:
         """A dataclass, or the mapping of a TypedDict, from a mapping of its fields."""
+        kind = cast(type, kind)
         if not is_typeddict(kind) and isinstance(value, kind):
             return value
-        # `policies: {solver: null}` is the natural way to name a policy that changes nothing.
+        # `policies: {solver: null}` names a policy without settings.
         value = {} if value is None else value
         if not isinstance(value, Mapping):
             return self._refuse(kind, value, path)
@@ -222,7 +226,8 @@ class _Reader:
         rule = f"{path} takes the settings of {kind.__name__} only"
         self.errors.append(ConfigError(f"{path}.{key} is not a setting", rule=rule, fix=nearest(str(key), known)))
 
-    def _missing(self, kind: Hint, found: Mapping[str, Any], path: str) -> None:
+    def _missing(self, kind: type, found: Mapping[str, object], path: str) -> None:
+        assert is_dataclass(kind)
         for item in fields(kind):
             required = item.init and item.default is MISSING and item.default_factory is MISSING
             if required and item.name not in found:
@@ -230,7 +235,7 @@ class _Reader:
                 error = ConfigError(f"{path} has no {item.name}", rule=rule, fix=f"set {path}.{item.name}")
                 self.errors.append(error)
 
-    def _refuse(self, hint: Hint, value: object, path: str) -> Any:
+    def _refuse(self, hint: Hint, value: object, path: str) -> object:
         core = core_type(hint)
         fix = f"set {path} to {describe(hint)}"
         if get_origin(core) is Literal:
@@ -240,12 +245,15 @@ class _Reader:
 
 
 def settable(kind: Hint) -> dict[str, Hint]:
-    """The names and types that a user may set of a dataclass or a TypedDict."""
+    """The names and types of the fields that a user may set in a dataclass or a TypedDict."""
     hints = field_types(kind)
-    return hints if is_typeddict(kind) else {item.name: hints[item.name] for item in fields(kind) if item.init}
+    if is_typeddict(kind):
+        return hints
+    assert is_dataclass(kind)
+    return {item.name: hints[item.name] for item in fields(kind) if item.init}
 
 
-def _simple(core: Hint, value: object, path: str) -> Any:
+def _simple(core: Hint, value: object, path: str) -> object:
     """A scalar, a choice, or the first of several types that takes the value."""
     if get_origin(core) is Literal:
         return value if any(type(value) is type(choice) and value == choice for choice in get_args(core)) else _REFUSED
@@ -263,9 +271,9 @@ def _is_scalar(hint: Hint) -> bool:
     return any(hint is kind for kind in SCALARS)  # not `in`: a hint need not be hashable
 
 
-def _scalar(kind: type, value: object) -> Any:
+def _scalar(kind: Hint, value: object) -> object:
     if kind in (str, bool) or isinstance(value, bool):
-        return value if isinstance(value, kind) and isinstance(value, bool) == (kind is bool) else _REFUSED
+        return value if isinstance(value, cast(type, kind)) and isinstance(value, bool) == (kind is bool) else _REFUSED
     if kind is int:
         return int(value) if isinstance(value, numbers.Integral) else _REFUSED
     if not isinstance(value, numbers.Real):
@@ -277,7 +285,7 @@ def _scalar(kind: type, value: object) -> Any:
     return number if math.isfinite(number) else _REFUSED
 
 
-def _whole(found: Any, parts: Iterable[Any]) -> Any:
+def _whole(found: object, parts: Iterable[object]) -> object:
     return _REFUSED if any(part is _REFUSED for part in parts) else found
 
 

@@ -1,4 +1,4 @@
-"""Does a workflow survive what breaks teams? `print(check_workflow(MyWorkflow))`"""
+"""Tests a workflow with good, malformed and failing replies: `print(check_workflow(MyWorkflow))`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 3.0
 
 @dataclass(frozen=True)
 class Case:
-    """What one case showed: `problems` are what a training run would trip over."""
+    """The result of one case; `problems` would break or spoil a training run."""
 
     name: str
     problems: Sequence[str]
@@ -29,8 +29,8 @@ class Case:
     answer: str | None = None
 
     def __str__(self) -> str:
-        seen = f"{self.acts} acts, {self.malformed} malformed, answer {self.answer!r:.40}"
-        lines = [f"{'ok  ' if not self.problems else 'FAIL'} {self.name}: {seen}"]
+        summary = f"{self.acts} acts, {self.malformed} malformed, answer {self.answer!r:.40}"
+        lines = [f"{'ok  ' if not self.problems else 'FAIL'} {self.name}: {summary}"]
         return "\n".join([*lines, *(f"       {problem}" for problem in (*self.problems, *self.faults))])
 
 
@@ -57,9 +57,8 @@ def check_workflow(
 ) -> Report:
     """Run a workflow through good, malformed and failing replies; `print` the report.
 
-    `replies` are what its agents reply in the good cases.
-
-    A failed act or a time-out must come out as a fault with its place; everything else must end in an Outcome.
+    `replies` are the texts of the good cases. A failed act or a time-out must be recorded as a fault with its place;
+    every other case must end in an Outcome.
     """
     return asyncio.run(_check(workflow, replies, Task.of(task)))
 
@@ -99,7 +98,7 @@ def _faults(**changes: float) -> FaultSpec:
 
 def _no_acts() -> FaultSpec:
     faults = _faults()
-    faults.max_acts = 0  # which no configuration may ask for
+    faults.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     return faults
 
 
@@ -116,57 +115,57 @@ class _Runner:
         also: Callable[[SessionResult], list[str]] = lambda _: [],
         may_fail: bool = False,
     ) -> Case:
-        finished = await self._run(branch, faults)
-        problems = [] if may_fail else [f"ended in {fault}" for fault in finished.faults]
-        return self._seen(name, finished, [*problems, *also(finished), *self._left_over()])
+        result = await self._run(branch, faults)
+        problems = [] if may_fail else [f"ended in {fault}" for fault in result.faults]
+        return self._case(name, result, [*problems, *also(result), *self._left_over()])
 
     async def fault_case(self, name: str, kind: FaultKind) -> Case:
-        finished = await self._run(None, None)
+        result = await self._run(None, None)
         problems = []
-        if self.llm.requests and not finished.failed:
-            problems.append(f"the {kind.value} of an act was swallowed, and its row would be missing without a word")
-        problems += [f"came out as {fault}" for fault in finished.faults if fault.kind is not kind]
-        return self._seen(name, finished, [*problems, *self._left_over()])
+        if self.llm.requests and not result.failed:
+            problems.append(f"the {kind.value} of an act was swallowed, so its row would be missing without a record")
+        problems += [f"was recorded as {fault}" for fault in result.faults if fault.kind is not kind]
+        return self._case(name, result, [*problems, *self._left_over()])
 
     async def cancelled(self) -> Case:
         session = asyncio.ensure_future(self._run(None, _faults(act_timeout_s=60.0)))
         await asyncio.sleep(0.05)
         session.cancel()
         await asyncio.wait({session}, timeout=LIMIT_S)
-        problems = [] if session.done() else ["does not end when it is cancelled"]
+        problems = [] if session.done() else ["does not end after cancellation"]
         return Case("cancelled", [*problems, *self._left_over()])
 
     async def _run(self, branch: BranchSpec | None, faults: FaultSpec | None) -> SessionResult:
-        setting = SessionConfig(
+        config = SessionConfig(
             members=members_of(self.workflow().agents, {}, {DEFAULT_POLICY: PolicySpec()}),
             clients={DEFAULT_POLICY: self.llm},
             branch=branch or BranchSpec(),
             faults=faults or _faults(),
         )
-        return await run_session(self.workflow, self.task, setting)
+        return await run_session(self.workflow, self.task, config)
 
     def _left_over(self) -> list[str]:
         return [f"left {self.llm.in_flight} requests behind"] if self.llm.in_flight else []
 
-    def _seen(self, name: str, finished: SessionResult, problems: list[str]) -> Case:
-        replies = finished.session.replies
+    def _case(self, name: str, result: SessionResult, problems: list[str]) -> Case:
+        replies = result.session.replies
         return Case(
             name,
             problems,
             acts=len(replies),
             malformed=sum(reply.malformed is not None for reply in replies),
-            faults=[str(fault) for fault in finished.faults],
-            answer=finished.session.answer,
+            faults=[str(fault) for fault in result.faults],
+            answer=result.session.answer,
         )
 
 
-def _never_committed(finished: SessionResult) -> list[str]:
-    replies = finished.session.replies
+def _never_committed(result: SessionResult) -> list[str]:
+    replies = result.session.replies
     committed = {(reply.agent, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.turn) for reply in replies} - committed)
     return [f"{agent}'s branch of turn {turn} was never committed" for agent, turn in left]
 
 
-def _no_candidates(finished: SessionResult) -> list[str]:
-    more = {reply.agent for reply in finished.session.replies if reply.branch > 0}
+def _no_candidates(result: SessionResult) -> list[str]:
+    more = {reply.agent for reply in result.session.replies if reply.branch > 0}
     return [f"{agent} branches in validation" for agent in sorted(more)]

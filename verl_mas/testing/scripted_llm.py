@@ -1,4 +1,4 @@
-"""A policy that says what a test tells it to, as fast or slow, as well or badly as a test wants."""
+"""A policy with scripted replies, latencies and faults, for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from verl_mas.workflow.client import Generation, Message, Request
 from verl_mas.workflow.task import text_of
 
-# A text; texts played in order, the last one over and over; or a function of the request and the branch.
+# A text; texts in order, of which the last one repeats; or a function of the request and the branch.
 Rule = str | Sequence[str] | Callable[[Request, int], str]
 Latency = float | Callable[[random.Random], float]
 Fault = Callable[[Request], BaseException | None]
@@ -19,7 +19,7 @@ Fault = Callable[[Request], BaseException | None]
 class ScriptedLLM:
     """An LLMClient that replies with given texts.
 
-    A token is a byte; `requests` are all that it was asked, `in_flight` counts those without a reply yet.
+    A token is a byte. `requests` lists all requests, `in_flight` counts those without a reply.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ScriptedLLM:
         self.in_flight = 0
         self.cancelled = 0
         self._rng = random.Random(seed)
-        self._played: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         self.requests.append(request)
@@ -61,24 +61,24 @@ class ScriptedLLM:
             return rule(request, branch)
         if isinstance(rule, str):
             return rule
-        played = self._played[request.agent]
-        self._played[request.agent] += 1
-        return rule[min(played, len(rule) - 1)]
+        call = self._calls[request.agent]
+        self._calls[request.agent] += 1
+        return rule[min(call, len(rule) - 1)]
 
 
 def _generation(request: Request, text: str) -> Generation:
     sampled = _bytes(text)
     continues = request.continues
-    heard = _bytes(_rendered(request.messages[continues.known if continues else 0 :]))
-    prompt, response, mask, log_probs = heard, list[int](), list[int](), list[float]()
+    observation = _bytes(_rendered(request.messages[continues.known if continues else 0 :]))
+    prompt, response, mask, log_probs = observation, list[int](), list[int](), list[float]()
     if continues is not None:
         before = continues.generation
-        prompt = [*before.prompt_ids, *before.response_ids, *heard]
+        prompt = [*before.prompt_ids, *before.response_ids, *observation]
         if continues.row is not None:
             prompt = list(before.prompt_ids)
-            response = [*before.response_ids, *heard]
-            mask = [*before.response_mask, *[0] * len(heard)]
-            log_probs = [*(before.log_probs or ()), *[0.0] * len(heard)]
+            response = [*before.response_ids, *observation]
+            mask = [*before.response_mask, *[0] * len(observation)]
+            log_probs = [*(before.log_probs or ()), *[0.0] * len(observation)]
     return Generation(
         text=text,
         stop_reason="completed",

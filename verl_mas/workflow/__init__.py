@@ -1,4 +1,4 @@
-"""What people write against: plain async Python that says who acts when."""
+"""What users write a workflow with: plain async Python in which agents act."""
 
 from verl_mas.workflow.base import Workflow, register_workflow
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request

@@ -1,11 +1,11 @@
-"""What a workflow is, and how one is found by name or by file."""
+"""The base class of workflows, and how one is found by name or by file."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from verl_mas.config.schema import MasConfig, WorkflowSpec
 from verl_mas.config.values import check_fields, load_dataclass
@@ -23,12 +23,12 @@ class Workflow:
 
     Override: `agents`, `run`, `branches`, `own_rewards` and `check` where needed, and annotated fields, which
     `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's type is refused.
-    The base owns: construction. Everything else is the team's.
+    The base owns construction only.
     """
 
-    # Whether `run` asks for branches; at_grpo compares nothing else.
+    # Whether `run` branches; at_grpo compares the candidates of a branch.
     branches: ClassVar[bool] = False
-    # Arguments that are rewards of single acts: refused where `mas.reward` gives those the weight 0.
+    # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
     own_rewards: ClassVar[Sequence[str]] = ()
 
     @property
@@ -36,7 +36,7 @@ class Workflow:
         """The names of the team; a plain tuple in most workflows."""
         return ()
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
@@ -48,7 +48,7 @@ class Workflow:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Refuse, before a run starts, what would fail every session: a server that is down, a missing package."""
+        """Raise, before a run starts, if every session would fail: a server is down, a package is missing."""
 
 
 W = TypeVar("W", bound=type[Workflow])
@@ -61,7 +61,7 @@ def register_workflow(name: str) -> Callable[[W], W]:
 
 
 def resolve(spec: WorkflowSpec) -> Workflow:
-    """A fresh workflow, one for each session; a wrong name or argument is refused."""
+    """A new workflow object, one per session; a wrong name or argument is refused."""
     return load_dataclass(find(spec.name, spec.path), spec.args, "mas.workflow.args")
 
 
@@ -71,24 +71,24 @@ def agents_of(mas: MasConfig) -> dict[str, Member]:
     if not workflow.agents:
         raise ConfigError(
             f"workflow {mas.workflow.name} with agents={workflow.agents!r}",
-            rule="a workflow lists the names of its agents, at least one",
-            fix='list them in its class: agents = ("solver", "verifier")',
+            rule="a workflow names at least one agent",
+            fix='name them in its class: agents = ("solver", "verifier")',
         )
     return members_of(workflow.agents, mas.agents, mas.policies)
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
     """A workflow by its registered name or, in the file or module at `path`, by its class name."""
-    own = _classes(path) if path is not None else {}
-    if name in own:
-        return own[name]
+    in_file = _classes(path) if path is not None else {}
+    if name in in_file:
+        return in_file[name]
     if name in WORKFLOWS:
         return WORKFLOWS[name]
     raise ConfigError(
         f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
-        rule="a workflow is one that we ship, one of an installed package or of mas.plugins, or a class of the file or "
+        rule="a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or "
         "module at mas.workflow.path",
-        fix=nearest(name, [*own, *WORKFLOWS]),
+        fix=nearest(name, [*in_file, *WORKFLOWS]),
     )
 
 

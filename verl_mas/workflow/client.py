@@ -1,19 +1,23 @@
-"""The line between a workflow and whatever serves its policies."""
+"""The interface between a workflow and what serves its policies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 Message = dict[str, Any]
+# Columns of a dataset row.
+Columns: TypeAlias = Mapping[str, Any]
+# Settings by the names of an engine, an endpoint or a chat template.
+Settings: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Generation:
     """What a policy generated. The token fields are empty when a remote endpoint served it.
 
-    In a conversation the ids are those of the whole row so far; `text` and `sampled` are this act's alone.
+    In a conversation the ids are those of the whole row so far; `text` and `sampled` are of this act alone.
     """
 
     text: str
@@ -32,9 +36,9 @@ class Generation:
 
 @dataclass(frozen=True)
 class Continuation:
-    """Where a conversation is: the tokens so far, how many of its messages are in them, and its open row.
+    """The state of a conversation: its tokens so far, how many messages they hold, and its open row.
 
-    `row` None: the next act starts a row, and what came before is its prompt.
+    `row` None: the next act starts a row whose prompt is the conversation so far.
     """
 
     generation: Generation
@@ -44,30 +48,30 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Request:
-    """What an act asks of a policy; `messages` are the whole conversation, system prompt included."""
+    """One act, as a policy gets it; `messages` are the whole conversation with the system prompt."""
 
     agent: str
     session: str
     turn: int
     messages: Sequence[Message]
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Settings = field(default_factory=dict)
     validate: bool = False
     greedy: bool = False
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Settings = field(default_factory=dict)
     tools: Sequence[str] = ()
     max_prompt_length: int | None = None
     truncation: str = "error"
-    # How many messages at the front are the system prompt and the task itself, which truncation leaves alone.
+    # How many messages at the front are the system prompt and the task, which truncation keeps.
     opening: int = 0
-    # Where the conversation is that this act continues.
+    # The conversation that this act continues.
     continues: Continuation | None = None
-    # The dataset row, for tools and reward functions that need it.
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    # For tools and reward functions that need the dataset row.
+    fields: Columns = field(default_factory=dict)
 
 
 class LLMClient(Protocol):
-    """Serves one policy, by one async method, `generate`."""
+    """Serves one policy with one async method, `generate`."""
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        """`n` answers to one prompt. Cancelling the call leaves no request behind."""
+        """`n` replies to one prompt. Cancelling the call cancels every request."""
         ...

@@ -1,4 +1,4 @@
-"""Which of K candidates the session commits."""
+"""The rules that choose one of K candidates."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 
 from verl_mas.registry import Registry
 
-# (scores, mas.branch.temperature, the session's random numbers) -> the place of the chosen candidate
-Choose = Callable[[Sequence[float], float, random.Random], int]
+# (scores, mas.branch.temperature, random numbers of the session) -> the index of the chosen candidate
+ChooseCandidate = Callable[[Sequence[float], float, random.Random], int]
 
 
 @dataclass(frozen=True)
 class CommitRule:
-    choose: Choose
-    # False: the candidates need no reward to be chosen from.
+    choose: ChooseCandidate
+    # False: the rule works without rewards.
     needs_scores: bool = True
 
 
 COMMIT_RULES: Registry[CommitRule] = Registry("commit rule", group="verl_mas.commit_rules")
 
 
-def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[Choose], Choose]:
+def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[ChooseCandidate], ChooseCandidate]:
     """Register a function of (scores, temperature, rng) that returns the place of the candidate to commit."""
 
-    def decorate(choose: Choose) -> Choose:
+    def decorate(choose: ChooseCandidate) -> ChooseCandidate:
         COMMIT_RULES.register(name)(CommitRule(choose, needs_scores))
         return choose
 
@@ -35,8 +35,8 @@ def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[C
 
 @register_commit_rule("greedy")
 def greedy(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """The best; the first of equals."""
-    return max(range(len(scores)), key=lambda place: scores[place])
+    """The best; the first of several equally good."""
+    return max(range(len(scores)), key=lambda index: scores[index])
 
 
 @register_commit_rule("softmax")

@@ -1,11 +1,11 @@
-"""Who is on the team: every agent by name, with its role, its policy and its settings."""
+"""The members of a team: every agent by name, with its role, policy and settings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling
 from verl_mas.errors import ConfigError, raise_all
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from verl_mas.workflow.base import Workflow
 
 DECODING = ("temperature", "top_p", "top_k")
-# What verl-mas sets itself: candidates are branches, and log-probs are the trainer's wish.
-OWN = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
+# What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
+SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 INSTANCE = re.compile(r"(.+)_\d+")
 
@@ -28,9 +28,9 @@ def instances(role: str, count: int) -> tuple[str, ...]:
 
 
 def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:
-    """The names of a sub-team's agents in the team around it, which reaches them by `team.sub(name)`.
+    """The names that a sub-team's agents have in the outer team, where `team.sub(name)` is the sub-team.
 
-    `team` is the other workflow, its class if it needs no arguments, or the names of its agents.
+    `team` is the workflow of the sub-team, its class if it needs no arguments, or the names of its agents.
     """
     made = team() if isinstance(team, type) else team
     agents = made if isinstance(made, Sequence) else made.agents
@@ -44,8 +44,8 @@ class Member:
     spec: AgentSpec
     trainable: bool
 
-    def sampling(self, task: Task, act: Mapping[str, Any]) -> dict[str, Any]:
-        """What this act changes of its policy's sampling settings; the act's own wish wins."""
+    def sampling(self, task: Task, act: Mapping[str, object]) -> dict[str, object]:
+        """What this act changes in the sampling settings of its policy; the act overrides the agent."""
         spec = flat(self.spec.sampling)
         if task.validate:
             spec = {name: value for name, value in spec.items() if name not in DECODING}
@@ -53,15 +53,15 @@ class Member:
         return {**spec, **act}
 
 
-def flat(sampling: Sampling) -> dict[str, Any]:
-    """The settings with those of `extra` among them, as an engine takes them."""
+def flat(sampling: Sampling) -> dict[str, object]:
+    """The settings merged with those in `extra`, as an engine takes them."""
     return {**{name: value for name, value in sampling.items() if name != "extra"}, **sampling.get("extra", {})}
 
 
 def members_of(
     agents: Sequence[str], specs: Mapping[str, AgentSpec], policies: Mapping[str, PolicySpec]
 ) -> dict[str, Member]:
-    """Each agent takes the settings under its own name, else those of its role, else the defaults."""
+    """Each agent has the settings under its own name, else those of its role, else the defaults."""
     if isinstance(agents, str):
         fix = f"agents = ({agents!r},)"
         raise ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
@@ -82,7 +82,7 @@ def _unknown(specs: Iterable[str], known: list[str]) -> Iterator[ConfigError]:
         if name not in known:
             yield ConfigError(
                 f"mas.agents.{name}",
-                rule="an agent of the config must be an agent, or a role, of the workflow",
+                rule="mas.agents names agents or roles of the workflow",
                 fix=nearest(name, known),
             )
 
@@ -90,19 +90,19 @@ def _unknown(specs: Iterable[str], known: list[str]) -> Iterator[ConfigError]:
 def _sampling_errors(member: Member) -> Iterator[ConfigError]:
     for section in ("sampling", "validation_sampling"):
         path, sampling = f"mas.agents.{member.name}.{section}", flat(getattr(member.spec, section))
-        for setting in OWN:
+        for setting in SET_BY_US:
             if setting in sampling:
                 yield ConfigError(
                     f"{path}.extra.{setting}={sampling[setting]}",
-                    rule=f"verl-mas sets {setting}, as {OWN[setting]} has it",
-                    fix=f"remove it, and set {OWN[setting]}",
+                    rule=f"verl-mas sets {setting}, from {SET_BY_US[setting]}",
+                    fix=f"remove it, and set {SET_BY_US[setting]}",
                 )
     sampling = flat(member.spec.sampling)
     for setting in PENALTIES:
         if member.trainable and setting in sampling:
             yield ConfigError(
                 f"mas.agents.{member.name}.sampling.{setting}={sampling[setting]}",
-                rule="the trainer's log-probs know nothing of penalties, so the ratio would be wrong",
+                rule="the trainer computes log-probs without penalties, so the ratio would be wrong",
                 fix=f"remove it, or move it to mas.agents.{member.name}.validation_sampling",
             )
 

@@ -1,4 +1,4 @@
-"""A policy behind an OpenAI-compatible endpoint. Its acts have texts and no tokens, so they are no training rows."""
+"""A policy behind an OpenAI-compatible endpoint. Its acts have text but no tokens, so they are not training rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 
@@ -15,26 +15,35 @@ from verl_mas.config.schema import RemoteSpec
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, failures
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Generation, Message, Request
+from verl_mas.workflow.codecs.json_block import JsonObject
 
-# Ours (and verl's) names for what OpenAI calls otherwise.
+# The name that we share with verl -> the name of OpenAI.
 RENAMED = {"max_new_tokens": "max_tokens"}
 
 
+class SchemaModel(Protocol):
+    """verl's pydantic model of OpenAI's tool schema."""
+
+    def model_dump(self, *, exclude_unset: bool, exclude_none: bool) -> JsonObject: ...
+
+
 class Tool(Protocol):
-    """verl's FunctionTool is one. `tool_schema` is OpenAI's, as a mapping or as verl's model of it."""
+    """A tool such as verl's FunctionTool. `tool_schema` is OpenAI's, as a mapping or as verl's model of it."""
 
     name: str
-    tool_schema: Any
 
-    async def call(self, parameters: dict[str, Any]) -> Any: ...
+    @property
+    def tool_schema(self) -> JsonObject | SchemaModel: ...
+
+    async def call(self, parameters: JsonObject) -> object: ...
 
 
 class OpenAIClient:
     """An LLMClient for an OpenAI-compatible endpoint.
 
-    The key is read from the environment variable `api_key_env`, and never written anywhere.
+    The key is read from the environment variable `api_key_env`, and is not stored anywhere else.
 
-    `tools` are called for the agents that have them by name, at most `max_tool_rounds` times in one act.
+    `tools` are called for agents that list them by name, in at most `max_tool_rounds` rounds per act.
     """
 
     def __init__(
@@ -67,7 +76,7 @@ class OpenAIClient:
         return cls(**dataclasses.asdict(remote))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        # Not every server knows `n`, so it is n requests.
+        # Not every server accepts `n`, so there are n requests.
         tasks = [asyncio.ensure_future(self._complete(request)) for _ in range(n)]
         try:
             return list(await asyncio.gather(*tasks))
@@ -81,7 +90,7 @@ class OpenAIClient:
             self._http = None
 
     async def _complete(self, request: Request) -> Generation:
-        tools = self._of(request)
+        tools = self._tools_of(request)
         messages, sampled = list(request.messages), 0
         for _ in range(self._max_tool_rounds if tools else 1):
             answer = await self._post({**self._body(request, tools), "messages": messages})
@@ -93,25 +102,26 @@ class OpenAIClient:
             messages = [*messages, choice["message"], *await asyncio.gather(*[_result(call, tools) for call in calls])]
         return Generation(choice["message"].get("content") or "", choice.get("finish_reason"), sampled=sampled)
 
-    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _post(self, body: JsonObject) -> JsonObject:
         response = await self._client().post(f"{self.base_url}/chat/completions", json=body)
         if response.is_error:
             raise SessionFault(
                 FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {response.text[:500]}"
             )
-        return response.json()
+        completion: JsonObject = response.json()
+        return completion
 
-    def _of(self, request: Request) -> dict[str, Tool]:
+    def _tools_of(self, request: Request) -> dict[str, Tool]:
         for name in request.tools:
             if name not in self._tools:
                 raise ConfigError(
                     f"agent {request.agent} has the tool {name!r}",
-                    rule="a client without verl has the tools that it was made with",
-                    fix=f"OpenAIClient(tools=[...]); {nearest(name, list(self._tools))}",
+                    rule="without verl, an agent can use the tools that its client was constructed with",
+                    fix=f"pass it to OpenAIClient(tools=[...]); {nearest(name, list(self._tools))}",
                 )
         return {name: self._tools[name] for name in request.tools}
 
-    def _body(self, request: Request, tools: Mapping[str, Tool]) -> dict[str, Any]:
+    def _body(self, request: Request, tools: Mapping[str, Tool]) -> JsonObject:
         sampling = {RENAMED.get(name, name): value for name, value in request.sampling.items()}
         if sampling.get("top_k") == -1:
             del sampling["top_k"]
@@ -124,7 +134,7 @@ class OpenAIClient:
         return {"model": self.model, **sampling}
 
     def _client(self) -> httpx.AsyncClient:
-        """Connections belong to an event loop; `verl_mas.run` starts a new one each time."""
+        """Connections belong to an event loop, and each `verl_mas.run` starts a new one."""
         loop = asyncio.get_running_loop()
         if self._http is None or self._loop is not loop:
             key = os.environ[self._key_variable] if self._key_variable else None
@@ -137,8 +147,8 @@ class OpenAIClient:
         return self._http
 
 
-async def _result(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> Message:
-    """What a call gave, or what was wrong with it: the model is told, as in verl's rollout."""
+async def _result(call: JsonObject, tools: Mapping[str, Tool]) -> Message:
+    """The message with the result of a call or with its error; the model gets either, as in verl's rollout."""
     name = call["function"]["name"]
     try:
         with failures():
@@ -148,13 +158,13 @@ async def _result(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> Message
     return {"role": "tool", "tool_call_id": call.get("id"), "content": text}
 
 
-def _text(result: Any) -> str:
-    """What a verl tool returns is a text, a mapping, a response with a text, or a tuple that starts with one."""
+def _text(result: object) -> str:
+    """A tool of verl returns a text, a mapping, a response with a text, or a tuple that starts with one of these."""
     first = result[0] if isinstance(result, tuple) else result
     first = getattr(first, "text", first)
     return json.dumps(first, ensure_ascii=False) if isinstance(first, dict) else str(first)
 
 
-def _schema(tool: Tool) -> Any:
+def _schema(tool: Tool) -> JsonObject:
     schema = tool.tool_schema
     return schema if isinstance(schema, dict) else schema.model_dump(exclude_unset=True, exclude_none=True)

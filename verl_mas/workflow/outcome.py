@@ -1,17 +1,16 @@
-"""How a session ended."""
+"""The outcome of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from verl_mas.errors import WorkflowError
 from verl_mas.row import VERDICTS
 from verl_mas.workflow.reply import Reply
 
-# What was said of a proposal (True: it is right, False: it is wrong, None: unreadable), and whether it is right.
-Judgement = tuple[bool | None, bool]
+# The verdict on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is right.
+CheckedVerdict = tuple[bool | None, bool]
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,15 @@ class Outcome:
     answer: Reply | str | None = None
     reward: float | None = None
     score_answer: bool = False
-    info: Mapping[str, Any] = field(default_factory=dict)
-    verdicts: Mapping[str, Sequence[Judgement]] = field(default_factory=dict)
+    info: Mapping[str, object] = field(default_factory=dict)
+    verdicts: Mapping[str, Sequence[CheckedVerdict]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if VERDICTS in self.info:
             raise WorkflowError(
                 f"Outcome(info={{{VERDICTS!r}: ...}})",
-                rule="verdicts have a field of their own; info has numbers and texts for the metrics",
-                fix="return Outcome(verdicts={agent: [(said, right), ...]})",
+                rule="info has numbers and texts for the metrics; verdicts have their own field",
+                fix="return Outcome(verdicts={agent: [(verdict, right), ...]})",
             )
 
     @property

@@ -1,4 +1,4 @@
-"""What an act gives back: the text to go on with, and the row it becomes."""
+"""The reply of an act: its text, and what its training row records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Reply:
     """What an act returns: its `text`, to `parse`, and the act's own `reward`, to set.
 
-    `team_reward` is for a candidate whose team part differs from the session's.
+    `team_reward` is the team part of a candidate, where it differs from that of the session.
     """
 
     agent: str
@@ -30,9 +30,9 @@ class Reply:
     reward: float | None = None
     team_reward: float | None = None
     committed: bool = True
-    # Why the reply could not be read; None while it is well-formed.
+    # Why the reply could not be read; None if it is well-formed.
     malformed: str | None = None
-    # Acts with the same number share a row: those of one conversation.
+    # The acts of one conversation share a row, and have the same number.
     row: int = 0
     started: float = 0.0
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Reply:
         return value
 
     def mark_malformed(self, reason: str) -> None:
-        """For a format rule of the workflow's own; `format_penalty` applies."""
+        """For a format rule of the workflow; `format_penalty` applies."""
         self.malformed = reason
 
     def __str__(self) -> str:

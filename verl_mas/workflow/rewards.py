@@ -1,11 +1,10 @@
-"""From acts to rows, and what each row earns."""
+"""The rows of a session, and the reward of each."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from verl_mas.config.schema import RewardSpec
 from verl_mas.row import RowKey
@@ -18,18 +17,18 @@ from verl_mas.workflow.task import Task
 
 @dataclass(frozen=True)
 class Score:
-    """What verl's reward function gave for a session's answer."""
+    """The result of verl's reward function for the answer of a session."""
 
     reward: float
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, object] = field(default_factory=dict)
 
 
 def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
-    """Whether verl's reward function is to score the answer."""
+    """Whether verl's reward function must score the answer."""
     if outcome is None or outcome.reward is not None:
         return False
-    own = any(reply.reward is not None or reply.team_reward is not None for reply in replies)
-    return outcome.score_answer or not own
+    acts_scored = any(reply.reward is not None or reply.team_reward is not None for reply in replies)
+    return outcome.score_answer or not acts_scored
 
 
 def team_reward(outcome: Outcome | None, score: Score | None) -> float | None:
@@ -40,7 +39,7 @@ def team_reward(outcome: Outcome | None, score: Score | None) -> float | None:
 
 @dataclass(frozen=True)
 class Earned:
-    """What the acts of one row earned by themselves: the team's reward, their own, and their penalty (0 or more)."""
+    """What the acts of one row earned: the reward of the team, their own, and their penalty (0 or more)."""
 
     agent: str
     team: float = 0.0
@@ -50,7 +49,7 @@ class Earned:
 
 @dataclass(frozen=True)
 class RowReward:
-    """`score`: the weighted team and local rewards less `penalty`, which is every penalty that landed on this row."""
+    """`score`: the weighted team and local rewards minus `penalty`, the sum of the penalties that apply to the row."""
 
     team: float
     local: float
@@ -59,13 +58,13 @@ class RowReward:
 
 
 def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
-    """Of each row of one session. A penalty that lands on several rows is the sum of their penalties."""
-    landed: dict[object, float] = defaultdict(float)
+    """The reward of each row of a session. Rows that share their penalties, by `penalty_on`, all get the sum."""
+    penalties: dict[object, float] = defaultdict(float)
     scope = [_scope(number, earned, spec.penalty_on) for number, earned in enumerate(rows)]
     if spec.penalty_on != "none":
-        for where, earned in zip(scope, rows, strict=True):
-            landed[where] += earned.penalty
-    return [_reward(earned, landed[where], spec) for where, earned in zip(scope, rows, strict=True)]
+        for key, earned in zip(scope, rows, strict=True):
+            penalties[key] += earned.penalty
+    return [_reward(earned, penalties[key], spec) for key, earned in zip(scope, rows, strict=True)]
 
 
 def _scope(number: int, earned: Earned, penalty_on: str | None) -> object:
@@ -79,7 +78,7 @@ def _reward(earned: Earned, penalty: float, spec: RewardSpec) -> RowReward:
 
 @dataclass(frozen=True)
 class Row:
-    """One act, or the acts of one conversation. `key` None: they have no tokens (remote, empty) to train on."""
+    """One act, or the acts of one conversation. `key` is None if they have no tokens (remote, empty) to train on."""
 
     replies: Sequence[Reply]
     reward: RowReward
@@ -91,7 +90,7 @@ class Row:
 
     @property
     def generation(self) -> Generation:
-        """The last act's, which carries the whole row's tokens."""
+        """The generation of the last act, which has the tokens of the whole row."""
         return self.replies[-1].generation
 
     @property
@@ -102,7 +101,7 @@ class Row:
 def rows_of(
     task: Task, replies: Iterable[Reply], team_reward: float, members: Mapping[str, Member], weights: RewardSpec
 ) -> list[Row]:
-    """The session's rows, in the order in which they began."""
+    """The rows of the session, in the order of their first acts."""
     by_row: dict[int, list[Reply]] = {}
     for reply in replies:
         by_row.setdefault(reply.row, []).append(reply)
@@ -116,16 +115,16 @@ def rows_of(
 
 
 def candidate_score(reply: Reply, members: Mapping[str, Member], weights: RewardSpec) -> float:
-    """What a candidate is worth before the session has ended."""
+    """The score of a candidate before the session has ended."""
     return row_rewards([_earned([reply], 0.0, members)], weights)[0].score
 
 
 def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> Earned:
-    own = [reply.team_reward for reply in acts if reply.team_reward is not None]
+    team_rewards = [reply.team_reward for reply in acts if reply.team_reward is not None]
     penalty = members[acts[0].agent].spec.format_penalty
     return Earned(
         agent=acts[0].agent,
-        team=own[-1] if own else team_reward,
+        team=team_rewards[-1] if team_rewards else team_reward,
         local=sum(reply.reward or 0.0 for reply in acts),
         penalty=penalty if any(reply.malformed for reply in acts) else 0.0,
     )

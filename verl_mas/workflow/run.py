@@ -1,11 +1,11 @@
-"""A workflow without verl: what was trained, used against any endpoint."""
+"""Runs a workflow without verl, with a client of any endpoint."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import WorkflowError
@@ -37,19 +37,19 @@ async def arun(
     specs = dict(agents or {})
     used = {spec.policy for spec in specs.values()} or {AgentSpec().policy}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys({*used, AgentSpec().policy}, clients)
-    setting = SessionConfig(
+    config = SessionConfig(
         members=members_of(team.agents, specs, dict.fromkeys(served, PolicySpec())),
         clients=served,
         branch=branch or BranchSpec(),
         faults=faults or FaultSpec(),
     )
-    finished = await run_session(lambda: team, Task.of(task), setting)
+    finished = await run_session(lambda: team, Task.of(task), config)
     if finished.failed:
         raise finished.faults[-1]
     return finished.session
 
 
-def _blocking(coroutine: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+def _blocking(coroutine: Callable[P, Coroutine[object, object, R]]) -> Callable[P, R]:
     @functools.wraps(coroutine, assigned=())
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         """`arun`, for code that is not async: the same arguments, the finished session."""
@@ -59,8 +59,8 @@ def _blocking(coroutine: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
             return asyncio.run(coroutine(*args, **kwargs))
         raise WorkflowError(
             "verl_mas.run inside a running event loop",
-            rule="run starts an event loop of its own",
-            fix="await verl_mas.arun(...) instead",
+            rule="verl_mas.run starts its own event loop",
+            fix="use await verl_mas.arun(...)",
         )
 
     return run

@@ -1,4 +1,4 @@
-"""One session: its acts, its limits, and what becomes of its failures."""
+"""One session: its acts, its limits and its failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
@@ -25,7 +25,7 @@ from verl_mas.workflow.team import Team
 if TYPE_CHECKING:
     from verl_mas.workflow.base import Workflow
 
-
+# Seconds that a cancelled workflow has to end.
 GRACE_S = 1.0
 
 
@@ -43,13 +43,13 @@ class SessionConfig:
 class Session:
     """One attempt at a task, with its `replies`, `outcome`, `answer`, `team_reward` and `info`."""
 
-    def __init__(self, task: Task, setting: SessionConfig, attempt: int = 0):
-        self.task, self.setting, self.attempt = task, setting, attempt
+    def __init__(self, task: Task, config: SessionConfig, attempt: int = 0):
+        self.task, self.config, self.attempt = task, config, attempt
         self.replies: list[Reply] = []
         self.outcome: Outcome | None = None
         self.score: Score | None = None
         self.started, self.seconds = time.time(), 0.0
-        # The task and the attempt decide every draw, so a run can be repeated.
+        # Seeded by the task and the attempt, so a run can be repeated.
         self.rng = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}")
         self._turns: Counter[str] = Counter()
         self._rows = 0
@@ -61,7 +61,7 @@ class Session:
         self,
         member: Member,
         messages: Sequence[Message],
-        sampling: Mapping[str, Any],
+        sampling: Mapping[str, object],
         *,
         n: int = 1,
         continues: Continuation | None = None,
@@ -97,42 +97,42 @@ class Session:
         return replies
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        """The candidate to go on with, by the configured rule."""
+        """The candidate with which the session continues, by the configured rule."""
         if len(replies) == 1:
             return replies[0]
-        spec = self.setting.branch
+        spec = self.config.branch
         rule = COMMIT_RULES[spec.commit]
         if rule.needs_scores and any(reply.reward is None and reply.team_reward is None for reply in replies):
             raise WorkflowError(
-                f"commit of {len(replies)} replies of {replies[0].agent}, not all of them scored",
+                f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward",
                 rule=f"the rule {spec.commit!r} compares rewards",
                 fix="set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform",
             )
-        scores = [candidate_score(reply, self.setting.members, self.setting.reward) for reply in replies]
+        scores = [candidate_score(reply, self.config.members, self.config.reward) for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
             reply.committed = reply is chosen
         return chosen
 
     def candidates(self, k: int | None) -> int:
-        """How many candidates a branch has where the workflow asks for `k`."""
-        spec = self.setting.branch
+        """How many candidates a branch has when the workflow asks for `k`."""
+        spec = self.config.branch
         if self.task.validate:
             return spec.validation_k
         return spec.k if k is None else k
 
     @property
     def team_reward(self) -> float | None:
-        """The workflow's own, else what verl's reward function gave; None where nothing scored the session."""
+        """The reward of the workflow, else of verl's reward function; None if neither scored the session."""
         return team_reward(self.outcome, self.score)
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, object]:
         return {**(self.score.info if self.score else {}), **(self.outcome.info if self.outcome else {})}
 
     @property
-    def reported(self) -> dict[str, Any]:
-        """What rows and records carry of the outcome: `info`, with the verdicts."""
+    def reported(self) -> dict[str, object]:
+        """What rows and records hold of the outcome: `info` and the verdicts."""
         verdicts = self.outcome.verdicts if self.outcome else {}
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
 
@@ -144,10 +144,10 @@ class Session:
         return f"<Session of task {self.task.key}: {len(self.replies)} acts, answer {self.answer!r:.60}>"
 
     def rows(self) -> list[Row]:
-        return rows_of(self.task, self.replies, self.team_reward or 0.0, self.setting.members, self.setting.reward)
+        return rows_of(self.task, self.replies, self.team_reward or 0.0, self.config.members, self.config.reward)
 
     async def close(self) -> None:
-        """End every act that is still out: nobody waits for it any more."""
+        """Cancel every act that is still running: its reply is not needed any more."""
         self._over = True
         self.seconds = time.time() - self.started
         pending = list(self._pending)
@@ -156,11 +156,11 @@ class Session:
         await asyncio.gather(*pending, return_exceptions=True)
 
     async def _admit(self, n: int) -> None:
-        limit = self.setting.faults.max_acts
+        limit = self.config.faults.max_acts
         if not self._over and self._acts + n <= limit:
             self._acts += n
             return
-        # A workflow that swallows this and tries again must still let others run, and be cancelled.
+        # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
         await asyncio.sleep(0)
         raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 
@@ -169,19 +169,19 @@ class Session:
         member: Member,
         turn: int,
         messages: Sequence[Message],
-        sampling: Mapping[str, Any],
+        sampling: Mapping[str, object],
         continues: Continuation | None,
     ) -> Request:
         task, spec = self.task, member.spec
-        wishes = member.sampling(task, sampling)
+        settings = member.sampling(task, sampling)
         if task.greedy:
-            wishes = {name: value for name, value in wishes.items() if name not in DECODING}
+            settings = {name: value for name, value in settings.items() if name not in DECODING}
         return Request(
             agent=member.name,
             session=task.key,
             turn=turn,
             messages=messages,
-            sampling=wishes,
+            sampling=settings,
             validate=task.validate,
             greedy=task.greedy,
             chat_template_kwargs=spec.chat_template_kwargs,
@@ -194,10 +194,10 @@ class Session:
         )
 
     async def _generate(self, member: Member, request: Request, n: int) -> list[Generation]:
-        act = asyncio.ensure_future(self.setting.clients[member.spec.policy].generate(request, n))
+        act = asyncio.ensure_future(self.config.clients[member.spec.policy].generate(request, n))
         self._pending.add(act)
         act.add_done_callback(self._pending.discard)
-        return await asyncio.wait_for(act, self.setting.faults.act_timeout_s)
+        return await asyncio.wait_for(act, self.config.faults.act_timeout_s)
 
     def _new_row(self) -> int:
         self._rows += 1
@@ -206,7 +206,7 @@ class Session:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """What is left of a session: its last attempt, and every failure on the way."""
+    """The result of a session: its last attempt, and the failure of every attempt that failed."""
 
     session: Session
     faults: Sequence[SessionFault] = ()
@@ -219,17 +219,17 @@ Scorer = Callable[[Session], Awaitable[Score]]
 async def run_session(
     workflow: Callable[[], Workflow],
     task: Task,
-    setting: SessionConfig,
+    config: SessionConfig,
     score: Scorer | None = None,
 ) -> SessionResult:
-    """Run the workflow on the task, again after a failure as often as the fault policy says.
+    """Run the workflow on the task; after a failure retry as often as `mas.faults` says.
 
-    Raises only when cancelled, or when an engine is lost.
+    Raises only CancelledError and EngineLost.
     """
     faults: list[SessionFault] = []
-    spec = setting.faults
+    spec = config.faults
     while True:
-        session = Session(task, setting, attempt=len(faults))
+        session = Session(task, config, attempt=len(faults))
         try:
             await _attempt(workflow(), session, score)
         except SessionFault as fault:
@@ -244,12 +244,12 @@ async def run_session(
 async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -> None:
     try:
         with failures():
-            limit = session.setting.faults.session_timeout_s
+            limit = session.config.faults.session_timeout_s
             session.outcome = await _within(workflow.run(session.task, Team(session)), limit)
             if not isinstance(session.outcome, Outcome):
                 raise WorkflowError(
                     f"{type(workflow).__name__}.run returned {session.outcome!r}",
-                    rule="a workflow ends with an Outcome",
+                    rule="the `run` of a workflow returns an Outcome",
                     fix="return Outcome(answer=reply) or Outcome(reward=...)",
                 )
             if score is not None and needs_score(session.outcome, session.replies):
@@ -259,17 +259,17 @@ async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
-    """Like wait_for, but the clock running out is a limit and not a time-out of something inside."""
+    """Like `wait_for`, but its own time limit is a LIMIT, and not a TIMEOUT as one inside the workflow is."""
     task = asyncio.ensure_future(run)
     try:
         await asyncio.wait({task}, timeout=seconds)
         if not task.done():
             raise SessionFault(FaultKind.LIMIT, f"the session took more than {seconds:g} s")
         if task.cancelled():
-            raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself, or an act was cancelled under it")
+            raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself or one of its acts")
         return task.result()
     finally:
         if not task.done():
             task.cancel()
-            # A workflow that swallows even this is left to itself; its acts are refused from now on.
+            # A workflow that swallows the cancellation keeps running, but its acts are refused.
             await asyncio.wait({task}, timeout=GRACE_S)

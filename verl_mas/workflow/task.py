@@ -1,13 +1,13 @@
-"""One row of the dataset, as a workflow sees it."""
+"""The task of a session: one row of the dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_mas.row import session_key
-from verl_mas.workflow.client import Message
+from verl_mas.workflow.client import Columns, Message
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class Task:
     messages: Sequence[Message]
     ground_truth: Any = None
     data_source: str | None = None
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    extra_info: Columns = field(default_factory=dict)
     uid: str = "task"
     session: int = 0
     step: int = 0
     validate: bool = False
-    # Decode without sampling, whatever the agents' settings say.
+    # Decode without sampling; overrides the settings of the agents.
     greedy: bool = False
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Columns = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: Task | str | Sequence[Message]) -> Task:
@@ -42,23 +42,23 @@ class Task:
         return ""
 
     def opening(self, messages: Sequence[Message]) -> int:
-        """How many of `messages` are system prompts and then the task's own, unchanged."""
-        own = [message for message in self.messages if message["role"] != "system"]
-        place = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        for message, mine in zip(messages[place:], own, strict=False):
-            if message != mine:
+        """How many messages at the front are system prompts and then the unchanged messages of the task."""
+        of_task = [message for message in self.messages if message["role"] != "system"]
+        count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        for message, original in zip(messages[count:], of_task, strict=False):
+            if message != original:
                 break
-            place += 1
-        return place
+            count += 1
+        return count
 
     @property
     def key(self) -> str:
-        """The session's name, as it begins the keys of its rows."""
+        """The name of the session, with which the keys of its rows start."""
         return session_key(self.uid, self.session)
 
 
 def text_of(message: Message) -> str:
-    """A message's text; parts that are not text (images) are left out."""
+    """The text of a message; other parts, such as images, are left out."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content

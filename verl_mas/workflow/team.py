@@ -1,10 +1,10 @@
-"""The agents, as a workflow meets them."""
+"""The agents of a team, as a workflow uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
@@ -25,12 +25,12 @@ class Team:
         self._session, self._prefix = session, prefix
 
     def __getitem__(self, name: str) -> Agent:
-        members = self._session.setting.members
+        members = self._session.config.members
         full = self._prefix + name
         if full not in members:
             raise WorkflowError(
                 f"team has no agent {full!r}",
-                rule="an agent must be named in the workflow's `agents`",
+                rule="a workflow names every agent in its `agents`",
                 fix=nearest(full, list(members)),
             )
         return Agent(self._session, members[full])
@@ -41,16 +41,16 @@ class Team:
         return self[name]
 
     def role(self, role: str) -> list[Agent]:
-        """All agents of a role, in the order in which the workflow names them."""
+        """All agents of a role, in the order of the workflow's `agents`."""
         wanted = self._prefix + role
-        return [Agent(self._session, m) for m in self._session.setting.members.values() if m.role == wanted]
+        return [Agent(self._session, m) for m in self._session.config.members.values() if m.role == wanted]
 
     def sub(self, name: str) -> Team:
-        """The sub-team whose agents were named with `nested(name, ...)`; give it to another workflow's `run`."""
+        """The sub-team whose agents are named with `nested(name, ...)`; pass it to the `run` of its workflow."""
         return Team(self._session, f"{self._prefix}{name}_")
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        """One of the candidates, by the configured rule. Step the real environment with this one alone."""
+        """One of the candidates, by the configured rule. Step the environment with this candidate only."""
         return self._session.commit(replies)
 
 
@@ -64,22 +64,22 @@ class Agent:
     def name(self) -> str:
         return self._member.name
 
-    async def act(self, messages: Prompt, **sampling: Any) -> Reply:
-        """Ask afresh. `sampling` goes over the agent's settings for this act."""
+    async def act(self, messages: Prompt, **sampling: object) -> Reply:
+        """One LLM call without history. `sampling` overrides the agent's settings for this act."""
         return (await self._session.act(self._member, self._opening(messages), sampling))[0]
 
-    async def branch(self, messages: Prompt, k: int | None = None, **sampling: Any) -> list[Reply]:
-        """K candidates from one prompt. In validation there are `mas.branch.validation_k`, whatever `k` says."""
+    async def branch(self, messages: Prompt, k: int | None = None, **sampling: object) -> list[Reply]:
+        """K candidates from one prompt. In validation `mas.branch.validation_k` replaces `k`."""
         count = self._session.candidates(k)
         return await self._session.act(self._member, self._opening(messages), sampling, n=count)
 
     def conversation(self, messages: Prompt = (), *, system: str | None = None) -> Conversation:
-        """A conversation of this agent's own; `system` and then `messages` come before its first prompt."""
+        """A new conversation of this agent; `system` and then `messages` come before its first prompt."""
         opening = [] if system is None else [{"role": "system", "content": system}]
         return Conversation(self._session, self._member, self._opening([*opening, *as_messages(messages)]))
 
     def _opening(self, messages: Prompt) -> list[Message]:
-        """With the system prompt of the config, which replaces the workflow's."""
+        """The messages, with the system prompt of the config in place of the workflow's."""
         listed = as_messages(messages)
         prompt = self._member.spec.system_prompt
         if prompt is None:
@@ -91,25 +91,25 @@ class Agent:
 class Conversation:
     """Turns of one agent that share their tokens: one row, in which the prompts after the first are masked.
 
-    A branch ends the row: the tokens before it become the prompt of each candidate, and of the row after it.
+    A branch ends the row: the tokens before it are the prompt of each candidate and of the next row.
     """
 
     def __init__(self, session: Session, member: Member, messages: list[Message]):
         self._session, self._member, self.messages = session, member, messages
-        self._at: Continuation | None = None
+        self._state: Continuation | None = None
 
-    async def act(self, messages: Prompt = (), **sampling: Any) -> Reply:
-        """The reply to the conversation so far and `messages`."""
+    async def act(self, messages: Prompt = (), **sampling: object) -> Reply:
+        """The reply to the conversation so far, extended by `messages`."""
         prompt = [*self.messages, *as_messages(messages)]
-        reply = (await self._session.act(self._member, prompt, sampling, continues=self._at))[0]
+        reply = (await self._session.act(self._member, prompt, sampling, continues=self._state))[0]
         self._continue_from(reply, row=reply.row)
         return reply
 
-    async def branch(self, messages: Prompt = (), k: int | None = None, **sampling: Any) -> list[Reply]:
+    async def branch(self, messages: Prompt = (), k: int | None = None, **sampling: object) -> list[Reply]:
         """K candidates for the next turn; `commit` one before the conversation continues."""
         prompt = [*self.messages, *as_messages(messages)]
-        at = self._at and replace(self._at, row=None)
-        return await self._session.act(self._member, prompt, sampling, n=self._session.candidates(k), continues=at)
+        state = self._state and replace(self._state, row=None)
+        return await self._session.act(self._member, prompt, sampling, n=self._session.candidates(k), continues=state)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
         chosen = self._session.commit(replies)
@@ -118,7 +118,7 @@ class Conversation:
 
     def _continue_from(self, reply: Reply, row: int | None) -> None:
         self.messages = [*reply.messages, reply.message]
-        self._at = Continuation(reply.generation, known=len(self.messages), row=row)
+        self._state = Continuation(reply.generation, known=len(self.messages), row=row)
 
 
 def as_messages(prompt: Prompt) -> list[Message]:

@@ -1,4 +1,4 @@
-"""N reasoners in parallel, then a judge who has read them all."""
+"""N reasoners in parallel, then a judge that reads all proposals."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def propose(task: Task) -> list[Message]:
 
 
 def decide(task: Task, proposals: Sequence[Reply]) -> list[Message]:
-    read = "\n\n".join(f"Proposal {number}:\n{proposal}" for number, proposal in enumerate(proposals, 1))
-    instruction = f"{read}\n\nWeigh the proposals and give the final answer. {Boxed().prompt()}"
+    listed = "\n\n".join(f"Proposal {number}:\n{proposal}" for number, proposal in enumerate(proposals, 1))
+    instruction = f"{listed}\n\nWeigh the proposals and give the final answer. {Boxed().prompt()}"
     return with_instruction(task.messages, instruction)

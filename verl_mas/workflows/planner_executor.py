@@ -1,4 +1,4 @@
-"""A planner sketches the next actions; an executor who sees the board and the sketch decides which are taken."""
+"""A planner sketches the next actions; an executor reads the board and the sketch and decides the actions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.game import COMPACT, Choose, Play
 from verl_mas.workflow import register_workflow
 
-# The last word of a compact prompt, by which a tiny model that plays both roles tells them apart.
+# The last word of a compact prompt, from which a tiny model that has both roles knows which one to play.
 PLANNER, EXECUTOR = "P", "E"
 NO_SKETCH = "-"
 
 
 @register_workflow("planner_executor")
 class PlannerExecutor(Play):
-    """Each act branches (`mas.branch.k`). A sketch is scored as if it were carried out; it changes nothing."""
+    """Each act branches (`mas.branch.k`). A sketch is scored as if it were executed, but does not change the board."""
 
     agents = ("planner", "executor")
 
@@ -38,5 +38,5 @@ class PlannerExecutor(Play):
         proposal = " ".join(sketch) or "nothing that can be read"
         return (
             f"{self.scene(puzzle)}\n\nThe planner proposes: {proposal}\n\nYou decide for the team: take over what is "
-            f"right, mend what is wrong. {self.codec(puzzle).prompt()}"
+            f"right, correct what is wrong. {self.codec(puzzle).prompt()}"
         )

@@ -1,4 +1,4 @@
-"""A reasoner and a writer of Python solve the problem side by side, and stop when they agree (AT-GRPO's math team)."""
+"""A reasoner and a tool user that writes Python solve the problem until they agree (the math team of AT-GRPO)."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from verl_mas.workflow import (
     with_instruction,
 )
 
-# What a program said goes into prompts.
-MAX_TOLD_CHARS = 1_000
+# Of a program's output, which is part of later prompts.
+MAX_OUTPUT_CHARS = 1_000
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One candidate of one agent, read and graded."""
+class GradedReply:
+    """One candidate of one agent, parsed and graded. `report` is its text in later prompts."""
 
     reply: Reply
     answer: str | None
-    shown: str
+    report: str
     right: bool
 
 
 @register_workflow("reasoner_tool_user")
 class ReasonerToolUser(Workflow):
-    """Up to `max_turns` rounds. The tool user sees the reasoner's solution; both see the round before.
+    """Up to `max_turns` rounds. The tool user reads the reasoner's solution; both read the previous round.
 
-    A candidate earns the team's reward if its answer is right, and of its own 0.2 for the form (reasoner: a box; tool
-    user: a block of code 0.1 that prints something 0.1) and 0.8 for a right answer.
+    A candidate has team reward 1 if its answer is right. Its own reward is 0.8 for a right answer plus 0.2 for the form
+    (reasoner: a box; tool user: 0.1 for a block of code and 0.1 if that prints something).
     """
 
     agents = ("reasoner", "tool_user")
@@ -72,7 +72,7 @@ class ReasonerToolUser(Workflow):
         while turns < self.max_turns and not agreed:
             turns += 1
             thoughts = await team.reasoner.branch(think(task, reasoned, computed))
-            reasoned = _committed(team, await asyncio.gather(*[_read(truth, reply) for reply in thoughts]))
+            reasoned = _committed(team, await asyncio.gather(*[_graded(truth, reply) for reply in thoughts]))
             programs = await team.tool_user.branch(program(task, reasoned, computed))
             computed = _committed(team, await asyncio.gather(*[_executed(truth, reply, execute) for reply in programs]))
             agreed = await _same(reasoned.answer, computed.answer)
@@ -84,13 +84,13 @@ class ReasonerToolUser(Workflow):
         )
 
 
-def think(task: Task, reasoned: Attempt | None, computed: Attempt | None) -> list[Message]:
+def think(task: Task, reasoned: GradedReply | None, computed: GradedReply | None) -> list[Message]:
     return with_instruction(
         task.messages, f"{_before(reasoned, computed)}Solve the problem step by step. {BoxedAnswer().prompt()}"
     )
 
 
-def program(task: Task, reasoned: Attempt, computed: Attempt | None) -> list[Message]:
+def program(task: Task, reasoned: GradedReply, computed: GradedReply | None) -> list[Message]:
     return with_instruction(
         task.messages,
         f"{_before(reasoned, computed)}Solve the problem with a Python program of your own that prints nothing but "
@@ -98,38 +98,38 @@ def program(task: Task, reasoned: Attempt, computed: Attempt | None) -> list[Mes
     )
 
 
-def _before(reasoned: Attempt | None, computed: Attempt | None) -> str:
+def _before(reasoned: GradedReply | None, computed: GradedReply | None) -> str:
     parts = []
     if reasoned is not None:
-        parts.append(f"A colleague's solution:\n{reasoned.shown}")
+        parts.append(f"A colleague's solution:\n{reasoned.report}")
     if computed is not None:
-        parts.append(f"A program:\n{computed.shown}")
+        parts.append(f"A program:\n{computed.report}")
     return "".join(f"{part}\n\n" for part in parts)
 
 
-async def _read(truth: str, reply: Reply) -> Attempt:
+async def _graded(truth: str, reply: Reply) -> GradedReply:
     boxed = reply.parse(BoxedAnswer())
     answer = None if isinstance(boxed, Malformed) else boxed
     right = await _right(truth, answer)
     reply.reward = 0.2 * (answer is not None) + 0.8 * right
     reply.team_reward = float(right)
-    return Attempt(reply, answer, reply.text, right)
+    return GradedReply(reply, answer, reply.text, right)
 
 
-async def _executed(truth: str, reply: Reply, execute: Executor) -> Attempt:
+async def _executed(truth: str, reply: Reply, execute: Executor) -> GradedReply:
     code = reply.parse(CodeBlock())
     ran = RunResult(error=code.reason) if isinstance(code, Malformed) else await execute(code)
     answer = legible(ran.last_line)
     right = await _right(truth, answer)
     reply.reward = 0.1 * (not isinstance(code, Malformed)) + 0.1 * (ran.last_line is not None) + 0.8 * right
     reply.team_reward = float(right)
-    told = f"It printed: {ran.last_line}" if ran.error is None else f"It failed: {ran.error}"
-    return Attempt(reply, answer, f"{reply.text}\n{told[:MAX_TOLD_CHARS]}", right)
+    output = f"It printed: {ran.last_line}" if ran.error is None else f"It failed: {ran.error}"
+    return GradedReply(reply, answer, f"{reply.text}\n{output[:MAX_OUTPUT_CHARS]}", right)
 
 
-def _committed(team: Team, attempts: Sequence[Attempt]) -> Attempt:
-    chosen = team.commit([attempt.reply for attempt in attempts])
-    return next(attempt for attempt in attempts if attempt.reply is chosen)
+def _committed(team: Team, candidates: Sequence[GradedReply]) -> GradedReply:
+    chosen = team.commit([candidate.reply for candidate in candidates])
+    return next(candidate for candidate in candidates if candidate.reply is chosen)
 
 
 async def _right(truth: str, answer: str | None) -> bool:
@@ -137,5 +137,5 @@ async def _right(truth: str, answer: str | None) -> bool:
 
 
 async def _same(one: str | None, other: str | None) -> bool:
-    """Whether they agree; having no answer is no agreement."""
+    """Whether they agree; without an answer they do not."""
     return one is not None and await _right(one, other)

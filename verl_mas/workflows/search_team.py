@@ -1,4 +1,4 @@
-"""A verifier asks itself whether the evidence is enough, and sends the question to a searcher or to an answerer."""
+"""A verifier decides whether the evidence is enough, and sends the question to a searcher or to an answerer."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Enough(Choice, tag="verify"):
 
 @register_workflow("search_team")
 class SearchTeam(Workflow):
-    """At most `max_turns` turns; the last one always answers, so that no session ends without an answer."""
+    """At most `max_turns` turns; the last turn answers, so every session ends with an answer."""
 
     agents = ("verifier", "searcher", "answerer")
     retriever: str = "http://127.0.0.1:8000/retrieve"
-    """A `/retrieve` URL, or the folder of an index to be searched in this process."""
+    """A `/retrieve` URL, or the folder of an index, which is then searched in this process."""
 
     topk: Count = 3
-    """Passages that a search brings."""
+    """Passages per search."""
 
     max_turns: Count = 4
-    """Turns at most, the answer among them."""
+    """Turns at most, including the answer."""
 
     score: str = "em"
     """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""
@@ -63,7 +63,7 @@ class SearchTeam(Workflow):
         return grader(self.score, "mas.workflow.args.score")
 
     def source(self) -> Source:
-        """What the searcher's queries are put to."""
+        """What answers the searcher's queries."""
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
     async def run(self, task: Task, team: Team) -> Outcome:
@@ -76,22 +76,22 @@ class SearchTeam(Workflow):
             verdict = await team.verifier.act(with_evidence(task, evidence, ENOUGH))
             if verdict.parse(Enough) is Enough.YES:
                 break
-            asked = await team.searcher.act(with_evidence(task, evidence, SEARCH))
-            query = asked.parse(QUERY)
+            search = await team.searcher.act(with_evidence(task, evidence, SEARCH))
+            query = search.parse(QUERY)
             if isinstance(query, Malformed):
                 continue
             queries.append(query)
-            evidence += asked_and_told(query, await _retrieved(passages, query))
+            evidence += search_turn(query, await _retrieved(passages, query))
         reply = await team.answerer.act(with_evidence(task, evidence, REPLY))
         answer = reply.parse(ANSWER)
         repeated = len(queries) - len({normalise(query) for query in queries})
-        given = "" if isinstance(answer, Malformed) else answer
+        text = "" if isinstance(answer, Malformed) else answer
         return Outcome(
-            answer=given,
-            reward=(await grader(truth, given) or 0.0) if given else 0.0,
+            answer=text,
+            reward=(await grader(truth, text) or 0.0) if text else 0.0,
             info={
-                "em": exact_match(given, golden) if given else 0.0,
-                "f1": f1(given, golden) if given else 0.0,
+                "em": exact_match(text, golden) if text else 0.0,
+                "f1": f1(text, golden) if text else 0.0,
                 "searches": len(queries),
                 "repeated_queries": repeated,
                 "repeated_query_share": repeated / len(queries) if queries else 0.0,
@@ -114,15 +114,15 @@ REPLY = (
 
 
 def with_evidence(task: Task, evidence: Sequence[Message], instruction: str) -> list[Message]:
-    """The question, each search with what it found, oldest first, and what to do now.
+    """The question, each search with its passages, oldest first, and the instruction.
 
-    A search is a turn of its own, so that `truncation: drop_oldest` drops whole searches, the oldest first, and
-    keeps the question and the newest one.
+    Each search is a separate turn, so `truncation: drop_oldest` drops whole searches, the oldest first, and keeps the
+    question and the newest search.
     """
     return with_instruction([*task.messages, *evidence], instruction)
 
 
-def asked_and_told(query: str, passages: Sequence[Passage]) -> list[Message]:
+def search_turn(query: str, passages: Sequence[Passage]) -> list[Message]:
     found = "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(passages, 1))
     information = f"<information>\n{found or 'Nothing was found.'}\n</information>"
     return [
@@ -134,6 +134,6 @@ def asked_and_told(query: str, passages: Sequence[Passage]) -> list[Message]:
 async def _retrieved(passages: Source, query: str) -> Sequence[Passage]:
     found = await passages.search(query)
     if found.error is not None:
-        # No evidence is not the team's fault: the session fails, with its cause, instead of training on it.
+        # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.
         raise SessionFault(FaultKind.REFUSED, f"retriever: {found.error}")
     return found.passages

@@ -1,4 +1,4 @@
-"""One agent plays the puzzle alone: the control for every team on the same boards."""
+"""One agent plays the puzzle alone: the control for a team on the same boards."""
 
 from __future__ import annotations
 

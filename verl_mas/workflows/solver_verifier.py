@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
 from verl_mas.grading.grader import Grader, grader
@@ -20,9 +18,9 @@ from verl_mas.workflow import (
     register_workflow,
     with_instruction,
 )
-from verl_mas.workflow.outcome import Judgement
+from verl_mas.workflow.outcome import CheckedVerdict
 
-# Not a grader: verl's reward function scores the answer, after the session.
+# Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
 
 
@@ -41,11 +39,11 @@ class SolverVerifier(Workflow):
     """Proposals at most."""
 
     score: str = VERL
-    """verl: verl's reward function scores the answer. Else the name of a grader, such as math: that compares the box of
-    the last proposal with the ground truth, and a proposal without a box is malformed."""
+    """verl: verl's reward function scores the answer. Any other value names a grader, such as math, which
+    compares the box of the last proposal with the ground truth; a proposal without a box is malformed."""
 
     verdict_reward: NotNegative = 0.0
-    """With a grader: what a verifier earns of its own for a right verdict. 0: nothing."""
+    """The own reward of a verifier for a right verdict; needs a grader. 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +51,7 @@ class SolverVerifier(Workflow):
         if self.verdict_reward and self.score == VERL:
             raise ConfigError(
                 f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl",
-                rule="whether a verdict is right is known only while the session runs",
+                rule="only a grader knows during the session whether a verdict is right",
                 fix="set mas.workflow.args.score=math",
             )
 
@@ -70,17 +68,17 @@ class SolverVerifier(Workflow):
         solution = await team.solver.act(solve(task))
         grades = await _graded(grader, truth, solution)
         reviews = 0
-        # What each review said of a proposal, and whether it was right; a review that cannot be read says nothing.
-        verdicts: list[Judgement] = []
+        # Per review: the verdict, None if unreadable, and whether the proposal was right.
+        verdicts: list[CheckedVerdict] = []
         while reviews + 1 < self.max_rounds:
             review = await team.verifier.act(judge(task, solution))
             reviews += 1
             verdict = review.parse(Verdict)
             if grades and grades[-1] is not None:
-                said = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
+                approved = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
                 right = grades[-1] == 1
-                verdicts.append((said, right))
-                if said is right:
+                verdicts.append((approved, right))
+                if approved is right:
                     review.reward = self.verdict_reward
             if verdict is Verdict.APPROVE:
                 break
@@ -95,12 +93,12 @@ class SolverVerifier(Workflow):
             "unchecked": sum(grade is None for grade in grades) / len(grades),
         }
         if verdicts:
-            info["right_verdicts"] = sum(said is right for said, right in verdicts) / len(verdicts)
+            info["right_verdicts"] = sum(approved is right for approved, right in verdicts) / len(verdicts)
         return Outcome(answer=solution, reward=correct, info=info, verdicts={"verifier": verdicts})
 
 
-async def _graded(grader: Grader | None, truth: Any, solution: Reply) -> list[float | None]:
-    """The proposal's grade; none where verl's reward function scores."""
+async def _graded(grader: Grader | None, truth: object, solution: Reply) -> list[float | None]:
+    """The grade of the proposal; empty if verl's reward function scores."""
     if grader is None:
         return []
     answer = solution.parse(BoxedAnswer())
@@ -108,7 +106,7 @@ async def _graded(grader: Grader | None, truth: Any, solution: Reply) -> list[fl
 
 
 def solve(task: Task, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
-    """The first prompt, or with an earlier solution the prompt to mend it."""
+    """The first prompt, or with an earlier solution the prompt to correct it."""
     instruction = f"Solve the problem step by step. {BoxedAnswer().prompt()}"
     if solution and review:
         instruction = (

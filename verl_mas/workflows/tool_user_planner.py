@@ -1,4 +1,4 @@
-"""AT-GRPO's own form: a tool user writes Python that prints an action list; the planner sees it and decides."""
+"""The team of AT-GRPO: a tool user writes Python that prints an action list; the planner reads it and decides."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 @register_workflow("tool_user_planner")
 class ToolUserPlanner(Play):
-    """A program that fails, or prints no action list, costs what a malformed reply costs, less what the right form of
-    the reply is worth.
+    """A program that fails or prints no action list is scored as a malformed reply, plus the reward for the right form
+    of the reply.
     """
 
     agents = ("tool_user", "planner")
@@ -27,8 +27,8 @@ class ToolUserPlanner(Play):
         if self.text == COMPACT:
             raise ConfigError(
                 "mas.workflow.args.text=compact",
-                rule="programs are written by language models, who read words",
-                fix="text=words, or the workflow planner_executor",
+                rule="writing programs needs a language model, which reads words",
+                fix="set mas.workflow.args.text=words, or mas.workflow.name=planner_executor",
             )
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
@@ -46,7 +46,7 @@ class ToolUserPlanner(Play):
         attempt = self.scored(reply, actions, puzzle, among)
         weights = REWARDS[self.reward]
         if weights and isinstance(actions, Malformed) and reply.reward is not None:
-            # The form was right; what it did was not.
+            # The form was right, the result was not.
             reply.reward += weights.format
         return attempt
 
@@ -60,5 +60,5 @@ class ToolUserPlanner(Play):
         printed = " ".join(found) or "nothing that can be read"
         return (
             f"{self.scene(puzzle)}\n\nA program of your team printed: {printed}\n\nYou decide: take over what is "
-            f"right, mend what is wrong. {self.codec(puzzle).prompt()}"
+            f"right, correct what is wrong. {self.codec(puzzle).prompt()}"
         )

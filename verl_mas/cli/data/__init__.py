@@ -1,4 +1,4 @@
-"""Write a data set as verl reads it: a file of this folder, or a data set of an installed package."""
+"""Write a data set in verl's format: one of a file of this folder, or of an installed package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(argv: list[str], load: Loader = sources.from_hub) -> int:
     for name, source in prepared.sources.items():
         if source.get("revision_pinned") is False:
             sys.stdout.write(
-                f"{name}: no revision is pinned; this is {source['revision']}. Repeat it with "
+                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add "
                 f"--revision {name}={source['revision']}\n"
             )
     return 0

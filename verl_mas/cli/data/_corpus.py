@@ -1,4 +1,4 @@
-"""The passages that a search team's index is built from."""
+"""The corpus from which the index of a search team is built."""
 
 from __future__ import annotations
 

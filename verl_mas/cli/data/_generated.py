@@ -1,4 +1,4 @@
-"""Sets that are generated, of any size; on request with a tiny model that is taught on demonstrations of them."""
+"""Generated data sets of any size and, on request, a tiny model warmed up on demonstrations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,22 @@ def add_arguments(parser: argparse.ArgumentParser, *, train: int, test: int) -> 
     parser.add_argument("--test-rows", type=int, default=test)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--noise", type=float, metavar="SHARE", help="also teach a tiny model on demonstrations, wrong to this share"
+        "--noise",
+        type=float,
+        metavar="SHARE",
+        help="also write a tiny model, warmed up on demonstrations with this share of errors",
     )
-    parser.add_argument("--warm-up", nargs="*", default=[], metavar="NAME=VALUE", help="steps, batch, hidden, ...")
+    parser.add_argument(
+        "--warm-up",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of the warm-up: steps, batch, hidden, ...",
+    )
 
 
 def checked(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
-    """How the tiny model is taught, once every value has been looked at: nothing is written otherwise."""
+    """The warm-up of the tiny model; refuses wrong values before anything is written."""
     check_count("--train-rows", options.train_rows)
     check_count("--test-rows", options.test_rows)
     check_noise(options.noise)
@@ -29,5 +38,5 @@ def checked(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
 
 
 def teach(options: argparse.Namespace, lessons: Iterator[Lesson], taught: WarmUp) -> None:
-    """The tiny model of a laptop variant, in `model` beside the data."""
+    """Write the tiny model of a laptop variant to `model` beside the data."""
     warm_up(options.out / "model", lessons, taught, log_loss)

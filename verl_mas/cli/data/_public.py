@@ -1,11 +1,10 @@
-"""Sets that come from the Hugging Face hub, or from files in their place."""
+"""Data sets from the Hugging Face hub, or from files instead."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from verl_mas.cli._arguments import pairs
 from verl_mas.data import sources
@@ -20,23 +19,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=Path, help="a .jsonl or .parquet file instead of the public set")
     parser.add_argument("--test", action="append", default=[], metavar="NAME=FILE", help="instead of the public sets")
     parser.add_argument("--revision", action="append", default=[], metavar="SET=HASH", help="pin a public set")
-    parser.add_argument("--keep-overlap", action="store_true", help="leave tested questions in the training file")
+    parser.add_argument("--keep-overlap", action="store_true", help="keep test questions in the training file")
 
 
 class Reading:
-    """Sets from the hub or from files, each with a line in the manifest."""
+    """Reads sets from the hub or from files, and records each for the manifest."""
 
-    def __init__(self, make: Callable[[Mapping[str, Any], int, str], Item], load: Loader, options: argparse.Namespace):
+    def __init__(
+        self, make: Callable[[Mapping[str, object], int, str], Item], load: Loader, options: argparse.Namespace
+    ):
         self._make, self._load, self._options = make, load, options
         self._revisions = pairs(options.revision, "--revision SET=HASH")
-        self._sources: dict[str, Mapping[str, Any]] = {}
+        self._sources: dict[str, Mapping[str, object]] = {}
 
     def all(self, train: tuple[PublicSet, ...], test: tuple[PublicSet, ...]) -> tuple[list[Item], list[Item]]:
         unknown = set(self._revisions) - {one.name for one in (*train, *test)}
         if unknown:
             raise ConfigError(
                 f"--revision {sorted(unknown)[0]}",
-                rule="it pins one of the public sets",
+                rule="it names one of the public sets",
                 fix=f"known: {', '.join(one.name for one in (*train, *test))}",
             )
         files = {"train": self._options.train} if self._options.train else {}

@@ -1,4 +1,4 @@
-"""Sums for a laptop."""
+"""The data set `arithmetic`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real questions to search for, from packages."""
+"""The data set `fanoutqa`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An invented world to search in."""
+"""The data set `invented`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from verl_mas.data.prepare import Prepared
 from verl_mas.warmup.search import lessons
 from verl_mas.warmup.train import WarmUp
 
-# A team that searches copies names out of what it reads.
+# A search team must learn to copy names from passages.
 TAUGHT = WarmUp(steps=1_600, batch=64, learning_rate=4e-3, lessons=30_000, vocabulary=2_048, prompts=0.3)
 
 
 @DATA_SETS.register("invented")
 class Invented(DataSet):
-    """A corpus and multi-hop questions of a world that never was."""
+    """A synthetic corpus with made-up names, and multi-hop questions about it."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--entities", type=int, default=5_000)

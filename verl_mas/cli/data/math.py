@@ -1,4 +1,4 @@
-"""The math team's data."""
+"""The data set `math`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.items import first_of_each, math_item
 from verl_mas.data.prepare import Prepared
 
-# How many of each test set are run during training.
+# Questions per test set for validation during training.
 IN_TRAINING = {"math500": 50, "aime24": 30, "aime25": 30, "amc23": 0, "olympiadbench": 0, "minerva": 0}
 
 
@@ -24,5 +24,5 @@ class Math(DataSet):
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         reading = Reading(math_item, load, options)
         train, test = reading.all(sources.MATH_TRAIN, sources.MATH_TEST)
-        # Of sets that are all tested at the end only, the whole is better than nothing.
+        # If all sets are for the final test only, validate on all of them.
         return reading.prepared(train, test, first_of_each(test, IN_TRAINING, otherwise=50) or test)

@@ -1,4 +1,4 @@
-"""The search team's data."""
+"""The data set `search`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text protocols. Each owns its prompt fragment, its renderer and its parser."""
+"""Text formats. Each has its prompt fragment, its renderer and its parser."""
 
 from verl_mas.workflow.codecs.actions import ActionList
 from verl_mas.workflow.codecs.base import Codec, Malformed

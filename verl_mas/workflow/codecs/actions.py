@@ -18,28 +18,28 @@ WRAPPING = re.compile(r"[\[\]\"']")
 class ActionList:
     """Actions in order: `ActionList(("up", "down"))` reads `<actions>up, down</actions>`.
 
-    `actions` are words, whose case does not matter, or a pattern that matches one action. Blanks, commas, brackets
-    and quotes between actions are ignored, so that a printed list is a list; anything else is malformed.
+    `actions` are words, in any case, or a pattern that matches one action. Blanks, commas, brackets and quotes between
+    actions are ignored, so a printed Python list can be read; any other text is malformed.
     """
 
     actions: tuple[str, ...] | re.Pattern[str]
     at_most: int = 64
-    # None: the reply is the actions and nothing else.
+    # None: the whole reply is the list.
     tag: str | None = "actions"
-    # What an action is, for the prompt. Words explain themselves, a pattern does not.
+    # What an action is, for the prompt; required with a pattern.
     help: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, re.Pattern):
             if self.help is None:
                 raise DataError(
-                    f"the actions match {self.actions.pattern!r} and have no help",
-                    rule="the prompt says what an action is",
+                    f"actions={self.actions.pattern!r} without help",
+                    rule="a pattern needs help, which the prompt shows",
                     fix="give help='U, D: one cell up, down'",
                 )
         elif len(self._words) < len(self.actions) or not all(re.fullmatch(r"\w+", word) for word in self._words):
             raise DataError(
-                f"the actions {self.actions}",
+                f"actions={self.actions}",
                 rule="actions are different words of letters, digits and _",
                 fix="rename them, or give a pattern",
             )
@@ -60,21 +60,21 @@ class ActionList:
         body = WRAPPING.sub(" ", body)
         if self._words:
             body = body.casefold()
-        one = self._one
-        if not re.fullmatch(rf"\s*(?:(?:{one.pattern})[\s,]*)+", body, one.flags):
+        action = self._action
+        if not re.fullmatch(rf"\s*(?:(?:{action.pattern})[\s,]*)+", body, action.flags):
             return Malformed(f"{body[:40]!r} is not a list of actions")
-        found = [match.group() for match in one.finditer(body)]
+        found = [match.group() for match in action.finditer(body)]
         if len(found) > self.at_most:
             return Malformed(f"{len(found)} actions, not 1 to {self.at_most}")
         return [self._words.get(action, action) for action in found]
 
     @cached_property
     def _words(self) -> dict[str, str]:
-        """Each word by its folded form; none where there is a pattern."""
+        """Case-folded word -> word; empty with a pattern."""
         return {} if isinstance(self.actions, re.Pattern) else {word.casefold(): word for word in self.actions}
 
     @cached_property
-    def _one(self) -> re.Pattern[str]:
+    def _action(self) -> re.Pattern[str]:
         if isinstance(self.actions, re.Pattern):
             return self.actions
         return re.compile(rf"\b(?:{'|'.join(self._words)})\b")

@@ -1,4 +1,4 @@
-"""What every codec shares: the third outcome, and which part of a reply is read."""
+"""What codecs share: the Malformed outcome, and which part of a reply is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, eq=False)
 class Malformed:
-    """What `parse` gives where it can read no value: falsy, and equal to nothing but itself."""
+    """What `parse` returns if it cannot read a value: falsy, and equal only to itself."""
 
     reason: str
 
@@ -30,7 +30,7 @@ class Codec(Protocol[T]):
     """
 
     def prompt(self) -> str:
-        """The sentence that tells a model how to answer."""
+        """The sentence that asks a model for this format."""
         ...
 
     def render(self, value: T) -> str: ...
@@ -39,14 +39,14 @@ class Codec(Protocol[T]):
 
 
 def visible(text: str) -> str:
-    """For codecs: the text after the thinking; thinking that never ends leaves nothing."""
+    """For codecs: the text after the thinking; empty if the thinking does not end."""
     _, closed, rest = text.rpartition(THINK_CLOSE)
     answer = rest if closed else text
     return answer.partition(THINK_OPEN)[0]
 
 
 def only(found: Sequence[str], what: str) -> str | Malformed:
-    """For codecs: the one value that was found, else Malformed; the same value twice is one value."""
+    """For codecs: the only value found, else Malformed; equal values count once."""
     values = set(found)
     if not values:
         return Malformed(f"no {what}")
@@ -56,7 +56,7 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
 
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
-    """For codecs: every text between `start` and `end`; a mark without its partner is Malformed."""
+    """For codecs: every text between `start` and `end`; Malformed if the two do not pair up."""
     found: list[str] = []
     opened: int | None = None
     for mark in re.finditer(f"{re.escape(start)}|{re.escape(end)}", text):
@@ -71,11 +71,11 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
 
 
 def checked(rendered: str, value: object, parsed: object) -> str:
-    """For codecs: the rendered text, refused where it would not be read back as the same value."""
+    """For codecs: the rendered text; refused if `parse` would not read it as the same value."""
     if isinstance(parsed, Malformed) or parsed != value:
         raise DataError(
             f"{value!r} cannot be rendered",
-            rule="what is rendered must be read back as the same value",
-            fix="take out marks of the format, of thinking, and blank ends",
+            rule="parse(render(value)) == value",
+            fix="remove the marks of the format, <think> tags, and blanks at both ends",
         )
     return rendered

@@ -23,20 +23,20 @@ class Boxed:
         return checked(text, value, self.parse(text))
 
     def parse(self, text: str) -> str | Malformed:
-        shown, found, end = visible(text), [], 0
-        while (box := shown.find(BOX, end)) >= 0:
+        answer, found, end = visible(text), [], 0
+        while (box := answer.find(BOX, end)) >= 0:
             start = box + len(BOX)
-            closing = _closing_brace(shown, start)
+            closing = _closing_brace(answer, start)
             if closing is None:
                 return Malformed("a box that is never closed")
             end = closing
-            found.append(shown[start:end].strip())
+            found.append(answer[start:end].strip())
         value = only(found, "box")
         return value or (value if isinstance(value, Malformed) else Malformed("an empty box"))
 
 
 def _closing_brace(text: str, start: int) -> int | None:
-    """Where the brace that was opened before `start` closes. Escaped braces do not count."""
+    """The index of the brace that closes the one before `start`. Escaped braces do not count."""
     depth = 1
     for mark in MARKS.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(mark.group(), 0)

@@ -1,9 +1,9 @@
-"""An enum that a model answers with: `<verify>approve</verify>`."""
+"""A choice between a few words: `<verify>approve</verify>`."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 from verl_mas.workflow.codecs.base import Malformed
 from verl_mas.workflow.codecs.tag import Tag
@@ -16,7 +16,7 @@ class Choice(Enum):
 
     __tag__: ClassVar[str]
 
-    def __init_subclass__(cls, tag: str = "answer", **kwargs: Any):
+    def __init_subclass__(cls, tag: str = "answer", **kwargs: object):
         super().__init_subclass__(**kwargs)
         cls.__tag__ = tag
 
@@ -36,5 +36,5 @@ class Choice(Enum):
             return word
         for choice in cls:
             if word.casefold() == choice.value.casefold():
-                return cast(C, choice)
+                return choice
         return Malformed(f"{word[:40]!r} is none of {[choice.value for choice in cls]}")

@@ -12,7 +12,7 @@ FENCE = re.compile(r"^ {0,3}```(.*)$")
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """The code in the one fenced block of a language; blocks of another language are not read."""
+    """The code in the only fenced block of a language; blocks of other languages are ignored."""
 
     language: str = "python"
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from verl_mas.workflow.codecs.base import Malformed, checked, visible
 from verl_mas.workflow.codecs.code import fenced
 
+JsonObject: TypeAlias = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class JsonBlock:
-    """A JSON object, alone or in a fenced block. `keys` must be there, each with its type; others may be."""
+    """A JSON object, alone or in a fenced block. Each of `keys` must be present with its type; more are allowed."""
 
     keys: Mapping[str, type] = field(default_factory=dict)
 
@@ -21,19 +23,19 @@ class JsonBlock:
         wanted = ", ".join(f'"{key}" ({kind.__name__})' for key, kind in self.keys.items())
         return f"Answer with one JSON object{f' with the keys {wanted}' if wanted else ''} in a ```json block."
 
-    def render(self, value: dict[str, Any]) -> str:
+    def render(self, value: JsonObject) -> str:
         try:
             text = f"```json\n{json.dumps(value, ensure_ascii=False, allow_nan=False)}\n```"
         except ValueError:
             return checked("", value, Malformed("not JSON"))
         return checked(text, value, self.parse(text))
 
-    def parse(self, text: str) -> dict[str, Any] | Malformed:
-        shown = visible(text)
-        blocks = fenced(shown)
+    def parse(self, text: str) -> JsonObject | Malformed:
+        answer = visible(text)
+        blocks = fenced(answer)
         if isinstance(blocks, Malformed):
             return blocks
-        bodies = [body for language, body in blocks if language == "json"] or [shown]
+        bodies = [body for language, body in blocks if language == "json"] or [answer]
         values = [_object(body) for body in bodies]
         for value in values:
             if isinstance(value, Malformed):
@@ -42,7 +44,7 @@ class JsonBlock:
                 return Malformed(f"{len(values)} JSON blocks that differ")
         return self._with_keys(values[0])
 
-    def _with_keys(self, value: dict[str, Any] | Malformed) -> dict[str, Any] | Malformed:
+    def _with_keys(self, value: JsonObject | Malformed) -> JsonObject | Malformed:
         if isinstance(value, Malformed):
             return value
         for key, kind in self.keys.items():
@@ -54,7 +56,7 @@ class JsonBlock:
         return value
 
 
-def _object(text: str) -> dict[str, Any] | Malformed:
+def _object(text: str) -> JsonObject | Malformed:
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -62,10 +64,10 @@ def _object(text: str) -> dict[str, Any] | Malformed:
     return value if isinstance(value, dict) else Malformed(f"a JSON {type(value).__name__}, not an object")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return dict(pairs)
 
 
