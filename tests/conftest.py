@@ -1,4 +1,4 @@
-"""What tests of real runs share: a tiny task, and the command a user types."""
+"""Shared fixtures: a tiny task, the command that a user types, an HTTP endpoint, composed configurations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from ray_cluster import RayCluster
 from warm_python import WarmPython
 
 from verl_mas.config.compose import compose
+from verl_mas.row import RowTags
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +49,7 @@ def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def letters(tmp_path_factory) -> Path:
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The task of recipes/first_run: a folder with a random tiny model and its data."""
     folder = tmp_path_factory.mktemp("letters")
     subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(folder)], check=True)
@@ -126,14 +128,20 @@ def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callab
     return train
 
 
+# The request -> the text or the message of the reply, or the status of an HTTP error.
+Answer = Callable[[dict[str, Any]], str | dict[str, Any] | int]
+
+
 class Endpoint(ThreadingHTTPServer):
     """Answers /chat/completions with `answer(body)`; a number is an HTTP error."""
 
     daemon_threads = True
 
-    def __init__(self, answer):
+    def __init__(self, answer: Answer):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answer, self.bodies, self.headers = answer, [], []
+        self.answer = answer
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
 
     @property
     def url(self) -> str:
@@ -143,13 +151,13 @@ class Endpoint(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Endpoint
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
         self.server.headers.append(dict(self.headers))
         answer = self.server.answer(body)
-        status, said = (answer, "no") if isinstance(answer, int) else (200, answer)
-        message = said if isinstance(said, dict) else {"content": said}
+        status, reply = (answer, "no") if isinstance(answer, int) else (200, answer)
+        message = reply if isinstance(reply, dict) else {"content": reply}
         data = json.dumps(
             {
                 "choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}],
@@ -161,15 +169,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *args):
+    def log_message(self, *args: object) -> None:
         pass
 
 
 @pytest.fixture
-def serve():
+def serve() -> Iterator[Callable[[Answer], Endpoint]]:
     running = []
 
-    def start(answer):
+    def start(answer: Answer) -> Endpoint:
         endpoint = Endpoint(answer)
         threading.Thread(target=endpoint.serve_forever, daemon=True).start()
         running.append(endpoint)
@@ -193,11 +201,11 @@ BASE = [
 
 
 @pytest.fixture(scope="session")
-def composed():
+def composed() -> Callable[[str], DictConfig]:
     """Composing takes a second, so each team is composed once and then copied and changed."""
-    cache = {}
+    cache: dict[str, DictConfig] = {}
 
-    def get(team: str):
+    def get(team: str) -> DictConfig:
         if team not in cache:
             cache[team] = compose([f"+mas={team}", *BASE])
         return cache[team].copy()
@@ -206,8 +214,8 @@ def composed():
 
 
 @pytest.fixture
-def make(composed):
-    def make(team: str = "solver_verifier", **settings):
+def make(composed: Callable[[str], DictConfig]) -> Callable[..., DictConfig]:
+    def make(team: str = "solver_verifier", **settings: object) -> DictConfig:
         """`mas__policies={...}` sets mas.policies."""
         config = composed(team)
         for key, value in settings.items():
@@ -218,11 +226,11 @@ def make(composed):
 
 
 @pytest.fixture
-def two(make):
+def two(make: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
     """A solver and a verifier on a policy each."""
 
-    def two(**settings):
-        team = {
+    def two(**settings: object) -> DictConfig:
+        team: dict[str, object] = {
             "mas__policies": {"a": {}, "b": {}},
             "mas__agents": {"solver": {"policy": "a"}, "verifier": {"policy": "b"}},
         }
@@ -232,17 +240,33 @@ def two(make):
 
 
 @pytest.fixture(scope="session")
-def tags():
+def tags() -> Callable[..., RowTags]:
     """A row's tags, of which a test names those that it is about."""
-    from verl_mas.row import RowTags
 
-    def make(agent: str = "a", **named) -> RowTags:
-        of_no_interest = {
-            **{"prompt_len": 10, "response_len": 4, "global_steps": 1, "min_global_steps": 0, "max_global_steps": 0},
-            **{"policy": "main", "agent": agent, "role": agent, "turn": 0, "branch": 0, "session": 0},
-            **{"trainable": True, "committed": True, "malformed": False, "temperature": 1.0, "observation": 0},
-            **{"team_reward": 0.0, "local_reward": 0.0, "penalty": 0.0},
-        }
-        return RowTags(**{**of_no_interest, **named})
+    def make(agent: str = "a", **changes: Any) -> RowTags:
+        return replace(
+            RowTags(
+                prompt_len=10,
+                response_len=4,
+                global_steps=1,
+                min_global_steps=0,
+                max_global_steps=0,
+                policy="main",
+                agent=agent,
+                role=agent,
+                turn=0,
+                branch=0,
+                session=0,
+                trainable=True,
+                committed=True,
+                malformed=False,
+                team_reward=0.0,
+                local_reward=0.0,
+                penalty=0.0,
+                observation=0,
+                temperature=1.0,
+            ),
+            **changes,
+        )
 
     return make

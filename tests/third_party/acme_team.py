@@ -1,4 +1,4 @@
-"""A package of somebody else's that adds one of each; as a file of mas.plugins it adds the same."""
+"""A third-party package that adds one entry of each kind; as a file of mas.plugins it adds the same."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Countdown(Puzzle):
 
     compact = render
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[int]:
         return (self.left,)
 
 

@@ -27,14 +27,14 @@ def _run(
 ) -> SessionResult:
     settings.setdefault("faults", FaultSpec(backoff_s=0.0))
     policies = policies or {"main": PolicySpec()}
-    setting = SessionConfig(
+    config = SessionConfig(
         members=members_of(workflow().agents, agents or {}, policies),
         clients=dict.fromkeys(policies, llm),
         **settings,
     )
-    return asyncio.run(run_session(workflow, task or Task.of("2 + 2?"), setting, score))
+    return asyncio.run(run_session(workflow, task or Task.of("2 + 2?"), config, score))
 
 
 @pytest.fixture
-def run():
+def run() -> Callable[..., SessionResult]:
     return _run

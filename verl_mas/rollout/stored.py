@@ -52,7 +52,7 @@ def failed_validation_row(
 ) -> StoredRow:
     """A validation session that failed counts as zero; without a row it would drop out of the average."""
     task = session.task
-    member = next(member for member in session.setting.members.values() if member.spec.policy == policy)
+    member = next(member for member in session.config.members.values() if member.spec.policy == policy)
     tags = RowTags.failed(
         policy=policy,
         agent=member.name,

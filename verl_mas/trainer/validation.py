@@ -33,7 +33,7 @@ from verl_mas.trainer.metrics import agent_metrics, prefixed
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
 from verl_mas.verl_types import Fields
-from verl_mas.workflow.outcome import Judgement
+from verl_mas.workflow.outcome import CheckedVerdict
 
 if TYPE_CHECKING:
     # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
@@ -70,7 +70,7 @@ class ScoredSession:
     turns: int
     score: float
     info: Fields
-    verdicts: Mapping[str, Sequence[Judgement]] = field(default_factory=dict)
+    verdicts: Mapping[str, Sequence[CheckedVerdict]] = field(default_factory=dict)
     acts: list[tuple[str, str, str]] = field(default_factory=list)  # agent, prompt, reply
 
     @property
