@@ -1,4 +1,4 @@
-"""What moves through TransferQueue, and with how many calls."""
+"""The calls of TransferQueue that each function makes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def imported(node: ast.AST) -> set[str]:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every call of TransferQueue, which answers as it does."""
+    """Records every call of TransferQueue, with its results."""
     calls = []
 
     def put(keys, partition_id, fields=None, tags=None):
@@ -81,7 +81,7 @@ def test_written_fields_leave_the_tags_and_the_extra_info_as_they_are(calls):
     assert [name for name, _ in calls] == ["kv_batch_put"] and rows.fields == ["prompts"]
 
 
-def test_each_other_use_is_one_call(calls, tags):
+def test_every_other_function_makes_one_call(calls, tags):
     rows = batch(["a", "b"])
     data_plane.read(rows, ("prompts",))
     data_plane.clear(rows)

@@ -7,7 +7,7 @@ from verl_mas.errors import ConfigError, ConfigErrors, raise_all
 ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")
 
 
-def test_nothing_found_raises_nothing():
+def test_raise_all_without_errors_does_nothing():
     raise_all([])
 
 

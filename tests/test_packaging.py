@@ -1,4 +1,4 @@
-"""The wheel as a stranger installs it: in a venv of its own, away from the source tree."""
+"""The wheel as a user installs it: in a new venv, outside the source tree."""
 
 import ast
 import os
@@ -58,9 +58,9 @@ def test_the_wheel_and_the_sdist_hold_what_an_install_needs(built):
 
 
 @pytest.fixture(scope="module")
-def stranger(built, tmp_path_factory) -> Path:
-    """A Python with our wheel; what it depends on is borrowed from this one."""
-    folder = tmp_path_factory.mktemp("stranger")
+def user_python(built, tmp_path_factory) -> Path:
+    """A Python with our wheel; its dependencies are those of this Python."""
+    folder = tmp_path_factory.mktemp("user_python")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     ours = next((folder / "lib").glob("python*/site-packages"))
@@ -73,7 +73,7 @@ def stranger(built, tmp_path_factory) -> Path:
 
 
 def ask(python: Path, program: str, cwd: Path) -> str:
-    # Away from the source tree, also where tests run with it on the path.
+    # Outside the source tree, also if tests run with the tree on the path.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-c", program]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
@@ -81,21 +81,21 @@ def ask(python: Path, program: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_verl_finds_the_installed_plugin(stranger, tmp_path):
+def test_verl_finds_the_installed_plugin(user_python, tmp_path):
     program = "import verl, verl_mas.plugin as plugin; print(plugin.active(), plugin.__file__)"
-    active, file = ask(stranger, program, tmp_path).split()
+    active, file = ask(user_python, program, tmp_path).split()
     assert active == "True"
-    assert file.startswith(str(stranger.parents[1]))
+    assert file.startswith(str(user_python.parents[1]))
 
 
-def test_hydra_finds_the_installed_config_groups(stranger, tmp_path):
+def test_hydra_finds_the_installed_config_groups(user_python, tmp_path):
     program = (
         "from verl_mas.config.compose import compose\nprint(compose(['+platform=cpu']).actor_rollout_ref.rollout.name)"
     )
-    assert ask(stranger, program, tmp_path).split() == ["transformers"]
+    assert ask(user_python, program, tmp_path).split() == ["transformers"]
 
 
-def test_every_recipe_composes_from_any_folder(stranger, tmp_path):
+def test_every_recipe_composes_from_any_folder(user_python, tmp_path):
     program = (
         "import sys\n"
         "from verl_mas.config.compose import compose\n"
@@ -103,22 +103,22 @@ def test_every_recipe_composes_from_any_folder(stranger, tmp_path):
         "    team = [] if recipe.startswith(('math', 'search', 'first_run')) else ['+mas=planner_executor']\n"
         "    print(recipe, compose([*team, f'+recipe={recipe}']).trainer.project_name)\n"
     )
-    composed = dict(line.split() for line in ask(stranger, program, tmp_path).splitlines())
+    composed = dict(line.split() for line in ask(user_python, program, tmp_path).splitlines())
     assert len(composed) >= 15 and all(recipe.split("/")[0] == project for recipe, project in composed.items())
 
 
-def test_the_reward_of_the_first_run_is_found_from_any_folder(stranger, tmp_path):
+def test_the_reward_of_the_first_run_is_found_from_any_folder(user_python, tmp_path):
     program = (
         "from verl.trainer.ppo.reward import get_custom_reward_fn\n"
         "from verl_mas.config.compose import compose\n"
         "score = get_custom_reward_fn(compose(['+platform=cpu', '+recipe=first_run/laptop']))\n"
         "print(score('letters', 'aaaaaaaa', 'a'))"
     )
-    assert ask(stranger, program, tmp_path).split()[-1] == "1.0"
+    assert ask(user_python, program, tmp_path).split()[-1] == "1.0"
 
 
 def test_a_zip_without_links_builds_the_same_wheel(built, tmp_path):
-    """pip unpacks a zip so, such as one from a code host."""
+    """pip unpacks a zip from a code host like this."""
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()

@@ -9,13 +9,13 @@ from verl_mas import plugin
 
 
 @pytest.mark.parametrize("registrar", plugin.HOOKS.values())
-def test_every_registrar_that_a_door_names_exists(registrar):
+def test_every_registrar_of_a_hook_exists(registrar):
     module, function = registrar.split(":")
     assert callable(getattr(importlib.import_module(module), function))
 
 
 @pytest.mark.parametrize("module", plugin.HOOKS)
-def test_every_door_is_a_module_of_verl(module):
+def test_every_hook_names_a_module_of_verl(module):
     assert importlib.util.find_spec(module) is not None
 
 

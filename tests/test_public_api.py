@@ -37,7 +37,7 @@ def first_line(name: str) -> str:
 
 def rows() -> dict[str, str]:
     found = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE)
-    assert len(dict(found)) == len(found), "a name is there twice"
+    assert len(dict(found)) == len(found), "a name occurs twice"
     return dict(found)
 
 
@@ -46,7 +46,7 @@ def test_the_page_lists_every_stable_name_and_no_other():
 
 
 @pytest.mark.parametrize("name", sorted(set(verl_mas.__all__) - ALIASES))
-def test_the_page_says_of_a_name_what_its_docstring_begins_with(name):
+def test_the_page_has_the_first_line_of_every_docstring(name):
     line = first_line(name)
     assert line.endswith("."), "the first line of the docstring is a whole sentence"
     assert rows()[name] == line.replace("|", "\\|")

@@ -40,7 +40,7 @@ def test_names_are_listed_without_an_import(animals, tmp_path):
     assert "zoo_of_test.bear" not in sys.modules and "bear" in animals
 
 
-def test_a_miss_looks_in_the_folder_and_then_in_installed_packages(animals, tmp_path):
+def test_an_unknown_name_is_searched_in_the_folder_and_then_in_installed_packages(animals, tmp_path):
     install(tmp_path, "lynx", "zoo_lynx", "from zoo_registry import animals\nanimals.register('lynx')('a lynx')")
     assert (animals["bear"], animals["lynx"]) == ("a bear", "a lynx")
 
@@ -60,7 +60,7 @@ def test_an_entry_point_that_registers_nothing_is_refused(animals, tmp_path):
         animals["lynx"]
 
 
-def test_an_unknown_name_lists_the_known_ones_and_the_setting_that_asked():
+def test_an_unknown_name_is_refused_with_the_known_ones_and_the_setting():
     fruits = Registry("fruit")
     fruits.register("apple")("an apple")
     with pytest.raises(ConfigError, match=r"bowl=appel\n.*a fruit is one(.|\n)*did you mean 'apple'"):

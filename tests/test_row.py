@@ -1,4 +1,4 @@
-"""A row's key and tags, and that no other module spells their names."""
+"""The key and tags of a row, and that no other module spells their names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAGS = st.builds(
 
 
 @given(KEYS)
-def test_a_key_is_read_as_it_was_written_whatever_the_uid(key):
+def test_a_key_is_parsed_back_for_any_uid(key):
     assert RowKey.parse(str(key)) == key
 
 
@@ -38,14 +38,14 @@ def test_a_key_is_task_session_and_number():
 
 
 @given(TAGS)
-def test_tags_are_read_as_they_were_written_also_from_a_row_that_verl_added_to(tags):
+def test_tags_are_read_back_also_from_a_row_to_which_verl_added_tags(tags):
     written = tags.as_dict()
     assert RowTags.of(written) == RowTags.of({**written, "is_padding": True}) == tags
     assert written["seq_len"] == tags.prompt_len + tags.response_len and written["status"] == "success"
     assert is_padding({**written, "is_padding": True}) and not is_padding(written)
 
 
-def test_a_row_of_another_agent_loop_is_refused_with_the_tag_it_lacks():
+def test_a_row_of_another_agent_loop_is_refused_with_the_missing_tag():
     with pytest.raises(DataError, match=r"without the tag 'agent'[\s\S]*default_agent_loop=mas"):
         RowTags.of({name: 0 for name in RowTags.__dataclass_fields__ if name != "agent"})
 
@@ -65,7 +65,7 @@ OTHER_MEANINGS = {
 OWN_FORMAT = {"rollout/trajectories.py"}
 
 
-def test_nobody_else_spells_a_tag_or_a_field():
+def test_no_other_module_spells_a_tag_or_a_field():
     names = {value for name, value in vars(row).items() if name.isupper() and isinstance(value, str)}
     names |= {field.name for field in fields(RowTags)} | {"seq_len"}
     spelt = {

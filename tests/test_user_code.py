@@ -14,7 +14,7 @@ def test_a_file_is_loaded_once_whatever_its_path_is_written_as(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("where", ["no_such_file.py", "no_such_package.module", "json.no_such_module", "a b", ""])
-def test_what_is_missing_is_refused_with_the_setting_that_names_it(where):
+def test_a_missing_file_or_module_is_refused_with_the_setting_that_names_it(where):
     with pytest.raises(ConfigError, match=f"mas.plugins={where}\n.*a Python file or the name of a module"):
         load_user_code(MasConfig(plugins=[where]))
 
@@ -25,7 +25,7 @@ def test_a_package_that_a_file_imports_and_that_is_not_installed_is_named_with_i
         load_module(str(tmp_path / "mine.py"), "mas.plugins")
 
 
-def test_an_exception_of_the_users_own_passes_through_and_does_so_again(tmp_path):
+def test_an_exception_of_the_users_code_passes_through_on_every_load(tmp_path):
     (tmp_path / "broken.py").write_text("{}['key']\n")
     for _ in range(2):
         with pytest.raises(KeyError, match="key"):

@@ -1,4 +1,4 @@
-"""`verl_mas.verl_contract` is true of the installed verl, and nothing is missing in it."""
+"""The installed verl fits `verl_mas.verl_contract`, and the contract lists everything that we use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from verl_mas.checks.sources import Found, ancestors, find, named, own_members, 
 PACKAGE = Path(__file__).parents[1] / "verl_mas"
 # Private names of other packages.
 OTHERS = {"_exit", "_interp", "_linear_pointwise"}
-# What is not verl's; its mappings that take any key; a key that only its dataclass has (`USED` lists it).
+# Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
 OPEN = (
     *("mas", "hydra", "defaults"),
     "ray_kwargs.ray_init",
@@ -123,7 +123,7 @@ def names_of(tree: ast.Module) -> set[str]:
     return names | {node.attr for node in stored if isinstance(node, ast.Attribute)}
 
 
-def test_verl_is_what_the_contract_says():
+def test_the_installed_verl_fits_the_contract():
     assert [str(difference) for difference in check.differences()] == []
 
 
@@ -131,7 +131,7 @@ def test_every_override_of_a_method_of_verl_is_in_the_contract_and_nothing_else(
     assert overridden() == {base: set(methods) for base, methods in contract.OVERRIDDEN.items()}
 
 
-def test_every_private_name_of_verl_that_we_touch_is_in_the_contract():
+def test_every_private_name_of_verl_that_we_use_is_in_the_contract():
     tables: list[Mapping[str, Mapping[str, Any]]] = [contract.OVERRIDDEN, contract.USED]
     listed = {(owner, name) for table in tables for owner, members in table.items() for name in members}
     # Of an object whose class is not known, any class's name will do.
@@ -182,7 +182,7 @@ TRAINER = "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync"
 
 
 @pytest.mark.parametrize(
-    ("table", "wrong", "saw", "breaks"),
+    ("table", "wrong", "seen", "breaks"),
     [
         ("OVERRIDDEN", {TRAINER: {"_no_such": "self"}}, "is gone", True),
         ("OVERRIDDEN", {TRAINER: {"_balance_batch": "self, batch"}}, "takes (self, batch, metrics", True),
@@ -193,19 +193,19 @@ TRAINER = "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync"
         ("KEYS", ("trainer.no_such_key",), "is not a setting", True),
     ],
 )
-def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, saw, breaks):
+def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, seen, breaks):
     for name in ("OVERRIDDEN", "USED", "TEXTS", "RESTATED"):
         monkeypatch.setattr(contract, name, {})
     monkeypatch.setattr(contract, "KEYS", ())
     monkeypatch.setattr(contract, table, wrong)
     (difference,) = check.differences()
-    assert saw in str(difference)
+    assert seen in str(difference)
     assert difference.breaks is breaks
     (finding,) = doctor.look_at_verl()
     assert finding.ok is (False if breaks else None)
-    assert saw in finding.saw
+    assert seen in finding.seen
 
 
-def test_the_doctor_finds_this_verl_sound():
+def test_the_doctor_accepts_the_installed_verl():
     (finding,) = doctor.look_at_verl()
     assert finding.ok is True

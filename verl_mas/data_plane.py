@@ -11,7 +11,7 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow, Tags
+from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow, TagValues
 
 # verl's partitions.
 TRAIN, VALIDATION = "train", "val"
@@ -21,7 +21,7 @@ class Rows(Protocol):
     """Rows by key and tags, without their tensors: the part of TransferQueue's KVBatchMeta that we use."""
 
     keys: list[str]
-    tags: list[Tags]
+    tags: list[TagValues]
     partition_id: str
     fields: list[str] | None
     extra_info: dict[str, object]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from verl_mas.errors import DataError
 
 # The tags of a row as TransferQueue stores them: ours, and those that verl adds.
-Tags: TypeAlias = dict[str, Any]
+TagValues: TypeAlias = dict[str, Any]
 
 # -- fields of a row, by verl's names -----------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class RowTags:
         return {STATUS: SUCCESS, **vars(self), "seq_len": self.prompt_len + self.response_len}
 
     @classmethod
-    def of(cls, tag: Tags) -> RowTags:
+    def of(cls, tag: TagValues) -> RowTags:
         try:
             return cls(**{name: tag[name] for name in _TAG_NAMES})
         except KeyError as missing:

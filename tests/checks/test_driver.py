@@ -1,4 +1,4 @@
-"""The check as a user meets it: verl's own entry point, stopped before Ray starts."""
+"""The checks as a user sees them: verl's own entry point ends before Ray starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_team_that_cannot_run_stops_the_entry_point_before_ray_starts_with_all
     assert "agent solver acts on policy main" in done.output
     assert "fix:  set ++mas.agents.solver.policy; known: c" in done.output
     assert "fix:  algorithm.adv_estimator=agent_grpo" in done.output
-    # Hydra would make a warning of a user's exception, and the run would begin.
+    # Otherwise Hydra turns a user's exception into a warning, and the run starts.
     assert f"{file}, line 9: ValueError: the server is down" in done.output
     assert "4 errors" in done.output
     assert "ray init kwargs" not in done.output

@@ -13,7 +13,7 @@ CHECK = CLASS + "    agents = ('solver',)\n\n    def check(self):\n        raise
 
 
 def test_a_team_that_cannot_run_ends_the_driver(two):
-    """Hydra swallows exceptions of callbacks, but not an exit."""
+    """Hydra turns exceptions of callbacks into warnings, but not an exit."""
     with pytest.raises(SystemExit, match="used by no agent"):
         TeamCheck().on_job_start(two(mas__policies__c={}))
 
@@ -38,7 +38,7 @@ def test_an_exception_in_a_users_workflow_ends_the_driver(make, workflow_file, t
         TeamCheck().on_job_start(config)
 
 
-def test_a_check_that_breaks_ends_the_driver(two, monkeypatch):
+def test_a_check_that_raises_ends_the_driver(two, monkeypatch):
     def breaks(mas):
         raise RuntimeError("a bug")
 
@@ -61,7 +61,7 @@ def test_a_run_without_the_plugin_ends_with_the_reason(two, warm_python, monkeyp
 
 @pytest.fixture
 def own_platform(monkeypatch):
-    """What UseCpu changes in the process is undone after the test."""
+    """Undoes after the test what UseCpu changes in the process."""
     from verl.plugin.platform import get_platform, set_platform
 
     before = get_platform()
@@ -71,38 +71,38 @@ def own_platform(monkeypatch):
 
 
 @pytest.mark.usefixtures("own_platform")
-def test_on_the_cpu_a_team_is_left_to_its_own_callback(two):
+def test_on_the_cpu_a_team_is_checked_by_its_own_callback(two):
     wrong = {"actor_rollout_ref__model__path": "/nowhere"}
     UseCpu().on_job_start(two(**wrong))
     with pytest.raises(SystemExit, match="path=/nowhere"):
         UseCpu().on_job_start(two(**wrong, trainer__v1__trainer_mode="sync"))
 
 
-def test_followers_are_written_where_the_job_will_find_them(two):
+def test_interpolated_settings_are_written_into_the_configuration_of_the_job(two):
     config = two(mas__policies__a__overrides={"actor": {"strategy": "fsdp"}})
     TeamCheck().on_run_start(config)
     assert config.mas.policies.a.overrides.ref.strategy == "fsdp"
     TeamCheck().on_job_start(config)
 
 
-def test_in_a_multirun_followers_must_be_written_by_hand(two):
+def test_in_a_multirun_the_user_must_write_interpolated_settings(two):
     config = two(mas__policies__a__overrides={"actor": {"strategy": "fsdp"}})
     with pytest.raises(SystemExit, match=r"mas\.policies\.a\.overrides\.ref\.strategy=fsdp"):
         TeamCheck().on_job_start(config)
 
 
-def test_another_trainer_is_none_of_our_business(two):
+def test_a_run_with_another_trainer_is_not_checked(two):
     TeamCheck().on_job_start(two(trainer__v1__trainer_mode="sync"))
 
 
-def test_where_every_policy_has_a_model_verl_reads_the_data_with_the_first(two):
+def test_if_every_policy_has_a_model_verl_reads_the_data_with_the_first(two):
     config = two()
     config.mas.policies = {name: {"overrides": {"model": {"path": f"/{name}"}}} for name in ("a", "b")}
     TeamCheck().on_run_start(config)
     assert config.actor_rollout_ref.model.path == "/a"
 
 
-def test_a_later_policy_may_have_the_model_that_the_base_had(two):
+def test_a_later_policy_may_have_the_model_of_the_base(two):
     config = two()
     paths = {"a": "hub/other", "b": config.actor_rollout_ref.model.path}
     config.mas.policies = {name: {"overrides": {"model": {"path": path}}} for name, path in paths.items()}

@@ -13,7 +13,7 @@ REMOTE = {"base_url": "http://localhost:1/v1", "model": "m"}
         ({"mas__policies__a__overrides": {"actor": {"optimm": 1}}}, "did you mean 'optim'?"),
         ({"mas__policies__a__overrides": {"actor": {"optim": {"lrr": 1}}}}, "did you mean 'lr'?"),
         ({"mas__policies__a__overrides": {"actor": {"optim": 1}}}, "a section, not a value"),
-        ({"mas__updates_per_step": 64}, "64 optimiser steps on 32 sessions"),
+        ({"mas__updates_per_step": 64}, "64 optimiser steps for 32 sessions"),
         ({"mas__policies__a__remote": {"model": "m"}}, "base_url"),
         ({"mas__policies__a__remote": {**REMOTE, "key": "x"}}, "mas.policies.a.remote.key"),
         ({"mas__policies__a__remote": {**REMOTE, "api_key_env": "NO_SUCH_KEY"}}, "export NO_SUCH_KEY"),

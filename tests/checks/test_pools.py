@@ -11,7 +11,7 @@ from verl_mas.errors import ConfigError
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"mas__policies__a__pool": "fast"}, "a policy lives on one of mas.pools"),
+        ({"mas__policies__a__pool": "fast"}, "a policy is on one of mas.pools"),
         ({"mas__pools__fast": {}}, "mas.pools.fast has no policy"),
         ({"mas__pools__shared": {"n_gpus_per_node": 2}}, "the team needs 2 GPUs, Ray has 1"),
         ({"ray_kwargs__ray_init__num_cpus": 4}, "Ray CPUs, Ray has 4"),
@@ -39,7 +39,7 @@ def test_engines_that_are_awake_together_share_the_memory(two):
     validate(two(**time_sliced, actor_rollout_ref__rollout__free_cache_engine=True))
 
 
-def test_pools_of_their_own_need_gpus_of_their_own(two):
+def test_each_pool_needs_its_own_gpus(two):
     pools = {"mas__pools": {"fast": {"n_gpus_per_node": 1}}, "mas__policies__b__pool": "fast"}
     with pytest.raises(ConfigError, match="the team needs 2 GPUs, Ray has 1"):
         validate(two(**pools))

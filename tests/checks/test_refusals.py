@@ -18,7 +18,7 @@ def breaks():
     raise KeyError("pool")
 
 
-def test_what_all_checks_find_is_raised_as_one_and_the_same_error_once():
+def test_the_errors_of_all_checks_are_raised_as_one_and_the_same_error_once():
     found = Refusals()
     assert found.of(passes())
     assert not found.of([ONE], [TWO])
@@ -28,7 +28,7 @@ def test_what_all_checks_find_is_raised_as_one_and_the_same_error_once():
     assert raised.value.errors == (ONE, TWO)
 
 
-def test_a_check_that_breaks_is_an_error_with_its_traceback_and_does_not_end_the_others():
+def test_a_check_that_raises_is_an_error_with_its_traceback_and_does_not_end_the_others():
     found = Refusals()
     assert not found.of(breaks(), [TWO])
     first, broken, last = found.errors
@@ -49,7 +49,7 @@ def test_a_value_that_cannot_be_resolved_is_an_error_without_a_traceback():
     assert "set a.b" in error.fix
 
 
-def test_what_ends_the_checks_is_raised_with_all_that_was_found_before():
+def test_an_error_that_ends_the_checks_is_raised_with_all_before_it():
     found = Refusals()
     found.of([ONE])
 
@@ -62,7 +62,7 @@ def test_what_ends_the_checks_is_raised_with_all_that_was_found_before():
     assert Refusals().require(lambda: 3) == 3
 
 
-def test_a_users_exception_is_shown_with_its_place_and_without_our_frames(tmp_path):
+def test_a_users_exception_is_reported_with_its_place_and_without_our_frames(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def agents():\n    return 1 / 0\n")
     scope = {}
@@ -75,6 +75,6 @@ def test_a_users_exception_is_shown_with_its_place_and_without_our_frames(tmp_pa
     assert raised.value.fix == f"correct {file}, line 2"
 
 
-def test_a_refusal_of_a_users_own_passes_as_it_is():
+def test_a_refusal_raised_by_user_code_is_not_changed():
     with pytest.raises(DataError), user_code():
         raise DataError("row 3", rule="it has an answer", fix="add it")

@@ -24,13 +24,13 @@ def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in
     overrides = [{"model": {"path": "/nowhere"}}, {"rollout": {"name": "sglangg"}}]
     config = two(mas__policies={name: {"overrides": o} for name, o in zip("ab", overrides, strict=True)})
     config.mas.updates_per_step = 64
+    finalize_team(config)
     with pytest.raises(ConfigErrors) as raised:
-        finalize_team(config)
         check_team(config)
-    said = [error.value for error in raised.value.errors]
-    assert said[0] == "VERL_PLATFORM=gpu"
-    assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(said)
-    assert "policy a: 64 optimiser steps on 32 sessions a step" in said
+    refused = [error.value for error in raised.value.errors]
+    assert refused[0] == "VERL_PLATFORM=gpu"
+    assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(refused)
+    assert "policy a: 64 optimiser steps for 32 sessions per training step" in refused
 
 
 def test_a_mistake_that_policies_share_is_reported_once(two):
@@ -39,13 +39,13 @@ def test_a_mistake_that_policies_share_is_reported_once(two):
     assert raised.value.value == "actor_rollout_ref.model.path=/nowhere"
 
 
-def test_an_interpolation_to_nowhere_is_one_error(two):
+def test_an_interpolation_of_a_missing_key_is_one_error(two):
     with pytest.raises(ConfigError, match="Interpolation key 'nowhere' not found") as raised:
         finalize_team(two(mas__updates_per_step="${nowhere}"))
     assert "Traceback" not in str(raised.value)
 
 
-def test_a_run_without_a_team_reports_all_that_it_misses(make):
+def test_a_run_without_a_team_reports_all_errors(make):
     config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__rollout__name="sglangg")
     config.ray_kwargs.ray_init.num_cpus = 1
     with pytest.raises(ConfigErrors) as raised:
@@ -53,7 +53,7 @@ def test_a_run_without_a_team_reports_all_that_it_misses(make):
     assert len(raised.value.errors) == 3
 
 
-def test_a_check_of_ours_that_breaks_is_an_error_with_its_traceback(two, monkeypatch):
+def test_an_exception_in_a_check_is_an_error_with_its_traceback(two, monkeypatch):
     monkeypatch.setattr(run, "check_checkpoint", lambda config, mas: (1 / 0 for _ in [0]))
     with pytest.raises(ConfigError, match=r"a check raised ZeroDivisionError(?s:.)*Traceback"):
         check_team(two())

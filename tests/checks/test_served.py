@@ -17,7 +17,7 @@ def model(tmp_path):
     return folder
 
 
-def test_a_whole_model_folder_and_a_name_on_the_hub_pass(model):
+def test_a_complete_model_folder_and_a_name_on_the_hub_pass(model):
     for path in (str(model), "Qwen/Qwen3-4B", "hdfs://cluster/model"):
         assert list(served.check_model(path)) == []
 
@@ -25,10 +25,10 @@ def test_a_whole_model_folder_and_a_name_on_the_hub_pass(model):
 @pytest.mark.parametrize("path", ["/nowhere/model", "./nowhere", "nowhere", "a/b/c"])
 def test_a_model_that_is_not_there_is_refused(path):
     (error,) = served.check_model(path)
-    assert error.fix == "give an existing folder"
+    assert error.fix == "set the model path to an existing folder or to owner/name"
 
 
-def test_everything_that_a_model_folder_misses_is_named(model):
+def test_everything_that_a_model_folder_lacks_is_named(model):
     for file in model.iterdir():
         file.unlink()
     missing = [error.value.removeprefix(f"{model} has no ") for error in served.check_model(str(model))]

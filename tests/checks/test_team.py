@@ -10,7 +10,7 @@ RUN = "    async def run(self, task, team):\n        return Outcome()\n"
 
 
 @pytest.mark.parametrize("team", ["single", "solver_verifier", "ensemble"])
-def test_every_shipped_team_is_accepted_as_it_stands(make, team):
+def test_every_shipped_team_is_accepted_without_changes(make, team):
     assert list(validate(make(team)).policies) == ["main"]
 
 
@@ -36,8 +36,8 @@ def test_errors_of_every_kind_are_reported_in_one_call(refused):
         "mas.policies.b is used by no agent",
         "policy a: an engine replica of 2 GPUs on a pool of 1",
         "policy b: an engine replica of 2 GPUs on a pool of 1",
-        "policy a: 64 optimiser steps on 32 sessions a step",
-        "policy b: 64 optimiser steps on 32 sessions a step",
+        "policy a: 64 optimiser steps for 32 sessions per training step",
+        "policy b: 64 optimiser steps for 32 sessions per training step",
     ]
 
 
@@ -54,7 +54,7 @@ def test_what_does_not_depend_on_the_team_is_reported_with_a_block_that_cannot_b
         ({"algorithm__adv_estimator": "agent_grop"}, "did you mean 'agent_grpo'?"),
         ({"algorithm__adv_estimator": "grpo"}, "algorithm.adv_estimator=agent_grpo"),
         ({"algorithm__adv_estimator": "rloo"}, "algorithm.adv_estimator=agent_rloo"),
-        ({"algorithm__adv_estimator": "at_grpo"}, "which never branches"),
+        ({"algorithm__adv_estimator": "at_grpo"}, "which does not branch"),
         ({"mas__workflow__name": "solver_verifer"}, "did you mean 'solver_verifier'?"),
         ({"mas__branch__commit": "gredy"}, "mas.branch.commit=gredy\n"),
         ({"mas__plugins": ["no_such_file.py"]}, "mas.plugins=no_such_file.py"),
@@ -88,7 +88,7 @@ def test_at_grpo_takes_a_team_that_branches_or_several_sessions_of_it(make):
         validate(make("planner_executor", **branching, mas__branch__k=1))
 
 
-def test_a_reward_of_an_act_that_would_count_nothing_is_refused(make):
+def test_an_act_reward_of_weight_0_is_refused(make):
     paid = {"mas__workflow__args": {"score": "math", "verdict_reward": 0.3}}
     assert validate(make("solver_verifier", **paid))
     with pytest.raises(ConfigError, match=r"verdict_reward=0\.3 with mas\.reward\.local=0\.0(?s:.)*preset=sum"):
@@ -112,9 +112,9 @@ def test_an_exception_in_a_users_file_is_one_error_with_file_and_line(make, work
     with pytest.raises(ConfigError, match=says) as raised:
         validate(make(**workflow_file(text)))
     assert not isinstance(raised.value, ConfigErrors)
-    shown = str(raised.value)
-    assert f"{tmp_path}/mine.py:{line}" in shown or f"{tmp_path}/mine.py, line {line}" in shown
-    assert "verl_mas/" not in shown
+    message = str(raised.value)
+    assert f"{tmp_path}/mine.py:{line}" in message or f"{tmp_path}/mine.py, line {line}" in message
+    assert "verl_mas/" not in message
 
 
 @pytest.mark.parametrize("agents", ["", "    agents = ()\n", "    agents = 'solver'\n"])
@@ -124,7 +124,7 @@ def test_a_workflow_without_a_list_of_agents_is_refused(make, workflow_file, age
     assert "Traceback" not in str(raised.value)
 
 
-def test_a_class_that_is_not_in_the_file_is_answered_with_those_that_are(make, workflow_file):
+def test_the_fix_for_an_unknown_class_lists_those_of_the_file(make, workflow_file):
     settings = workflow_file(CLASS + "    agents = ('solver',)\n" + RUN)
     settings["mas__workflow"]["name"] = "Mien"
     with pytest.raises(ConfigError, match="did you mean 'Mine'"):
@@ -132,7 +132,7 @@ def test_a_class_that_is_not_in_the_file_is_answered_with_those_that_are(make, w
 
 
 @pytest.mark.parametrize("path", ["no_such.module", "../team", "/no/such/file.py"])
-def test_a_path_to_nowhere_is_refused_without_a_traceback(make, path):
+def test_a_missing_path_is_refused_without_a_traceback(make, path):
     with pytest.raises(ConfigError, match="must be a Python file or the name of a module") as raised:
         validate(make(mas__workflow={"name": "Mine", "path": path, "args": None}))
     assert "Traceback" not in str(raised.value)

@@ -42,9 +42,9 @@ def test_every_required_setting_is_one_of_verl_and_its_fix_makes_it_pass(make, r
         ("ray_kwargs.ray_init.num_cpus", "many"),
     ],
 )
-def test_a_count_that_is_no_number_is_one_error(refused, key, value):
+def test_a_count_that_is_not_a_number_is_one_error(refused, key, value):
     error, *followers = refused(**{key.replace(".", "__"): value})
-    # On the CPU Ray's GPUs follow trainer.n_gpus_per_node.
+    # On the CPU the number of Ray's GPUs is trainer.n_gpus_per_node.
     assert [error.value.partition("=")[0] for error in followers] in ([], ["ray_kwargs.ray_init.num_gpus"])
     assert error.value == f"{key}={value!r}"
     assert "number of at least" in error.rule

@@ -18,7 +18,7 @@ TEAM = [
 
 def test_the_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrapped(capsys):
     assert main(TEAM) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         "solver acts on a",
         "verifier acts on b (its rows are left out of the loss)",
@@ -29,9 +29,9 @@ def test_the_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrappe
         "sessions: 8 tasks x 4 per task = 32",
         "rows: 32 for each act",
     ):
-        assert part in shown
-    assert "where it branches" not in shown
-    assert shown.rstrip().splitlines()[-1].startswith("No errors found.")
+        assert part in output
+    assert "where it branches" not in output
+    assert output.rstrip().splitlines()[-1].startswith("No errors found.")
 
 
 def test_the_rows_of_a_branching_team_are_multiplied_by_its_candidates(capsys):
@@ -52,7 +52,7 @@ def test_what_cannot_run_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (["actor_rollout_ref.model.path=/nowhere"], "/nowhere"),
         (["actor_rollout_ref.rollout.name=nonsense"], r"rollout\.name=nonsense"),
@@ -60,12 +60,12 @@ def test_what_cannot_run_is_refused():
         (["algorithm.norm_adv_by_std_in_grpo=false"], r"mas\.advantage\.scale=none"),
     ],
 )
-def test_what_a_run_would_refuse_before_ray_is_refused(changed, said):
-    with pytest.raises(ConfigError, match=said):
+def test_errors_that_end_a_run_before_ray_are_refused(changed, message):
+    with pytest.raises(ConfigError, match=message):
         main([*TEAM, *changed])
 
 
-def test_recipes_and_teams_of_ones_own_are_found_together(capsys, monkeypatch, tmp_path):
+def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     team = tmp_path / "my (teams)" / "mas" / "mine.yaml"
     team.parent.mkdir(parents=True)
@@ -89,9 +89,9 @@ def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
 
 def test_all_errors_are_shown_with_their_number(capsys):
     assert cli.main(["check", *TEAM, "mas.agents.solver.policy=c", "trainer.use_v1=false"]) == 1
-    shown = capsys.readouterr().err
-    assert "trainer.use_v1=False" in shown and "agent solver acts on policy c" in shown
-    assert shown.rstrip().splitlines()[-1] == "3 errors"
+    output = capsys.readouterr().err
+    assert "trainer.use_v1=False" in output and "agent solver acts on policy c" in output
+    assert output.rstrip().splitlines()[-1] == "3 errors"
 
 
 def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, monkeypatch, tmp_path):
@@ -107,7 +107,7 @@ def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, mo
 
 def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_meaning(capsys):
     assert main(["--schema"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in (
         "mas.branch.k: a whole number, at least 1 (default 1)\n    Candidates per prompt.",
         "mas.agents.<name>.sampling.top_p: a finite number, above 0, at most 1\n    Sample from",
@@ -115,16 +115,16 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
         "mas.advantage.deviation: one of sample, population (default sample)\n    Divide by N-1",
         "engine_kwargs.transformers.threads: a whole number, at least 1 (default 1)\n    Torch threads",
     ):
-        assert line in shown
-    assert "mas.workflow.args." not in shown
+        assert line in output
+    assert "mas.workflow.args." not in output
 
 
 def test_the_schema_lists_the_arguments_of_the_workflow_that_is_named(capsys):
     assert main(["--schema", "+mas=solver_verifier"]) == 0
-    shown = capsys.readouterr().out
-    assert "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Proposals" in shown
+    output = capsys.readouterr().out
+    assert "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Proposals" in output
 
 
-def test_without_overrides_it_says_how_to_use_it(capsys):
+def test_without_overrides_the_usage_is_printed(capsys):
     assert main([]) == 0
     assert capsys.readouterr().out.startswith("usage: verl-mas check")

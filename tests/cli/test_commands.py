@@ -38,10 +38,10 @@ def test_the_package_can_be_run_as_the_command():
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("verl-mas ")
 
 
-def test_what_commands_share_is_no_command():
+def test_shared_modules_of_the_commands_are_not_commands():
     assert "check" in cli.commands() and not any(name.startswith("_") for name in cli.commands())
 
 
 @pytest.mark.parametrize("command", cli.commands())
-def test_every_command_says_in_a_line_what_it_does(command):
-    assert len(cli._summary(command)) > 10
+def test_every_command_has_a_summary_of_one_line(command):
+    assert len(cli.summary(command)) > 10

@@ -8,7 +8,7 @@ from verl_mas.errors import ConfigError
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path) -> list:
-    """Which demo is called with what, in an empty folder."""
+    """The calls of demos, in an empty folder."""
     from verl_mas.demos import letters, plan_path
 
     calls: list = []
@@ -19,7 +19,7 @@ def asked(monkeypatch, tmp_path) -> list:
     return calls
 
 
-@pytest.mark.parametrize("argv, name", [([], "plan_path"), (["plan_path"], "plan_path"), (["letters"], "letters")])
+@pytest.mark.parametrize(("argv", "name"), [([], "plan_path"), (["plan_path"], "plan_path"), (["letters"], "letters")])
 def test_the_team_is_the_default(asked, argv, name):
     assert demo.main(argv) == 0
     assert asked == [(name, [], False)]
@@ -31,7 +31,7 @@ def test_overrides_are_passed_on(asked):
 
 
 @pytest.mark.parametrize("argv", [["--fresh", "+x=1"], ["+x=1", "--fresh"], ["plan_path", "--fresh", "+x=1"]])
-def test_fresh_may_stand_anywhere(asked, argv):
+def test_fresh_may_be_any_argument(asked, argv):
     demo.main(argv)
     assert asked.pop() == ("plan_path", ["+x=1"], True)
 
@@ -51,12 +51,12 @@ def test_without_matplotlib_nothing_is_trained(asked, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["curves", "metrics"])
-def test_what_demos_share_is_no_demo(asked, name):
+def test_shared_modules_of_the_demos_are_not_demos(asked, name):
     with pytest.raises(ConfigError, match="one of the demos"):
         demo.main([name])
 
 
-def test_ctrl_c_is_no_crash(asked, monkeypatch, capsys):
+def test_ctrl_c_ends_without_a_traceback(asked, monkeypatch, capsys):
     def interrupt(overrides, console, *, fresh):
         raise KeyboardInterrupt
 

@@ -27,7 +27,7 @@ def test_another_seed_gives_other_training_boards_and_the_same_held_out_ones(tmp
     assert read["0", "test"] == read["1", "test"] and not set(read["0", "train"]) & set(read["1", "train"])
 
 
-def test_mistakes_are_refused_with_the_way_out(tmp_path):
+def test_mistakes_are_refused_with_a_fix(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'size'"):
         main(["plan_path", "--out", str(tmp_path), "--size", "sise=4"])
     with pytest.raises(ConfigError, match="planner_executor"):
@@ -37,7 +37,7 @@ def test_mistakes_are_refused_with_the_way_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--size", "4"], "NAME=VALUE"),
         (["--size", "size="], "NAME=VALUE"),
@@ -60,7 +60,7 @@ def test_mistakes_are_refused_with_the_way_out(tmp_path):
         (["--warm-up", "start=/nowhere"], "a folder with a model"),
     ],
 )
-def test_a_value_that_cannot_work_is_refused_before_anything_is_written(tmp_path, options, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_value_that_cannot_work_is_refused_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
         main(["plan_path", "--out", str(tmp_path), "--noise", "0.7", *options])
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""`serve` ends with one error when it cannot serve, before the server is up or after."""
+"""`serve` ends with one error if it cannot serve, before the server starts or after."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def serve(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "c.jsonl"), ('{"id": 1}\n', "row 0 (id 1) has no text"), ("no json", "line 1")]
+    ("content", "message"), [(None, "c.jsonl"), ('{"id": 1}\n', "row 0 (id 1) has no text"), ("no json", "line 1")]
 )
-def test_what_can_be_checked_is_said_before_the_server_is_up(serve, capsys, monkeypatch, content, said):
+def test_wrong_arguments_are_refused_before_the_server_starts(serve, capsys, monkeypatch, content, message):
     monkeypatch.setattr("uvicorn.Server.run", lambda self: pytest.fail("the server was started"))
     assert serve(content) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("content", "said"), [(FINE * 3 + "{}\n", "row 3"), ("", "the corpus is empty")])
-def test_a_server_whose_index_cannot_be_built_ends_with_the_error(serve, capsys, content, said):
+@pytest.mark.parametrize(("content", "message"), [(FINE * 3 + "{}\n", "row 3"), ("", "the corpus is empty")])
+def test_a_server_whose_index_cannot_be_built_ends_with_the_error(serve, capsys, content, message):
     assert serve(content) == 1
     err = capsys.readouterr().err
-    assert said in err and "Traceback" not in err
+    assert message in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize("topk", ["0", "-1", "few"])
-def test_a_topk_that_cannot_be_is_refused(topk, capsys):
+def test_a_topk_below_1_is_refused(topk, capsys):
     with pytest.raises(SystemExit):
         main(["retriever", "query", "--index", "i", "--topk", topk, "what"])
     assert "--topk" in capsys.readouterr().err

@@ -39,23 +39,23 @@ def test_the_overrides_are_over_verls_own_configuration():
         ("--confg-dir=x", "did you mean '--config-dir'"),
     ],
 )
-def test_a_mistake_is_answered_with_a_fix_that_fits(mistake, fix):
+def test_a_mistake_is_refused_with_a_fix(mistake, fix):
     error = refusal(mistake)
     assert fix in error.fix
     assert mistake in error.value or error.value.startswith("Ambiguous value")
 
 
-def test_a_mistyped_key_is_never_answered_with_a_plus():
+def test_the_fix_for_a_mistyped_key_is_not_a_plus():
     assert "+" not in refusal("data.train_batch_sizee=3").fix
 
 
-def test_a_group_that_is_not_chosen_yet_is_added():
+def test_the_fix_for_a_missing_group_adds_it():
     with pytest.raises(ConfigError) as raised:
         compose(["mas=ensemble"])
     assert "+mas=ensemble" in raised.value.fix
 
 
-def test_a_mistyped_team_is_answered_with_the_teams():
+def test_the_fix_for_a_mistyped_team_lists_the_teams():
     with pytest.raises(ConfigError) as raised:
         compose(["+mas=solver_verifer"])
     assert raised.value.fix.startswith("did you mean 'solver_verifier'? known: ensemble, ")
@@ -67,7 +67,7 @@ def test_every_mistyped_override_is_reported_in_one_call():
     assert [error.value for error in raised.value.errors] == ["foo", "data.train_batch_sizee=3", "trainer.lger=[]"]
 
 
-def test_a_config_dir_that_is_not_there_is_answered_with_those_that_are(tmp_path, monkeypatch):
+def test_the_fix_for_a_missing_config_dir_lists_the_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "teams").mkdir()
     error = refusal("--config-dir", "team")
@@ -82,7 +82,7 @@ def test_a_team_file_that_is_not_yaml_is_named_with_its_line(tmp_path):
         compose(["--config-dir", str(tmp_path), "+mas=mine"])
 
 
-def test_a_team_file_that_builds_on_one_that_is_not_there_is_named(tmp_path):
+def test_a_team_file_with_a_missing_base_is_named(tmp_path):
     (tmp_path / "mas").mkdir()
     (tmp_path / "mas" / "mine.yaml").write_text("# @package _global_\ndefaults: [solver_verifer, _self_]\n")
     with pytest.raises(ConfigError, match=r"In 'mas/mine': Could not load 'mas/solver_verifer'"):

@@ -1,4 +1,4 @@
-"""The schema as text: from the dataclasses alone."""
+"""The schema as text, from the dataclasses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sub(Base):
     more: dict[str, More] = field(default_factory=dict)
 
 
-def test_settings_are_listed_with_their_parts():
+def test_settings_are_listed_with_type_default_and_meaning():
     assert [str(setting) for setting in settings(Sub, "it")] == [
         "it.first: a whole number, at least 1 (default 1)\n    Its meaning, on two lines.",
         "it.silent: true or false (default true)",
@@ -53,12 +53,12 @@ def test_settings_are_listed_with_their_parts():
 
 
 @pytest.mark.parametrize("kind", [MasConfig, AdvantageOptions, Options, WarmUp, *SHIPPED])
-def test_every_setting_that_we_ship_says_what_it_means(kind):
+def test_every_setting_has_a_meaning(kind):
     silent = [setting.path for setting in settings(kind, kind.__name__) if not setting.meaning]
     assert not silent
 
 
-def test_a_class_without_source_has_settings_without_meanings():
+def test_settings_of_a_class_without_source_have_no_meaning():
     made = type("Made", (), {"__annotations__": {"count": int}, "count": 1, "__module__": __name__})
     assert field_meanings(made) == {}
     assert [str(setting) for setting in settings(dataclass(made), "it")] == ["it.count: a whole number (default 1)"]

@@ -16,7 +16,7 @@ def view(**rollout):
 
 
 @pytest.mark.parametrize("custom", [{}, {"custom": None}, {"custom": {"of_the_user": 1}}])
-def test_what_is_written_is_read_at_both_ends(custom):
+def test_a_written_tag_is_read_from_yaml_and_from_a_dataclass(custom):
     config = view(**custom)
     TAG.write(config)
     rollout = config.actor_rollout_ref.rollout
@@ -24,7 +24,7 @@ def test_what_is_written_is_read_at_both_ends(custom):
     assert EngineTag.of(RolloutConfig(name="vllm", custom=OmegaConf.to_container(rollout.custom))) == TAG
 
 
-def test_what_a_user_keeps_there_stays():
+def test_keys_of_the_user_in_custom_are_kept():
     config = view(custom={"of_the_user": 1})
     TAG.write(config)
     assert config.actor_rollout_ref.rollout.custom.of_the_user == 1

@@ -1,4 +1,4 @@
-"""The YAML holds the values, the dataclasses the types: the two must tell the same story."""
+"""The group files have the values and the dataclasses the types: both must agree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_setting_of_the_schema_can_be_overridden_without_a_plus(make):
             assert OmegaConf.select(written, path, default="missing") != "missing", setting
 
 
-def test_the_yaml_says_what_the_schema_says(make):
+def test_the_yaml_has_the_defaults_of_the_schema(make):
     team, default = load(make("single").mas), load({"agents": {"solver": {}}})
     team.agents = default.agents = {}
     assert team == default

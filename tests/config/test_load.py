@@ -15,7 +15,7 @@ def test_importing_the_package_loads_neither_torch_nor_ray():
     assert done.stdout.strip() == "set()"
 
 
-def test_nothing_means_one_policy_on_one_pool():
+def test_an_empty_block_is_one_policy_on_one_pool():
     team = load(None)
     assert list(team.policies) == ["main"]
     assert list(team.pools) == ["shared"]
@@ -51,7 +51,7 @@ def test_values_arrive_typed():
         ({"policies": {"a": {"trainable": "no"}}}, "true or false"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_path_and_the_way_out(node, says):
+def test_a_setting_that_does_not_fit_is_refused_with_its_path_and_fix(node, says):
     with pytest.raises(ConfigError) as refused:
         load(node)
     assert says in str(refused.value)

@@ -17,7 +17,7 @@ def test_a_view_is_the_section_with_the_policys_overrides(make):
     assert config.actor_rollout_ref.rollout.get("custom") is None
 
 
-def test_settings_that_follow_an_override_still_do_after_verl_resolved_the_configuration(make):
+def test_interpolated_settings_follow_an_override_after_verl_resolved_the_configuration(make):
     config = make(mas__policies={"a": {"overrides": {"actor": {"strategy": "fsdp", "use_dynamic_bsz": False}}}})
     added = materialize_interpolations(config, load(config.mas))
     assert any("ref.strategy=fsdp" in item for item in added)
@@ -27,13 +27,13 @@ def test_settings_that_follow_an_override_still_do_after_verl_resolved_the_confi
     assert view.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz == config.actor_rollout_ref.actor.use_dynamic_bsz
 
 
-def test_spelling_out_twice_adds_nothing(make):
+def test_materializing_twice_adds_nothing(make):
     config = make(mas__policies={"a": {"overrides": {"actor": {"strategy": "fsdp"}}}})
     assert materialize_interpolations(config, load(config.mas))
     assert materialize_interpolations(config, load(config.mas)) == []
 
 
-def test_optimiser_steps_are_verls_unless_the_team_or_the_policy_says_otherwise(two):
+def test_optimiser_steps_are_verls_unless_the_team_or_the_policy_sets_them(two):
     config = two(data__train_batch_size=32)
     assert updates_per_step(config, load(config.mas), "a") == 4
     OmegaConf.update(config, "mas.updates_per_step", 2)

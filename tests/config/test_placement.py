@@ -31,7 +31,7 @@ def view(policy, members, **rollout):
     return made
 
 
-def test_resources_are_counted_over_the_pools_that_are_lived_in():
+def test_resources_are_counted_over_the_pools_with_policies():
     members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
     assert placement.used_pools(members) == ["big", "shared"]
     assert placement.gpus_needed(config(), members) == 16 + 4
@@ -58,7 +58,7 @@ def test_a_view_has_the_gpus_of_its_pool():
     assert placed.actor_rollout_ref.rollout.n_gpus_per_node == 8
 
 
-def test_neighbours_leave_the_gpu_while_they_wait_and_a_lone_policy_stays():
+def test_policies_that_share_a_pool_are_offloaded_and_a_single_policy_is_not():
     def offloaded(placed):
         return placed.actor_rollout_ref.actor.fsdp_config.optimizer_offload
 

@@ -1,4 +1,4 @@
-"""The one validator: what fits arrives typed, and all that does not fit is refused at once."""
+"""The validator: values that fit are typed, and all that do not fit are refused together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Options(TypedDict, total=False):
 
 
 class Even(Rule):
-    """A rule that is not ours."""
+    """A rule of a third party."""
 
     def holds(self, value: int) -> bool:
         return value % 2 == 0
@@ -35,7 +35,7 @@ class Even(Rule):
 
 
 class Foreign:
-    """A class that the loader knows nothing of."""
+    """A class that the loader does not know."""
 
 
 @dataclass
@@ -115,7 +115,7 @@ def load(values: Any) -> Thing:
         ({"absent": 1}, 1),
     ],
 )
-def test_what_fits_arrives_with_the_type_of_its_field(values, found):
+def test_a_value_that_fits_has_the_type_of_its_field(values, found):
     [(name, _)] = values.items()
     value = getattr(load(values), name)
     assert value == found and type(value) is type(found)
@@ -165,7 +165,7 @@ def test_what_fits_arrives_with_the_type_of_its_field(values, found):
         ("text", "it is a mapping"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_path_rule_and_fix(values, rule):
+def test_a_value_that_does_not_fit_is_refused_with_its_path_rule_and_fix(values, rule):
     with pytest.raises(ConfigError, match=rule) as refused:
         load(values)
     assert not isinstance(refused.value, ConfigErrors), "one mistake is one error"
@@ -198,7 +198,7 @@ def test_null_is_none_where_the_field_takes_it_and_else_the_default():
     assert load(None) == Thing()
 
 
-def test_what_code_constructs_follows_the_same_rules():
+def test_a_dataclass_constructed_by_code_follows_the_same_rules():
     @dataclass
     class Made:
         rounds: Count = 1
@@ -212,7 +212,7 @@ def test_what_code_constructs_follows_the_same_rules():
         Made("abc", name=1)
 
 
-def test_a_rule_between_fields_is_told_with_the_others():
+def test_a_broken_rule_between_fields_is_reported_with_the_other_errors():
     with pytest.raises(ConfigErrors) as refused:
         load_dataclass(Pairs, {"pairs": [{"low": 2}, {"low": "x", "high": 0}], "count": 0}, "it")
     assert [error.value for error in refused.value.errors] == ["low=2 > high=1", "it.pairs[1].low='x'", "it.count=0"]
@@ -227,7 +227,7 @@ names = st.sampled_from(list(Thing.__dataclass_fields__)) | st.text(max_size=3)
 
 
 @given(st.dictionaries(names, plain, max_size=5))
-def test_whatever_is_written_is_loaded_or_refused_and_what_is_loaded_loads_again(values):
+def test_any_value_is_loaded_or_refused_and_a_loaded_value_loads_again(values):
     try:
         made = load(values)
     except ConfigError:
@@ -258,7 +258,7 @@ BAD = {
 
 
 @given(st.data(), st.sets(st.sampled_from(list(GOOD))), st.sets(st.sampled_from(list(GOOD))))
-def test_exactly_the_values_that_do_not_fit_are_named(data, given_names, wrong):
+def test_exactly_the_values_that_do_not_fit_are_reported(data, given_names, wrong):
     values = {name: data.draw((BAD if name in wrong else GOOD)[name]) for name in given_names}
     wrong &= given_names
     if not wrong:
@@ -271,7 +271,7 @@ def test_exactly_the_values_that_do_not_fit_are_named(data, given_names, wrong):
     assert {error.value.removeprefix("it.").split("=")[0].split("[")[0] for error in errors} == wrong
 
 
-def test_a_type_is_described_as_a_message_and_the_schema_say_it():
+def test_a_type_is_described_in_words():
     assert describe(Literal["a"]) == "a"
     assert describe(Foreign) == "Foreign"
     assert describe(Any) == "any value"

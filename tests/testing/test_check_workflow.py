@@ -1,4 +1,4 @@
-"""The kit for authors: good workflows pass, each bad habit is found."""
+"""check_workflow: good workflows pass, each defect is found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.workflows.solver_verifier import SolverVerifier
 
 
 @pytest.mark.parametrize("workflow", [Single, SolverVerifier, Ensemble])
-def test_the_workflows_we_ship_pass(workflow):
+def test_the_shipped_workflows_pass(workflow):
     report = check_workflow(workflow, "<verify>approve</verify> \\boxed{4}")
     assert report.ok, str(report)
     assert len(report.cases) == 11
@@ -32,7 +32,7 @@ class Swallowing(Workflow):
     async def run(self, task, team):
         try:
             return Outcome(answer=await team.a.act("q"))
-        except Exception:
+        except Exception:  # noqa: BLE001  # the defect that the case must find
             return Outcome(answer="", reward=0.0)
 
 
@@ -52,7 +52,7 @@ class Undecided(Workflow):
         (Undecided, "4 branches", "never committed"),
     ],
 )
-def test_a_bad_habit_is_found(workflow, case, words):
+def test_a_defect_is_found(workflow, case, words):
     report = check_workflow(workflow, "\\boxed{4}")
     assert not report.ok
     assert any(problem.startswith(case) and words in problem for problem in report.problems), report.problems

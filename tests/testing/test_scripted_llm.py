@@ -1,4 +1,4 @@
-"""The scripted LLM plays by its rules."""
+"""The scripted LLM replies by its rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def say(llm, agent="a", n=1, turn=0):
     return [generation.text for generation in asyncio.run(llm.generate(request, n))]
 
 
-def test_texts_are_played_in_order_for_each_agent_and_the_last_one_stays():
+def test_texts_are_used_in_order_per_agent_and_the_last_one_repeats():
     llm = ScriptedLLM({"a": ["1", "2"], "b": "x"})
     assert [say(llm), say(llm, "b"), say(llm), say(llm)] == [["1"], ["x"], ["2"], ["2"]]
     assert say(ScriptedLLM(["1", "2", "3"]), n=3) == ["1", "2", "3"]

@@ -1,4 +1,4 @@
-"""One of each kind, added without a change to this package: by installing a package, or as a file of mas.plugins."""
+"""An entry of each kind, added without a change to verl-mas: by an installed package, or as a file of mas.plugins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def use(out: Path, *plugins: str, path: str = "") -> None:
     assert (out / "train.parquet").is_file() and "guesser acts on main" in done.stdout
 
 
-def test_an_installed_package_adds_one_of_each(tmp_path):
+def test_an_installed_package_adds_one_entry_of_each_kind(tmp_path):
     source, target = tmp_path / "source", tmp_path / "site-packages"
     shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("test_*", "__pycache__"))
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
@@ -58,7 +58,7 @@ def test_an_installed_package_adds_one_of_each(tmp_path):
     use(tmp_path / "out", path=str(target))
 
 
-def test_a_file_of_mas_plugins_adds_the_same(tmp_path):
+def test_a_file_of_mas_plugins_adds_the_same_entries(tmp_path):
     use(tmp_path / "out", str(HERE / "acme_team.py"))
 
 

@@ -1,4 +1,4 @@
-"""Finding workflows: by name, by file, with their arguments."""
+"""Workflows are found by name or file, and made with their arguments."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_a_file_is_enough_and_may_be_loaded_twice(tmp_path, name):
         (WorkflowSpec("x", path="json"), "a class of the file or module"),
     ],
 )
-def test_what_cannot_be_found_is_refused_with_a_way_out(spec, words):
+def test_a_workflow_that_cannot_be_found_is_refused_with_a_fix(spec, words):
     with pytest.raises(ConfigError, match=words):
         resolve(spec)
 
 
-def test_a_shipped_workflow_is_found_beside_a_file_of_ones_own(tmp_path):
+def test_a_shipped_workflow_is_found_beside_a_users_file(tmp_path):
     (tmp_path / "my_estimator.py").write_text("")
     program = (
         "from verl_mas.workflow.base import resolve; from verl_mas.config.schema import WorkflowSpec\n"
@@ -126,7 +126,7 @@ def test_the_arguments_of_a_third_partys_workflow_are_checked_by_its_annotations
     assert "did you mean 'strict'" in refused.value.fix
 
 
-def test_arguments_of_types_that_are_not_known_are_the_workflows_own_affair(tmp_path):
+def test_arguments_of_unknown_types_are_passed_to_the_workflow_unchecked(tmp_path):
     file = tmp_path / "theirs.py"
     file.write_text(THEIRS)
     made = resolve(WorkflowSpec("Theirs", str(file), {"model": "m", "judge": "strict", "thing": 1, "key": "lower"}))

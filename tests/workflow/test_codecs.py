@@ -1,4 +1,4 @@
-"""Codecs: never raise, never read a malformed text as good, read back what they render."""
+"""Codecs: they raise nothing, read no malformed text as a value, and parse what they render."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def value_for(name: str, rng: random.Random):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_ten_thousand_strings_never_raise_and_what_is_read_can_be_rendered(name):
+def test_ten_thousand_strings_raise_nothing_and_every_parsed_value_can_be_rendered(name):
     codec, rng, read = CODECS[name], random.Random(7), 0
     for _ in range(10_000):
         value = codec.parse(adversarial(rng))
@@ -68,7 +68,7 @@ def test_ten_thousand_strings_never_raise_and_what_is_read_can_be_rendered(name)
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_ten_thousand_values_are_read_back_or_refused(name):
+def test_ten_thousand_values_are_parsed_back_or_refused(name):
     codec, rng, carried = CODECS[name], random.Random(3), 0
     for _ in range(10_000):
         value = value_for(name, rng)
@@ -94,7 +94,7 @@ def test_two_different_answers_are_malformed_and_the_same_one_twice_is_not(name)
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_what_is_only_thought_is_not_an_answer(name):
+def test_text_in_the_thinking_is_not_an_answer(name):
     codec = CODECS[name]
     value = value_for(name, random.Random(0)) if name in ("choice", "actions", "json") else "plain"
     text = codec.render(value)
@@ -108,7 +108,7 @@ def test_what_is_only_thought_is_not_an_answer(name):
     ["", "approve", "<verify>approve", "approve</verify>", "<verify></verify>", "<verify>approve or reject</verify>",
      "<verify>not approve</verify>", "<verify><verify>approve</verify></verify>", "<verify>approved</verify>"],
 )  # fmt: skip
-def test_an_unreadable_verdict_is_never_approval(text):
+def test_an_unreadable_verdict_is_not_an_approval(text):
     verdict = Verdict.parse(text)
     assert isinstance(verdict, Malformed)
     assert verdict is not Verdict.APPROVE and verdict is not Verdict.REJECT
@@ -134,7 +134,7 @@ def test_ten_megabytes_are_read_in_one_pass(codec, piece):
     assert value == "1" if "1" in piece else isinstance(value, Malformed)
 
 
-def test_malformed_equals_nothing_so_no_vote_can_elect_it():
+def test_malformed_equals_only_itself_so_it_cannot_win_a_vote():
     assert Malformed("no box") != Malformed("no box")
 
 
@@ -160,7 +160,7 @@ def test_actions_may_come_as_a_python_list():
 
 
 @pytest.mark.parametrize("text", ["upup", "up-down", "up fly", "", "up" + ", up" * 64])
-def test_words_that_are_no_list_of_actions_are_malformed(text):
+def test_words_that_are_not_a_list_of_actions_are_malformed(text):
     assert isinstance(MOVES.parse(f"<actions>{text}</actions>"), Malformed)
 
 
@@ -173,7 +173,7 @@ def test_actions_may_be_a_pattern_and_the_whole_reply():
 
 
 @pytest.mark.parametrize("actions", [("up", "UP"), ("go up",), re.compile("[UD]")])
-def test_actions_that_cannot_be_told_apart_or_explained_are_refused(actions):
+def test_ambiguous_actions_and_a_pattern_without_help_are_refused(actions):
     with pytest.raises(DataError):
         ActionList(actions)
 

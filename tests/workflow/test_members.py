@@ -1,4 +1,4 @@
-"""Who is on the team, and what its settings may say."""
+"""The members of a team and their settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sampling_that_no_engine_takes_is_refused(section, sampling, says):
         AgentSpec(**{section: sampling})
 
 
-def test_what_one_engine_alone_takes_is_passed_on_by_its_own_name():
+def test_extra_sampling_settings_are_passed_on_unchanged():
     agent = {"sampling": {"temperature": 1, "extra": {"min_tokens": 2}}, "validation_sampling": {"extra": {"best": 1}}}
     trained, validated = Task([]), Task([], validate=True)
     assert member(agent).sampling(trained, {"top_p": 0.5}) == {"temperature": 1.0, "min_tokens": 2, "top_p": 0.5}
@@ -61,14 +61,14 @@ def test_what_one_engine_alone_takes_is_passed_on_by_its_own_name():
 
 @pytest.mark.parametrize("section", ["sampling", "validation_sampling"])
 @pytest.mark.parametrize("setting", [{"n": 4}, {"logprobs": 0}])
-def test_what_verl_mas_sets_itself_is_refused_among_the_extras_too(section, setting):
+def test_settings_that_verl_mas_sets_are_refused_in_extra(section, setting):
     with pytest.raises(ConfigError, match="verl-mas sets"):
         member({section: {"extra": setting}})
 
 
 @pytest.mark.parametrize("sampling", [{"repetition_penalty": 1.1}, {"extra": {"repetition_penalty": 1.1}}])
-def test_a_penalty_is_refused_for_an_agent_that_trains_and_only_there(sampling):
-    with pytest.raises(ConfigError, match="know nothing of penalties"):
+def test_a_penalty_is_refused_only_for_an_agent_that_trains(sampling):
+    with pytest.raises(ConfigError, match="log-probs without penalties"):
         member({"sampling": sampling})
     assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == {"repetition_penalty": 1.1}
     member({"validation_sampling": sampling})

@@ -34,7 +34,7 @@ def scores(rows, spec):
         (RewardSpec(team=0.0, local=2.0, penalty_on="none"), [1.0, 0.4, 0.0]),
     ],
 )
-def test_a_rows_score_is_put_together_as_the_preset_says(spec, expected):
+def test_the_preset_weighs_the_parts_of_a_rows_score(spec, expected):
     assert scores(SESSION, spec) == pytest.approx(expected)
 
 
@@ -43,7 +43,7 @@ def test_penalties_that_land_on_one_row_add_up():
     assert scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
 
 
-def test_a_given_zero_wins_over_the_preset():
+def test_a_given_zero_overrides_the_preset():
     assert RewardSpec(preset="at_grpo", local=0.0).local == 0.0
 
 
@@ -65,13 +65,13 @@ def test_the_parts_of_a_reward_add_up_to_its_score(rows, spec):
         assert reward.score == spec.team * reward.team + spec.local * reward.local - reward.penalty
 
 
-def test_verdicts_have_a_field_of_their_own():
+def test_verdicts_in_info_are_refused():
     assert Outcome(verdicts={"verifier": [(True, False)]}).info == {}
     with pytest.raises(WorkflowError, match=r"Outcome\(verdicts="):
         Outcome(info={"verdicts": {"verifier": [(True, False)]}})
 
 
-def test_rows_with_tokens_are_numbered_in_the_order_in_which_they_began():
+def test_rows_with_tokens_are_numbered_in_the_order_of_their_first_acts():
     def reply(row, tokens=(1,)):
         return Reply("a", "a", "main", 0, [], Generation("x", response_ids=tokens), row=row)
 

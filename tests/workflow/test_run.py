@@ -81,18 +81,18 @@ class Doubler:
 
 
 @pytest.mark.parametrize(("arguments", "result"), [('{"x": 21}', "42"), ("{", "Error executing tool 'double'")])
-def test_tools_are_called_and_their_results_told(serve, arguments, result):
+def test_tools_are_called_and_the_model_gets_their_results(serve, arguments, result):
     call = {"id": "1", "type": "function", "function": {"name": "double", "arguments": arguments}}
 
     def answer(body):
-        heard = body["messages"][-1]
-        return {"content": None, "tool_calls": [call]} if heard["role"] == "user" else f"heard {heard['content']}"
+        last = body["messages"][-1]
+        return {"content": None, "tool_calls": [call]} if last["role"] == "user" else f"result: {last['content']}"
 
     endpoint = serve(answer)
     client = verl_mas.OpenAIClient(endpoint.url, "m", tools=[Doubler()])
     agents = {"solver": AgentSpec(tools=["double"])}
     session = verl_mas.run("single", "q", client, agents=agents)
-    assert session.answer.startswith(f"heard {result}") and session.replies[0].generation.sampled == 6
+    assert session.answer.startswith(f"result: {result}") and session.replies[0].generation.sampled == 6
     assert endpoint.bodies[0]["tools"] == [Doubler.tool_schema]
 
     with pytest.raises(SessionFault, match="OpenAIClient\\(tools="):
@@ -101,7 +101,7 @@ def test_tools_are_called_and_their_results_told(serve, arguments, result):
         )
 
 
-def test_a_refusing_endpoint_is_tried_again_and_then_raises(serve):
+def test_a_refusing_endpoint_is_retried_and_then_raises(serve):
     codes = iter([503, "fine"])
     client = verl_mas.OpenAIClient(serve(lambda body: next(codes)).url, "m")
     assert verl_mas.run("single", "q", client, faults=FaultSpec(backoff_s=0.0)).answer == "fine"
@@ -119,7 +119,7 @@ def test_a_slow_endpoint_times_out(serve):
     assert raised.value.kind is FaultKind.TIMEOUT
 
 
-def test_run_inside_an_event_loop_says_what_to_use(serve):
+def test_run_inside_an_event_loop_is_refused_with_arun_as_the_fix(serve):
     async def wrong():
         verl_mas.run("single", "q", verl_mas.OpenAIClient("http://x", "m"))
 

@@ -1,4 +1,4 @@
-"""Sessions: what is recorded, what ends them, and what a failure becomes."""
+"""Sessions: what they record, their limits, and their failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Endless(Workflow):
         while True:
             try:
                 await team.a.act("again")
-            except Exception:  # what a careless author writes
+            except Exception:  # noqa: BLE001  # the defect that this workflow stands for
                 continue
 
 
@@ -142,7 +142,7 @@ def test_a_commit_of_unscored_candidates_says_what_to_do(run):
     assert not run(Lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()[0].malformed
 
 
-def test_a_candidate_may_have_a_team_part_of_its_own(run):
+def test_a_candidate_may_have_its_own_team_reward(run):
     class Own(Workflow):
         agents = ("a",)
 
@@ -176,7 +176,7 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
     assert [m["role"] for m in done.session.replies[1].messages] == ["system", "user", "assistant", "user"]
 
 
-def test_what_opens_a_conversation_comes_after_its_system_prompt_which_the_config_may_replace(run):
+def test_the_opening_messages_of_a_conversation_follow_its_system_prompt_which_the_config_may_replace(run):
     class Talk(Workflow):
         agents = ("a",)
 
@@ -231,7 +231,7 @@ def test_a_sub_team_keeps_its_agents_apart(run):
     assert done.session.answer == "lr"
 
 
-def test_roles_share_settings_and_are_told_apart(run):
+def test_roles_share_settings_and_have_their_own_names(run):
     from verl_mas.workflows.ensemble import Ensemble
 
     llm = ScriptedLLM("x")
@@ -243,7 +243,7 @@ def test_roles_share_settings_and_are_told_apart(run):
     assert [dict(r.sampling) for r in llm.requests] == [{"top_p": 0.5}] * 3 + [{}]
 
 
-def test_the_reward_function_scores_only_what_nobody_else_scored(run):
+def test_the_reward_function_scores_only_sessions_without_a_reward(run):
     asked = []
 
     async def score(session):
@@ -280,11 +280,13 @@ def test_the_reward_function_scores_only_what_nobody_else_scored(run):
     ("where", "landed"), [("act", [0.1, 0, 0]), ("agent", [0.1, 0, 0.1]), ("session", [0.1] * 3), ("none", [0] * 3)]
 )
 def test_a_format_penalty_lands_where_the_config_says(run, where, landed):
-    class Checked(Pair):
+    class Checked(Workflow):
+        agents = ("a", "b")
+
         async def run(self, task, team):
-            outcome = await super().run(task, team)
-            team._session.replies[0].parse(Tag())
-            return outcome
+            first, *_ = [await team[agent].act("q") for agent in ("a", "b", "a")]
+            first.parse(Tag())
+            return Outcome(reward=1.0)
 
     agents = {"a": AgentSpec(format_penalty=0.1), "b": AgentSpec()}
     done = run(Checked, ScriptedLLM("x"), agents=agents, reward=RewardSpec(penalty_on=where))
@@ -292,7 +294,7 @@ def test_a_format_penalty_lands_where_the_config_says(run, where, landed):
     assert [row.malformed for row in done.session.rows()] == [True, False, False]
 
 
-def test_a_refused_act_is_tried_again_and_then_recorded_with_its_place(run):
+def test_a_refused_act_is_retried_and_then_recorded_with_agent_and_turn(run):
     once = iter([RuntimeError("engine down")])
     llm = ScriptedLLM({"a": "1", "b": "2"}, fault=lambda r: next(once, None) if r.agent == "b" else None)
     done = run(Pair, llm)
@@ -315,7 +317,7 @@ def test_an_error_of_the_workflow_is_data_with_its_cause(run):
     assert [r.agent for r in done.session.replies] == ["a"]
 
 
-def test_a_workflow_without_an_outcome_says_so(run):
+def test_a_workflow_that_returns_no_outcome_is_an_error_with_its_fix(run):
     class Forgetful(Workflow):
         agents = ()
 
@@ -332,7 +334,7 @@ def test_a_workflow_that_never_stops_is_ended(run):
     assert len(done.session.replies) == 5
 
 
-def test_a_workflow_that_swallows_its_cancelling_is_left_behind(run, monkeypatch):
+def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, monkeypatch):
     monkeypatch.setattr("verl_mas.workflow.session.GRACE_S", 0.01)
 
     class Stubborn(Workflow):
@@ -342,7 +344,7 @@ def test_a_workflow_that_swallows_its_cancelling_is_left_behind(run, monkeypatch
             for _ in range(50):
                 try:
                     await team.a.act("q")
-                except BaseException:
+                except BaseException:  # noqa: BLE001  # the defect that this workflow stands for
                     await asyncio.sleep(0.01)
             return Outcome()
 
@@ -351,7 +353,7 @@ def test_a_workflow_that_swallows_its_cancelling_is_left_behind(run, monkeypatch
     assert done.failed and done.faults[0].kind is FaultKind.LIMIT and llm.in_flight == 0
 
 
-def test_an_abandoned_act_leaves_no_request_behind(run):
+def test_an_abandoned_act_is_cancelled_at_the_engine(run):
     llm = ScriptedLLM(
         "x",
         latency=lambda rng: 5.0,
@@ -367,7 +369,7 @@ def test_an_abandoned_act_leaves_no_request_behind(run):
     assert done.failed and llm.cancelled == 2 and llm.in_flight == 0
 
 
-def test_a_cancelled_session_leaves_no_request_behind():
+def test_a_cancelled_session_cancels_its_requests():
     from verl_mas.config.schema import PolicySpec
     from verl_mas.workflow.members import members_of
     from verl_mas.workflow.session import SessionConfig, run_session

@@ -1,4 +1,4 @@
-"""Teams on puzzles: what they see, how candidates are scored, and which one is stepped."""
+"""Teams on puzzles: their prompts, the scores of candidates, and which candidate is executed."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def puzzle_of(name: str = "plan_path", seed: int = 0):
 
 
 def best(name: str, workflow):
-    """An LLM that follows the true board; it answers every act with the best action."""
+    """An LLM that tracks the board and replies to every act with the best action."""
     puzzle = puzzle_of(name)
-    stepping, said = workflow.agents[-1], []
+    stepping, actions = workflow.agents[-1], []
 
     def say(request, branch):
         if branch == 0:
-            said.append(puzzle.best_actions()[0])
+            actions.append(puzzle.best_actions()[0])
             if request.agent == stepping:
-                puzzle.step(said[-1])
-        return workflow.codec(puzzle).render([said[-1]])
+                puzzle.step(actions[-1])
+        return workflow.codec(puzzle).render([actions[-1]])
 
     return ScriptedLLM(say)
 
@@ -49,7 +49,7 @@ def best(name: str, workflow):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("kind", [PlannerExecutor, SinglePlayer])
 @pytest.mark.parametrize("text", ["words", "compact"])
-def test_a_team_that_knows_the_way_solves_it_in_as_many_turns_as_it_is_long(name, kind, text):
+def test_a_team_with_the_best_actions_solves_the_board_in_the_fewest_turns(name, kind, text):
     workflow = kind(moves=1, max_turns=30, text=text)
     session = run(workflow, task(name), best(name, workflow))
     length = puzzle_of(name).initial_distance
@@ -71,7 +71,7 @@ def test_the_executor_sees_the_committed_sketch_and_every_prompt_shows_the_curre
 
 
 def candidates(request, branch):
-    """Candidate 0 stays where it is, 1 goes the best way, 2 cannot be read."""
+    """Candidate 0 does not move, 1 takes the best action, 2 is malformed."""
     puzzle = puzzle_of()
     wall = next(move for move in "UDLR" if move not in puzzle.legal_actions())
     return [wall, puzzle.best_actions()[0], "hm"][branch]
@@ -191,6 +191,6 @@ def test_an_argument_that_does_not_fit_is_refused_when_the_team_is_made():
 
 
 @pytest.mark.parametrize("kind", [PlannerExecutor, SinglePlayer])
-def test_they_survive_what_breaks_teams(kind):
+def test_they_pass_check_workflow(kind):
     report = check_workflow(lambda: kind(max_turns=2), "<actions>U R</actions>", task())
     assert report.ok, str(report)

@@ -18,13 +18,13 @@ TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="\\fr
 RIGHT, WRONG = "so \\boxed{0.5}", "so \\boxed{2}"
 
 
-def code(said: str) -> str:
-    return f"```python\n{said}\n```"
+def code(text: str) -> str:
+    return f"```python\n{text}\n```"
 
 
 @pytest.fixture(autouse=True)
 def runs_code(monkeypatch):
-    """No sandbox here: a "program" prints itself, unless it says that it fails."""
+    """An executor without a sandbox: the "program" is its own output, or its error."""
 
     async def execute(code: str) -> RunResult:
         return RunResult(error="ZeroDivisionError") if "fail" in code else RunResult(output=f"working\n{code}\n")
@@ -37,7 +37,7 @@ def play(reasoner, tool_user, *, k: int = 1, **args):
     return run(ReasonerToolUser(executor="any:thing", **args), TASK, llm, branch=BranchSpec(k=k)), llm
 
 
-def test_they_stop_when_they_agree_however_they_write_it():
+def test_they_stop_when_their_answers_are_equal_in_any_notation():
     session, _ = play(RIGHT, code("1/2"))
     assert session.info == {"acc": 1.0, "turns": 1, "agreed": 1.0} and session.team_reward == 1.0
 
@@ -47,7 +47,7 @@ def test_agreeing_on_something_wrong_stops_and_earns_nothing():
     assert session.info["agreed"] == 1.0 and session.team_reward == 0.0
 
 
-def test_they_go_on_until_they_agree_and_see_the_round_before():
+def test_they_continue_until_they_agree_and_see_the_previous_round():
     session, llm = play([WRONG, RIGHT], code("0.5"))
     assert session.info["turns"] == 2 and session.team_reward == 1.0
     third = str(llm.requests[2].messages)
@@ -67,10 +67,10 @@ def test_a_box_that_holds_no_answer_is_malformed_and_no_agreement(box):
     assert session.replies[0].malformed and session.replies[0].reward == 0.0
 
 
-def test_what_a_program_prints_reaches_no_prompt_whole():
+def test_long_output_of_a_program_is_cut_in_prompts():
     _, llm = play(WRONG, code("9" * 100_000), max_turns=2)
-    told = llm.requests[2].messages[-1]["content"].partition("It printed: ")[2]
-    assert 900 < len(told) < 2_000
+    output = llm.requests[2].messages[-1]["content"].partition("It printed: ")[2]
+    assert 900 < len(output) < 2_000
 
 
 @pytest.mark.parametrize(("truth", "answer"), [(0, "0"), (12, "12.0")])
@@ -84,7 +84,7 @@ def test_the_ground_truth_may_be_a_number(truth, answer):
     assert session.team_reward == 1.0
 
 
-def test_without_a_ground_truth_nobody_acts():
+def test_without_a_ground_truth_no_agent_acts():
     llm = ScriptedLLM({"reasoner": RIGHT, "tool_user": code("0.5")})
     with pytest.raises(SessionFault, match="ground truth None"):
         run(ReasonerToolUser(executor="any:thing"), "What is a half?", llm, faults=FaultSpec(retries=0))
@@ -100,7 +100,7 @@ def test_without_a_ground_truth_nobody_acts():
         (RIGHT, "no code", [1.0, 0.0]),
     ],
 )
-def test_each_earns_what_the_paper_says(reasoner, tool_user, rewards):
+def test_each_agent_has_the_reward_of_the_paper(reasoner, tool_user, rewards):
     session, _ = play(reasoner, tool_user, max_turns=1)
     assert [reply.reward for reply in session.replies] == pytest.approx(rewards)
 
@@ -114,7 +114,7 @@ def test_of_the_candidates_the_best_is_committed_and_all_are_scored():
     assert session.info["agreed"] == 1.0
 
 
-def test_it_survives_what_breaks_teams():
+def test_it_passes_check_workflow():
     report = check_workflow(
         lambda: ReasonerToolUser(executor="any:thing"), {"reasoner": RIGHT, "tool_user": code("0.5")}, TASK
     )

@@ -56,7 +56,7 @@ def test_the_verifier_sends_the_question_to_the_searcher_until_it_has_enough(ind
     assert seen.index("founder of Brel</search>") < seen.index("Aiko born</search>")
 
 
-def test_enough_at_once_goes_straight_to_the_answer(index):
+def test_with_enough_evidence_at_once_the_answer_follows(index):
     assert agents(play(index, YES, "")[0]) == ["verifier", "answerer"]
 
 
@@ -67,19 +67,19 @@ def test_the_last_turn_always_answers(index):
 
 
 @pytest.mark.parametrize("verdict", ["", "yes", "<verify>maybe</verify>", "<verify>yes</verify><verify>no</verify>"])
-def test_a_verdict_that_cannot_be_read_never_means_enough(index, verdict):
+def test_an_unreadable_verdict_does_not_mean_enough(index, verdict):
     session, _ = play(index, verdict, "<search>Brel</search>", max_turns=2)
     assert agents(session) == ["verifier", "searcher", "answerer"]
     assert session.replies[0].malformed
 
 
-def test_a_query_that_cannot_be_read_searches_nothing(index):
+def test_an_unreadable_query_starts_no_search(index):
     session, llm = play(index, NO, "Brel", max_turns=2)
     assert session.info["searches"] == 0 and session.replies[1].malformed
     assert "<information>" not in str(llm.requests[-1].messages)
 
 
-def test_an_answer_that_cannot_be_read_earns_nothing(index):
+def test_an_unreadable_answer_has_reward_0(index):
     session, _ = play(index, YES, "", answerer="Tazor")
     assert session.info["repeated_query_share"] == 0.0
     assert session.team_reward == 0.0 and session.replies[-1].malformed and session.answer == ""
@@ -90,7 +90,7 @@ def test_the_score_may_be_f1(index):
     assert session.team_reward == pytest.approx(0.5) and session.info["em"] == 0.0
 
 
-def test_when_a_prompt_is_cut_the_question_and_the_newest_evidence_stay(index):
+def test_truncation_keeps_the_question_and_the_newest_evidence(index):
     _, llm = play(index, NO, [f"<search>{w}</search>" for w in ("Brel", "Aiko", "Tazor")], max_turns=4)
     messages = llm.requests[-1].messages
     whole = sum(len(message["content"]) for message in messages)
@@ -101,7 +101,7 @@ def test_when_a_prompt_is_cut_the_question_and_the_newest_evidence_stay(index):
     assert text.count("<search>") == text.count("<information>") == 2
 
 
-def test_examples_in_a_tasks_prompt_do_not_cost_it_its_question(index):
+def test_truncation_keeps_the_question_after_examples_in_the_prompt(index):
     example = [{"role": "user", "content": "Who founded Rome?"}, {"role": "assistant", "content": "Romulus"}]
     task = Task([{"role": "system", "content": "Short."}, *example, *TASK.messages], ground_truth=["Tazor"])
     replies = {"verifier": NO, "searcher": ["<search>Brel</search>", "<search>Aiko</search>"], "answerer": "x"}
@@ -118,7 +118,7 @@ def test_examples_in_a_tasks_prompt_do_not_cost_it_its_question(index):
     assert "<search>Aiko</search>" in text and "<search>Brel</search>" not in text
 
 
-def test_a_retriever_that_fails_is_a_failure_of_the_session_and_no_evidence(monkeypatch):
+def test_a_failing_retriever_fails_the_session(monkeypatch):
     down = httpx.MockTransport(lambda request: httpx.Response(503))
 
     def unreachable(where, topk, timeout_s):
@@ -162,7 +162,7 @@ def test_a_wrong_argument_is_refused(args):
         resolve(WorkflowSpec(name="search_team", args=args))
 
 
-def test_it_survives_what_breaks_teams(index):
+def test_it_passes_check_workflow(index):
     replies = {"verifier": [NO, YES], "searcher": "<search>Brel</search>", "answerer": "<answer>Tazor</answer>"}
     report = check_workflow(lambda: SearchTeam(retriever=index), replies, TASK)
     assert report.ok, str(report)

@@ -1,4 +1,4 @@
-"""The workflows we ship: who is asked what, and what becomes the answer."""
+"""The shipped workflows: their prompts and their answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_approved_proposal_is_the_answer():
 
 
 @pytest.mark.parametrize("verdict", [REJECT, "approve", "", APPROVE + REJECT])
-def test_what_is_not_an_approval_asks_for_another_proposal_with_the_review_in_it(verdict):
+def test_without_an_approval_another_proposal_is_made_with_the_review_in_its_prompt(verdict):
     llm = ScriptedLLM({"solver": ["5", "4"], "verifier": verdict})
     session = run("solver_verifier", "2 + 2?", llm)
     assert agents(session) == ["solver", "verifier", "solver"] and session.answer == "4"

@@ -34,13 +34,13 @@ def play(solver, verifier, **args):
         ("no box", REJECT, 0.0, 3),
     ],
 )
-def test_the_last_proposal_decides(solver, verifier, reward, acts):
+def test_the_last_proposal_is_graded(solver, verifier, reward, acts):
     session = play(solver, verifier)
     assert session.team_reward == reward and len(session.replies) == acts
 
 
 @pytest.mark.parametrize("verdict", ["", "approve", "<verify>ok</verify>", APPROVE + REJECT])
-def test_a_verdict_that_cannot_be_read_never_approves(verdict):
+def test_an_unreadable_verdict_does_not_approve(verdict):
     session = play([WRONG, RIGHT], verdict)
     assert len(session.replies) == 3 and session.replies[1].malformed
 
@@ -51,7 +51,7 @@ def test_a_penalty_lands_on_the_malformed_act_alone():
     assert [row.reward.score for row in play(RIGHT, "hm").rows()] == pytest.approx([1.0, 0.9, 1.0])
 
 
-def test_without_a_verdict_reward_the_team_reward_is_all():
+def test_without_a_verdict_reward_a_review_has_only_the_team_reward():
     assert [row.reward.score for row in play([WRONG, RIGHT], REJECT).rows()] == [1.0, 1.0, 1.0]
 
 
@@ -101,14 +101,14 @@ HANGING = "\\boxed{9^{9^{9^{9}}}}"
 
 
 @pytest.mark.parametrize("verdict", [APPROVE, REJECT])
-def test_a_verdict_on_a_proposal_that_could_not_be_checked_is_neither_paid_nor_counted(verdict):
+def test_a_verdict_on_an_unchecked_proposal_has_no_reward_and_is_not_counted(verdict):
     session = play([HANGING, RIGHT], verdict, verdict_reward=0.3)
     assert session.replies[1].reward is None
     assert session.outcome.verdicts == {"verifier": []} and "right_verdicts" not in session.info
     assert session.info["unchecked"] == (1.0 if verdict is APPROVE else 0.5)
 
 
-def test_without_a_review_there_is_no_share_of_right_ones():
+def test_without_a_review_there_is_no_share_of_right_verdicts():
     session = play(RIGHT, APPROVE, max_rounds=1)
     assert session.info["reviews"] == 0 and "right_verdicts" not in session.info
 
@@ -125,7 +125,7 @@ def test_the_ground_truth_may_be_the_number_zero():
     assert session.team_reward == 1.0
 
 
-def test_without_a_ground_truth_nobody_acts():
+def test_without_a_ground_truth_no_agent_acts():
     llm = ScriptedLLM(RIGHT)
     with pytest.raises(SessionFault, match="ground truth None"):
         run(SolverVerifier(score="math"), "What is a half?", llm, faults=FaultSpec(retries=0))
@@ -148,6 +148,6 @@ def test_arguments_that_do_not_fit_are_refused(args):
         resolve(WorkflowSpec(name="solver_verifier", args=args))
 
 
-def test_it_survives_what_breaks_teams():
+def test_it_passes_check_workflow():
     report = check_workflow(lambda: SolverVerifier(score="math"), {"solver": RIGHT, "verifier": APPROVE}, TASK)
     assert report.ok, str(report)

@@ -51,7 +51,7 @@ def check_model(path: str) -> Iterator[ConfigError]:
         yield ConfigError(
             f"actor_rollout_ref.model.path={path}",
             rule="it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)",
-            fix="set it to an existing folder or to owner/name",
+            fix="set the model path to an existing folder or to owner/name",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from verl_mas.config.schema import DEFAULT_POLICY, BranchSpec, FaultSpec, PolicySpec
 from verl_mas.errors import FaultKind
-from verl_mas.testing.scripted_llm import Rule, ScriptedLLM
+from verl_mas.testing.scripted_llm import Script, ScriptedLLM
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig, SessionResult, run_session
@@ -52,7 +52,7 @@ class Report:
 
 def check_workflow(
     workflow: Callable[[], Workflow],
-    replies: Rule | Mapping[str, Rule] = "fine",
+    replies: Script | Mapping[str, Script] = "fine",
     task: Task | str = "2 + 2?",
 ) -> Report:
     """Run a workflow through good, malformed and failing replies; `print` the report.
@@ -63,7 +63,7 @@ def check_workflow(
     return asyncio.run(_check(workflow, replies, Task.of(task)))
 
 
-async def _check(workflow: Callable[[], Workflow], replies: Rule | Mapping[str, Rule], task: Task) -> Report:
+async def _check(workflow: Callable[[], Workflow], replies: Script | Mapping[str, Script], task: Task) -> Report:
     good = _Runner(workflow, task, lambda: ScriptedLLM(replies))
     validation = Task(task.messages, task.ground_truth, task.data_source, task.extra_info, validate=True)
     cases = [

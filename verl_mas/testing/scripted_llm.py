@@ -11,7 +11,7 @@ from verl_mas.workflow.client import Generation, Message, Request
 from verl_mas.workflow.task import text_of
 
 # A text; texts in order, of which the last one repeats; or a function of the request and the branch.
-Rule = str | Sequence[str] | Callable[[Request, int], str]
+Script = str | Sequence[str] | Callable[[Request, int], str]
 Latency = float | Callable[[random.Random], float]
 Fault = Callable[[Request], BaseException | None]
 
@@ -24,7 +24,7 @@ class ScriptedLLM:
 
     def __init__(
         self,
-        rules: Rule | Mapping[str, Rule],
+        rules: Script | Mapping[str, Script],
         *,
         latency: Latency = 0.0,
         fault: Fault | None = None,

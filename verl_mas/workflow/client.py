@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 Message = dict[str, Any]
-# Columns of a dataset row.
-Columns: TypeAlias = Mapping[str, Any]
+# DatasetFields of a dataset row.
+DatasetFields: TypeAlias = Mapping[str, Any]
 # Settings by the names of an engine, an endpoint or a chat template.
 Settings: TypeAlias = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ class Request:
     # The conversation that this act continues.
     continues: Continuation | None = None
     # For tools and reward functions that need the dataset row.
-    fields: Columns = field(default_factory=dict)
+    fields: DatasetFields = field(default_factory=dict)
 
 
 class LLMClient(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_mas.row import session_key
-from verl_mas.workflow.client import Columns, Message
+from verl_mas.workflow.client import DatasetFields, Message
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class Task:
     messages: Sequence[Message]
     ground_truth: Any = None
     data_source: str | None = None
-    extra_info: Columns = field(default_factory=dict)
+    extra_info: DatasetFields = field(default_factory=dict)
     uid: str = "task"
     session: int = 0
     step: int = 0
     validate: bool = False
     # Decode without sampling; overrides the settings of the agents.
     greedy: bool = False
-    fields: Columns = field(default_factory=dict)
+    fields: DatasetFields = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: Task | str | Sequence[Message]) -> Task:
