@@ -6,13 +6,13 @@ from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import RunResult, executor, register_executor
 
 
-def test_no_executor_is_refused_with_the_way_out():
+def test_a_missing_executor_is_refused_with_the_fix():
     with pytest.raises(ConfigError, match="a sandbox of your choice"):
         executor(None)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x", "math:pi"])
-def test_an_executor_that_is_no_function_is_refused(name):
+def test_an_executor_must_be_a_function_that_can_be_imported(name):
     with pytest.raises(ConfigError, match="executor"):
         executor(name)
 

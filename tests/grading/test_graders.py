@@ -35,7 +35,7 @@ def test_a_math_answer_is_right_wrong_or_could_not_be_checked():
 
 
 @pytest.mark.parametrize("name", ["em", "f1", "math"])
-def test_a_task_without_a_ground_truth_is_refused_before_anybody_acts(name):
+def test_a_missing_ground_truth_is_refused(name):
     with pytest.raises(DataError, match="ground truth None"):
         GRADERS[name].read(None)
 
@@ -46,11 +46,11 @@ def test_a_score_that_names_no_grader_is_refused_with_the_known_ones(team):
         resolve(WorkflowSpec(team, args={"score": "mth"}))
 
 
-def test_a_team_is_scored_by_a_grader_of_ones_own_that_may_give_half():
+def test_a_registered_grader_may_give_half():
     GRADERS.register("test_half")(Grader(lambda truth, answer: 0.5))
     llm = ScriptedLLM({"solver": "\\boxed{7}", "verifier": "<verify>reject</verify>"})
     workflow = resolve(WorkflowSpec("solver_verifier", args={"score": "test_half", "verdict_reward": 0.3}))
     session = run(workflow, Task([{"role": "user", "content": "?"}]), llm)
     assert session.team_reward == session.info["acc"] == 0.5
-    # Half right is not right, so that a rejection is the right verdict.
+    # Below 1 is not right, so to reject is the right verdict.
     assert session.replies[1].reward == 0.3

@@ -19,7 +19,7 @@ from verl_mas.grading.math import (
     grade_with_sympy,
     plain_number,
 )
-from verl_mas.grading.process_pool import Called, Fate
+from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_other_answers_are_wrong(checker, truth, answer):
 @pytest.mark.parametrize(
     "answer", [None, "", "   ", "$.$", "4" * (MAX_CHARS + 1), "{" * 10_000_000, "4" + " " * 10_000_000 + "2"]
 )
-def test_no_answer_and_an_endless_one_are_unreadable_at_once(checker, answer):
+def test_a_missing_and_an_overlong_answer_are_unreadable_at_once(checker, answer):
     started = time.monotonic()
     assert checker.grade("42", answer) is Grade.UNREADABLE
     assert time.monotonic() - started < 0.1
@@ -85,17 +85,17 @@ def test_a_hostile_answer_costs_one_bounded_check_and_earns_nothing(checker, ans
     assert checker.grade("0.5", "\\frac{1}{2}") is Grade.CORRECT
 
 
-@pytest.mark.parametrize(("fate", "answer"), [(Fate.TIMED_OUT, "2/14"), (Fate.CRASHED, "4/28")])
-def test_a_check_that_failed_once_is_made_again(checker, monkeypatch, fate, answer):
+@pytest.mark.parametrize(("status", "answer"), [(CallStatus.TIMED_OUT, "2/14"), (CallStatus.CRASHED, "4/28")])
+def test_a_failed_check_is_repeated(checker, monkeypatch, status, answer):
     with monkeypatch.context() as busy:
-        busy.setattr(checker._pool, "call", lambda *pair: Called(fate))
+        busy.setattr(BoundedPool, "call", lambda pool, *pair: CallResult(status))
         assert not checker.grade("\\frac{1}{7}", answer).checked
     assert checker.grade("\\frac{1}{7}", answer) is Grade.CORRECT
 
 
-def test_what_was_checked_is_not_checked_twice(checker, monkeypatch):
+def test_a_grade_is_cached(checker, monkeypatch):
     assert checker.grade("\\frac{1}{7}", "3/21") is Grade.CORRECT
-    monkeypatch.setattr(checker, "_pool", None)
+    monkeypatch.delattr(BoundedPool, "call")
     assert checker.grade("\\frac{1}{7}", " 3/21.") is Grade.CORRECT
 
 
@@ -111,7 +111,7 @@ def test_concurrent_checks_are_all_answered_and_counted(checker):
 
 
 @pytest.mark.parametrize("truth", [None, "", " ", "$", "1" + " " * 10_000_000 + "2"], ids=lambda truth: repr(truth)[:9])
-def test_a_ground_truth_that_nothing_can_be_checked_against_is_refused_at_once(checker, truth):
+def test_an_empty_or_overlong_ground_truth_is_refused_at_once(checker, truth):
     started = time.monotonic()
     with pytest.raises(DataError, match="ground truth"):
         checker.grade(truth, "42")
@@ -123,18 +123,25 @@ def test_a_ground_truth_may_be_a_number(checker, truth, answer):
     assert checker.grade(truth, answer) is Grade.CORRECT
 
 
-def test_cleaning_passes_over_a_text_once_whatever_blanks_it_holds():
+def test_cleaning_takes_linear_time():
     text = "4" + " " * 100_000 + "2"
     started = time.monotonic()
     assert clean(f"$ {text}\\,.") == text
     assert time.monotonic() - started < 1
 
 
-def test_the_cache_forgets_the_oldest():
+def test_the_cache_drops_the_oldest(monkeypatch):
+    checked = []
+
+    def call(pool, truth, answer):
+        checked.append(answer)
+        return CallResult(CallStatus.RETURNED, "wrong")
+
+    monkeypatch.setattr(BoundedPool, "call", call)
     checker = AnswerChecker(workers=1, cache_size=2)
-    for answer in ("1/2", "1/3", "1/4"):
+    for answer in ("1/2", "1/3", "1/4", "1/3", "1/4", "1/2"):
         checker.grade("\\frac{1}{2}", answer)
-    assert [answer for _, answer in checker._known] == ["1/3", "1/4"]
+    assert checked == ["1/2", "1/3", "1/4", "1/2"]
     checker.close()
 
 
@@ -143,10 +150,10 @@ numbers = st.decimals(min_value=-(10**9), max_value=10**9, places=3).map(str) | 
 )
 
 
-# A busy machine is no reason to fail.
+# A busy machine is not a failure.
 @settings(deadline=None)
 @given(numbers, numbers)
-def test_the_short_way_for_plain_numbers_agrees_with_sympy(truth, answer):
+def test_the_comparison_of_plain_numbers_agrees_with_sympy(truth, answer):
     assert plain_number(truth) is not None
     short = Grade.CORRECT if plain_number(truth) == plain_number(answer) else Grade.WRONG
     assert grade_with_sympy(truth, answer) == short.value

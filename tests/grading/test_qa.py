@@ -17,7 +17,7 @@ from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
         ("", ""),
     ],
 )
-def test_normalisation_is_that_of_squad(text, normal):
+def test_texts_are_normalised_as_by_squad(text, normal):
     assert normalise(text) == normal
 
 

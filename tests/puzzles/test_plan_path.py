@@ -4,7 +4,7 @@ from verl_mas.puzzles.grid import MOVES, NAMES, neighbours
 from verl_mas.puzzles.kinds.plan_path import PlanPath, distances
 
 
-def test_the_picture_has_one_agent_one_goal_and_the_stated_walls():
+def test_the_drawing_has_one_agent_one_goal_and_the_stated_walls():
     for seed in range(20):
         picture = PlanPath.generate(seed, size=10, walls=0.22).render()
         assert (picture.count("A"), picture.count("G"), picture.count("#")) == (1, 1, 22)
@@ -30,7 +30,7 @@ def test_an_illegal_move_changes_nothing():
     assert not puzzle.step("X")
 
 
-def test_the_compact_text_says_where_walls_agent_and_goal_are_and_nothing_about_ways():
+def test_the_compact_text_has_the_positions_of_walls_agent_and_goal_and_no_path():
     for seed in range(20):
         puzzle = PlanPath.generate(seed, size=4)
         for _ in range(puzzle.initial_distance):

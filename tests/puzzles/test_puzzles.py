@@ -1,4 +1,4 @@
-"""What holds for every puzzle."""
+"""Properties of every puzzle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.puzzles.boards import board, board_of, row
-from verl_mas.puzzles.scoring import DENSE, Weights, judge
+from verl_mas.puzzles.scoring import DENSE, Weights, score_actions
 from verl_mas.splits import TEST, TRAIN
 from verl_mas.workflow.codecs import ActionList, Malformed
 
@@ -24,7 +24,7 @@ KINDS = [
 ]
 kinds = st.sampled_from(KINDS)
 seeds = st.integers(0, 300)
-# hypothesis must not fail a test because a shared machine was busy.
+# Without a deadline: a busy machine is not a failure.
 relaxed = settings(deadline=None, max_examples=60)
 
 
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_board_and_a_plan_of_the_stated_length_solv
     for left in range(puzzle.initial_distance, 0, -1):
         assert puzzle.distance() == left and not puzzle.solved
         assert puzzle.step(puzzle.best_actions()[0])
-    assert puzzle.solved and puzzle.standing() == 1.0
+    assert puzzle.solved and puzzle.value() == 1.0
 
 
 @relaxed
@@ -66,7 +66,7 @@ def test_distance_drops_by_at_most_one_and_only_along_the_best_actions(kind, see
 
 @relaxed
 @given(kinds, seeds, st.integers(0, 2**16))
-def test_a_copy_goes_its_own_way(kind, seed, walk):
+def test_a_copy_is_independent(kind, seed, walk):
     puzzle = board(kind[0], seed, TRAIN, kind[1])
     before = puzzle.key(), puzzle.render(), puzzle.distance(), puzzle.compact()
     twin = puzzle.copy()
@@ -77,7 +77,7 @@ def test_a_copy_goes_its_own_way(kind, seed, walk):
 
 @relaxed
 @given(kinds, seeds, st.integers(0, 2**16))
-def test_pictures_show_the_current_state(kind, seed, walk):
+def test_drawings_differ_exactly_as_states_do(kind, seed, walk):
     puzzle, rng = board(kind[0], seed, TRAIN, kind[1]), random.Random(walk)
     pictures: dict = {}
     for _ in range(30):
@@ -99,22 +99,22 @@ def test_train_and_test_layouts_never_overlap(name, size):
 
 
 def layout_of(puzzle):
-    owner = getattr(puzzle, "board", None) or getattr(puzzle, "room", None)
+    owner = getattr(puzzle, "board", None) or getattr(puzzle, "level", None)
     return owner.layout if owner else puzzle.sheet.solution
 
 
 @relaxed
 @given(kinds, seeds, st.integers(0, 2**16), st.integers(1, 4))
-def test_no_way_of_walking_in_circles_earns_anything(kind, seed, walk, limit):
-    """Between any two visits of one unsolved state, whatever the acts in between, the sum is not positive."""
+def test_returning_to_a_state_earns_nothing(kind, seed, walk, limit):
+    """Between two visits of an unsolved state the sum of rewards is not positive, whatever the acts in between."""
     puzzle, rng = board(kind[0], seed, TRAIN, kind[1]), random.Random(walk)
     earned, visits = 0.0, {puzzle.key(): [0.0]}
     for _ in range(40):
         actions = some_act(puzzle, rng, limit)
-        verdict = judge(puzzle, actions, limit=limit)
-        if verdict.after.solved:
+        score = score_actions(puzzle, actions, limit=limit)
+        if score.after.solved:
             continue
-        puzzle, earned = verdict.after, earned + verdict.team + verdict.local
+        puzzle, earned = score.after, earned + score.team + score.local
         for before in visits.setdefault(puzzle.key(), []):
             assert earned <= before + 1e-9
         visits[puzzle.key()].append(earned)
@@ -129,13 +129,13 @@ def some_act(puzzle, rng, limit):
     return actions
 
 
-def test_there_and_back_again_is_worth_exactly_nothing():
-    """The case that pays when only gains are counted, or when gamma is below one."""
+def test_a_move_and_its_reverse_earn_exactly_nothing():
+    """They would earn something if only gains were counted, or if gamma were below one."""
     puzzle = board("plan_path", 3, TRAIN, {"size": 6, "walls": 0.1, "min_distance": 4})
     forward = puzzle.best_actions()[0]
     back = {"U": "D", "D": "U", "L": "R", "R": "L"}[forward]
-    there = judge(puzzle, [forward], limit=2)
-    again = judge(there.after, [back], limit=2)
+    there = score_actions(puzzle, [forward], limit=2)
+    again = score_actions(there.after, [back], limit=2)
     assert there.team > 0 and there.local > 0
     assert there.team + again.team == pytest.approx(0)
     assert there.local + again.local == pytest.approx(0)
@@ -143,38 +143,38 @@ def test_there_and_back_again_is_worth_exactly_nothing():
 
 @relaxed
 @given(kinds, seeds)
-def test_solving_earns_the_team_one_and_nothing_is_stepped_after_it(kind, seed):
+def test_solving_earns_the_team_one_and_ends_the_actions(kind, seed):
     puzzle = board(kind[0], seed, TRAIN, kind[1])
     while puzzle.distance() > 1:
         puzzle.step(puzzle.best_actions()[0])
     last = puzzle.best_actions()[0]
-    verdict = judge(puzzle, [last, last, last], limit=3)
-    assert verdict.after.solved and verdict.team == 1.0 and verdict.legal_share == 1.0
+    score = score_actions(puzzle, [last, last, last], limit=3)
+    assert score.after.solved and score.team == 1.0 and score.legal_share == 1.0
     assert not puzzle.solved
 
 
-def test_malformed_and_illegal_acts_cost_their_share():
+def test_malformed_and_illegal_acts_cost_their_weight():
     puzzle = board("plan_path", 0, TRAIN, {"size": 4})
     illegal = next(move for move in "UDLR" if move not in puzzle.legal_actions())
-    assert judge(puzzle, Malformed("x"), limit=2).local == pytest.approx(-(DENSE.format + DENSE.legal))
-    assert judge(puzzle, [illegal], limit=2).local == pytest.approx(-DENSE.legal)
-    assert judge(puzzle, [illegal], limit=2, weights=Weights(legal=0.5)).local == pytest.approx(-0.5)
+    assert score_actions(puzzle, Malformed("x"), limit=2).local == pytest.approx(-(DENSE.format + DENSE.legal))
+    assert score_actions(puzzle, [illegal], limit=2).local == pytest.approx(-DENSE.legal)
+    assert score_actions(puzzle, [illegal], limit=2, weights=Weights(legal=0.5)).local == pytest.approx(-0.5)
 
 
-def test_the_sparse_variant_knows_only_whether_it_is_solved():
+def test_the_sparse_reward_depends_only_on_a_solution():
     puzzle = board("plan_path", 0, TRAIN, {"size": 4, "min_distance": 3})
     best = puzzle.best_actions()[:1]
     for actions in (best, Malformed("x"), ["U", "U"]):
-        verdict = judge(puzzle, actions, limit=2, weights=None)
-        assert verdict.team == verdict.local == 0.0
+        score = score_actions(puzzle, actions, limit=2, weights=None)
+        assert score.team == score.local == 0.0
     while puzzle.distance() > 1:
         puzzle.step(puzzle.best_actions()[0])
-    assert judge(puzzle, puzzle.best_actions(), limit=2, weights=None).team == 1.0
+    assert score_actions(puzzle, puzzle.best_actions(), limit=2, weights=None).team == 1.0
 
 
 @pytest.mark.parametrize(("name", "size"), KINDS)
 @pytest.mark.parametrize("tag", ["actions", None])
-def test_actions_survive_rendering_and_nothing_else_is_read_as_actions(name, size, tag):
+def test_rendered_actions_are_read_back_and_other_text_is_malformed(name, size, tag):
     puzzle = board(name, 1, TRAIN, size)
     codec = ActionList(puzzle.action_pattern, 3, tag, puzzle.action_help)
     plan = puzzle.legal_actions()[:2]
@@ -186,12 +186,12 @@ def test_actions_survive_rendering_and_nothing_else_is_read_as_actions(name, siz
         assert isinstance(codec.parse(close.format(body)), Malformed)
 
 
-def test_a_row_of_a_dataset_gives_its_board_back():
+def test_the_board_of_a_dataset_row_is_restored():
     made = row("sokoban", 7, TEST, {"size": 5, "min_distance": 2})
     read = {**made["extra_info"], "size": {**made["extra_info"]["size"], "blanks": None}}
     expected = board("sokoban", 7, TEST, {"size": 5, "min_distance": 2}).render()
     assert board_of(read).render() == expected
-    # As pandas gives it back, where rows of other puzzles have no such number.
+    # As pandas reads it when rows of other puzzles have no such number.
     assert board_of(read | {"size": read["size"] | {"size": 5.0, "min_distance": 2.0}}).render() == expected
     with pytest.raises(DataError, match="seed"):
         board_of({"puzzle": "sokoban"})
@@ -202,12 +202,12 @@ def test_a_row_of_a_dataset_gives_its_board_back():
     [
         ("plan_path", "valid", {}, "train, test"),
         ("plan_path", TRAIN, {"wall": 0.2}, "did you mean 'walls'"),
-        ("plan_path", TRAIN, {"walls": 0.9}, "between 0 and 0.6"),
+        ("plan_path", TRAIN, {"walls": 0.9}, "at least 0 and below 0.6"),
         ("plan_path", TRAIN, {"size": 1}, "2 to 52"),
         ("plan_path", TRAIN, {"size": 3, "min_distance": 30}, "smaller min_distance"),
-        ("plan_path", TEST, {"walls": 0.0}, "another share of walls"),
+        ("plan_path", TEST, {"walls": 0.0}, "change the share of walls"),
         ("sokoban", TRAIN, {"size": 12, "boxes": 4}, "at most 200000 states"),
-        ("sokoban", TRAIN, {"size": 3}, "hold its boxes"),
+        ("sokoban", TRAIN, {"size": 3}, "space for its boxes"),
         ("sokoban", TRAIN, {"size": 5, "min_distance": 99}, "smaller min_distance"),
         ("sudoku", TRAIN, {"size": 6}, "size 4 or 9"),
         ("sudoku", TRAIN, {"blanks": 0}, "1 or more"),
@@ -219,6 +219,6 @@ def test_a_row_of_a_dataset_gives_its_board_back():
         ("plan_pth", TRAIN, {}, "did you mean 'plan_path'"),
     ],
 )
-def test_a_board_that_cannot_be_is_refused_with_the_way_out(name, split, size, says):
+def test_an_impossible_board_is_refused_with_the_fix(name, split, size, says):
     with pytest.raises(ConfigError, match=says):
         board(name, 0, split, size)

@@ -8,7 +8,7 @@ from verl_mas.puzzles.kinds.sudoku import Sheet, Sudoku, allowed_digits, dig, fu
 
 
 @pytest.mark.parametrize("size", [4, 9])
-def test_a_full_grid_holds_every_digit_once_a_zone(size):
+def test_a_full_grid_has_every_digit_once_per_row_column_and_box(size):
     grid = full_grid(random.Random(1), size)
     rows = [grid[i * size : (i + 1) * size] for i in range(size)]
     digits = set(range(1, size + 1))
@@ -23,17 +23,17 @@ def test_there_is_exactly_one_solution(size):
         assert solutions(puzzle.cells.copy(), size) == 1
 
 
-def test_all_288_small_grids_can_be_drawn():
+def test_all_288_small_grids_are_generated():
     rng = random.Random(0)
     assert len({tuple(full_grid(rng, 4)) for _ in range(6000)}) == 288
 
 
-def test_solutions_are_counted_and_the_count_can_tell_two_from_one():
+def test_two_solutions_are_told_from_one():
     assert solutions([0] * 16, 4, most=1000) == 288
     assert solutions([0] * 16, 4) == 2
 
 
-def test_digging_stops_where_a_second_solution_would_begin():
+def test_no_cell_is_emptied_that_would_allow_a_second_solution():
     rng = random.Random(3)
     grid = full_grid(rng, 4)
     cells = dig(rng, grid, 4, blanks=16)
@@ -41,7 +41,7 @@ def test_digging_stops_where_a_second_solution_would_begin():
     assert solutions(cells.copy(), 4) == 1
 
 
-def test_a_wrong_digit_can_be_written_over_and_a_printed_one_cannot():
+def test_a_wrong_digit_can_be_replaced_and_a_printed_one_cannot():
     puzzle = Sudoku.generate(0)
     cell = puzzle.cells.index(0)
     name = place(cell, 4)
@@ -57,7 +57,7 @@ def test_a_wrong_digit_can_be_written_over_and_a_printed_one_cannot():
     assert puzzle.render() == before
 
 
-def test_the_compact_text_names_every_open_cell_what_is_in_it_and_what_its_peers_leave():
+def test_the_compact_text_has_each_open_cell_with_its_digit_and_the_possible_digits():
     cells = [2, 0, 0, 1, 4, 1, 0, 2, 0, 4, 2, 3, 3, 2, 1, 4]
     solution = (2, 3, 4, 1, 4, 1, 3, 2, 1, 4, 2, 3, 3, 2, 1, 4)
     puzzle = Sudoku(Sheet(4, solution, allowed_digits(cells, 4)), cells, 4, 4)

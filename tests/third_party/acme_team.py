@@ -89,7 +89,7 @@ class Countdown(Puzzle):
     def distance(self) -> int:
         return self.left
 
-    def standing(self) -> float:
+    def value(self) -> float:
         return 1 - self.left / self.initial_distance
 
     def render(self) -> str:

@@ -1,4 +1,4 @@
-"""What a workflow asks of whatever runs a model's program, and how that is found."""
+"""The interface of executors, which run programs that a model wrote, and how they are found."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from verl_mas.registry import Registry
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a program printed, or why it did not run to its end."""
+    """What a program printed, or why it did not finish."""
 
     output: str = ""
     error: str | None = None
 
     @property
     def last_line(self) -> str | None:
-        """The answer of a program that prints it last."""
+        """The last line printed; None if the program failed or printed nothing."""
         lines = self.output.strip().splitlines()
         return lines[-1].strip() if lines and self.error is None else None
 
 
 class Executor(Protocol):
-    """Must bound the program's time, memory and reach itself: a model wrote it."""
+    """Runs a program. It must bound its time, memory and access itself, since a model wrote it."""
 
     async def __call__(self, code: str, /) -> RunResult: ...
 
@@ -38,20 +38,20 @@ E = TypeVar("E", bound=Executor)
 
 
 def register_executor(name: str) -> Callable[[E], E]:
-    """Register an async function `code -> RunResult` that bounds the program's time, memory and reach."""
+    """Register an async function `code -> RunResult` that bounds the program's time, memory and access."""
     return EXECUTORS.register(name)  # type: ignore[return-value]
 
 
 def executor(name: str | None) -> Executor:
     """The executor of a registered name, or the async function at "package.module:function".
 
-    There is no default, since running a model's code is a decision.
+    There is no default: running a model's code is the user's decision.
     """
     if name is None:
         raise ConfigError(
             f"{SETTING} is not set",
-            rule="the tool user's programs are run by a sandbox of your choice",
-            fix='set it to "package.module:function"; verl_mas.execution.executor says what it must do',
+            rule="the tool user's programs run in a sandbox of your choice",
+            fix='set it to a registered executor or "package.module:function"; see verl_mas.execution.executor',
         )
     return _at(name) if ":" in name else EXECUTORS.find(name, SETTING)
 
@@ -65,7 +65,7 @@ def _at(name: str) -> Executor:
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{SETTING}={name}: {error}",
-            rule='code runs in an async function `code -> RunResult`, named as "package.module:function"',
-            fix="name a sandbox that bounds time, memory, files and network",
+            rule='an executor is an async function `code -> RunResult`, named "package.module:function"',
+            fix="give a function that bounds time, memory, files and network",
         ) from error
     return found

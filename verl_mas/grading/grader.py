@@ -1,4 +1,4 @@
-"""Whether an answer is right: the graders that a workflow's `score` names."""
+"""Graders say whether an answer is right. A workflow's `score` names one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 
 from verl_mas.registry import Registry
 
+# What a grader's `read` returns.
+Truth: TypeAlias = Any
 # (truth, answer) -> from 0, wrong, to 1, right; None: the answer could not be checked.
-GradeFunction: TypeAlias = Callable[[Any, str], "float | Awaitable[float | None] | None"]
+GradeFunction: TypeAlias = Callable[[Truth, str], "float | Awaitable[float | None] | None"]
 
 
-def _as_it_is(ground_truth: Any) -> Any:
+def _unchanged(ground_truth: object) -> Truth:
     return ground_truth
 
 
@@ -23,15 +25,15 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Grader:
-    """`await grader(truth, answer)`, where `truth` is what `read` makes of a task's ground truth."""
+    """`await grader(truth, answer)`, with `truth = grader.read(task.ground_truth)`."""
 
     function: GradeFunction
     # Refuses a ground truth that no answer can be graded against.
-    read: Callable[[Any], Any] = _as_it_is
-    # Refuses, before a run starts, a missing package.
+    read: Callable[[object], Truth] = _unchanged
+    # Called before a run starts; refuses a missing package.
     check: Callable[[], None] = _nothing
 
-    async def __call__(self, truth: Any, answer: str) -> float | None:
+    async def __call__(self, truth: Truth, answer: str) -> float | None:
         grade = self.function(truth, answer)
         grade = await grade if inspect.isawaitable(grade) else grade
         return None if grade is None else float(grade)
@@ -46,9 +48,9 @@ def grader(name: str, setting: str | None = None) -> Grader:
 
 
 def register_grader(
-    name: str, *, read: Callable[[Any], Any] = _as_it_is, check: Callable[[], None] = _nothing
+    name: str, *, read: Callable[[object], Truth] = _unchanged, check: Callable[[], None] = _nothing
 ) -> Callable[[GradeFunction], Grader]:
-    """Register a function of (truth, answer), sync or async, that returns 0 to 1, or None where it cannot say."""
+    """Register a function of (truth, answer), sync or async, that returns 0 to 1, or None if it cannot say."""
 
     def decorate(function: GradeFunction) -> Grader:
         return GRADERS.register(name)(Grader(function, read, check))

@@ -1,7 +1,7 @@
-"""Is this answer mathematically equal to that one? A question with five possible outcomes, each check bounded.
+"""Whether two answers are mathematically equal: five possible grades, each check bounded in time and memory.
 
-Plain numbers are compared here; everything else goes to math-verify (sympy) in a pool of processes, since a model
-can write an answer that keeps sympy busy for ever.
+Plain numbers are compared here. Everything else goes to math-verify (sympy) in a pool of processes, since a model can
+write an answer that keeps sympy busy indefinitely.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.grading.latex import parse_in_two_stages
-from verl_mas.grading.process_pool import BoundedPool, Called, Fate
+from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
 from verl_mas.workflow.codecs import Boxed, Malformed
 
-# No competition answer is this long; what is longer is noise, or an attack on the parser.
+# Competition answers are shorter; a longer text is noise, or an attack on the parser.
 MAX_CHARS = 1_000
 LIMIT_S = 2.0
 
@@ -37,12 +37,16 @@ class Grade(enum.Enum):
 
     @property
     def checked(self) -> bool:
-        """Whether it says something about the answer, and not about the check."""
+        """Whether it is a statement about the answer, not about the check."""
         return self not in (Grade.TIMED_OUT, Grade.CRASHED)
 
 
-_FATES = {Fate.TIMED_OUT: Grade.TIMED_OUT, Fate.CRASHED: Grade.CRASHED, Fate.RAISED: Grade.CRASHED}
-# One of each kind of answer: sympy imports and caches much on first use.
+_GRADE_OF_FAILURE = {
+    CallStatus.TIMED_OUT: Grade.TIMED_OUT,
+    CallStatus.CRASHED: Grade.CRASHED,
+    CallStatus.RAISED: Grade.CRASHED,
+}
+# One answer of each kind: sympy imports modules and fills caches on first use.
 _WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
     ("\\sqrt{2}", "2^{1/2}"),
@@ -58,7 +62,7 @@ _WARM_UP = (
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{1,5})?")
 
 _BEFORE = re.compile(r"(?:\s|\$|\\[,;:! ])*")
-# Of the text read backwards: a search for the end of the text would try every blank inside it.
+# Matches the reversed text: a search for the end of the text would be quadratic in its blanks.
 _AFTER = re.compile(r"(?:[,;:! ]\\|\s|\$|\.(?!\.))*")
 
 
@@ -68,18 +72,18 @@ def plain_number(text: str) -> Fraction | None:
 
 
 def clean(text: str) -> str:
-    """Without what carries no meaning at the ends of an answer: blanks, dollars, a full stop."""
+    """The answer without blanks, dollar signs and a full stop at its ends."""
     return text[_BEFORE.match(text).end() : len(text) - _AFTER.match(text[::-1]).end()]  # type: ignore[union-attr]
 
 
 def grade_with_sympy(truth: str, answer: str) -> str:
-    """Runs in a child of the pool: unbounded in itself."""
+    """The value of the grade. It is not bounded: call it in a process of the pool."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     parse_in_two_stages()
     targets = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-    # math-verify's own time-outs need signals in the main thread and cannot stop C code: the pool bounds the call.
+    # math-verify's own timeouts need signals in the main thread and cannot stop C code: the pool bounds the call.
     expected = parse(f"\\boxed{{{truth}}}", targets, parsing_timeout=None)
     given = parse(f"\\boxed{{{answer}}}", targets, parsing_timeout=None)
     if not expected:
@@ -87,30 +91,32 @@ def grade_with_sympy(truth: str, answer: str) -> str:
     if not given:
         return Grade.UNREADABLE.value
     equal = not _far_apart(expected[0], given[0]) and verify(expected, given, timeout_seconds=None)
-    return (Grade.CORRECT if equal else Grade.WRONG).value
+    return Grade.CORRECT.value if equal else Grade.WRONG.value
 
 
-def _far_apart(expected: Any, given: Any) -> bool:
-    """Two real constants that differ long before math-verify's rounding: spares a costly proof of inequality."""
+def _far_apart(*values: object) -> bool:
+    """Whether two real constants differ by far more than math-verify's rounding; it saves a slow proof of that."""
     import sympy
 
-    for value in (expected, given):
-        # A percentage, which math-verify treats in its own way, is held in an UnevaluatedExpr.
+    constants = []
+    for value in values:
+        # A percentage is an UnevaluatedExpr, for which math-verify has a rule of its own.
         if not isinstance(value, sympy.Expr) or value.free_symbols or value.has(sympy.UnevaluatedExpr):
             return False
-    a, b = expected.evalf(15), given.evalf(15)
+        constants.append(value.evalf(15))
+    a, b = constants
     if not (isinstance(a, sympy.Number) and isinstance(b, sympy.Number) and a.is_finite and b.is_finite):
         return False
     return bool(abs(a - b) > 1e-5 + 1e-10 * abs(a))
 
 
 def legible(text: str | None) -> str | None:
-    """The text cleaned; None where that leaves nothing, or where it is too long for an answer."""
+    """The cleaned text; None if it is empty or longer than an answer can be."""
     return (clean(text) or None) if text is not None and len(text) <= MAX_CHARS else None
 
 
-def ground_truth(value: Any) -> str:
-    """A task's ground truth as text; refused where no answer can be checked against it."""
+def ground_truth(value: object) -> str:
+    """A task's ground truth as text; refused if no answer can be checked against it."""
     truth = legible(None if value is None else str(value))
     if truth is None:
         raise DataError(
@@ -123,7 +129,7 @@ def ground_truth(value: Any) -> str:
 
 @dataclass(frozen=True)
 class BoxedAnswer(Boxed):
-    """A box that holds something to check."""
+    """A box that is not empty."""
 
     def parse(self, text: str) -> str | Malformed:
         boxed = super().parse(text)
@@ -137,13 +143,13 @@ class _Pair(NamedTuple):
     answer: str | None
 
     @classmethod
-    def of(cls, truth: Any, answer: str | None) -> _Pair:
+    def of(cls, truth: object, answer: str | None) -> _Pair:
         return cls(ground_truth(truth), legible(answer))
 
 
 @dataclass
 class AnswerChecker:
-    """Compares answers with ground truths in processes of its own, within a time limit, and counts the grades."""
+    """Compares answers with ground truths in separate processes, within a time limit, and counts the grades."""
 
     workers: int = max(2, (os.cpu_count() or 2) // 4)
     limit_s: float = LIMIT_S
@@ -157,23 +163,25 @@ class AnswerChecker:
             limit_s=self.limit_s,
             warm_up=_WARM_UP,
         )
-        # Sessions of one task tend to give the same answers.
-        self._known: dict[_Pair, Grade] = {}
+        # Sessions of one task often give the same answer.
+        self._cache: dict[_Pair, Grade] = {}
         self.counts = dict.fromkeys(Grade, 0)
 
-    def grade(self, truth: Any, answer: str | None) -> Grade:
-        """For threads. `answer` is what the box holds; None where the reply had none."""
+    def grade(self, truth: object, answer: str | None) -> Grade:
+        """The grade of the text in the answer's box; None stands for a reply without a box. Blocks the thread."""
         pair = _Pair.of(truth, answer)
-        return self._count(self._at_once(pair) or self._learn(pair, self._pool.call(*pair)))
+        return self._count(self._without_pool(pair) or self._result(pair, self._pool.call(*pair)))
 
-    async def agrade(self, truth: Any, answer: str | None) -> Grade:
+    async def agrade(self, truth: object, answer: str | None) -> Grade:
+        """`grade`, without blocking the event loop."""
         pair = _Pair.of(truth, answer)
-        return self._count(self._at_once(pair) or self._learn(pair, await self._pool.acall(*pair)))
+        return self._count(self._without_pool(pair) or self._result(pair, await self._pool.acall(*pair)))
 
     def close(self) -> None:
         self._pool.close()
 
-    def _at_once(self, pair: _Pair) -> Grade | None:
+    def _without_pool(self, pair: _Pair) -> Grade | None:
+        """The grade if neither sympy nor a process is needed, else None."""
         if pair.answer is None:
             return Grade.UNREADABLE
         if pair.answer == pair.truth:
@@ -181,15 +189,15 @@ class AnswerChecker:
         expected, given = plain_number(pair.truth), plain_number(pair.answer)
         if expected is not None and given is not None:
             return Grade.CORRECT if expected == given else Grade.WRONG
-        return self._known.get(pair)
+        return self._cache.get(pair)
 
-    def _learn(self, pair: _Pair, called: Called) -> Grade:
-        grade = Grade(called.value) if called.fate is Fate.RETURNED else _FATES[called.fate]
-        # On a busy machine a good answer can run out of time once.
+    def _result(self, pair: _Pair, call: CallResult) -> Grade:
+        grade = Grade(call.value) if call.status is CallStatus.RETURNED else _GRADE_OF_FAILURE[call.status]
+        # A timeout is not cached: on a busy machine it may not repeat.
         if grade.checked:
-            if len(self._known) >= self.cache_size:
-                self._known.pop(next(iter(self._known)))
-            self._known[pair] = grade
+            if len(self._cache) >= self.cache_size:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[pair] = grade
         return grade
 
     def _count(self, grade: Grade) -> Grade:
@@ -208,5 +216,5 @@ def require_math_verify() -> None:
 
 @functools.cache
 def shared_checker() -> AnswerChecker:
-    """The one checker of this process."""
+    """The checker that this process shares."""
     return AnswerChecker()

@@ -1,9 +1,8 @@
-"""Calls of one pure function in processes of their own, each call bounded in time and memory.
+"""Calls of one pure function in separate processes, each call bounded in time and memory.
 
-`signal`-based time-outs do not work in threads and cannot stop C code, and a fresh interpreter costs seconds
-where the function needs sympy. So one nursery process imports and warms the function once, and forks children
-from that state in milliseconds; a child that hangs is killed, one that crashes is replaced, and either way the
-call gets an answer.
+Timeouts by `signal` work neither in threads nor in C code, and a new interpreter that imports sympy takes seconds. So
+one fork server imports the function and warms its caches once, and forks workers from that state in milliseconds. A
+worker that hangs is killed, one that crashes is replaced, and either way the call returns a result.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TypeAlias
 
 from verl_mas.errors import MasError
 
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
-class Fate(enum.Enum):
-    """What became of a call. Only RETURNED carries a value."""
+
+class CallStatus(enum.Enum):
+    """How a call ended. Only RETURNED has a value."""
 
     RETURNED = "returned"
     RAISED = "raised"
@@ -42,16 +43,17 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Called:
-    fate: Fate
-    value: Any = None
+class CallResult:
+    status: CallStatus
+    value: Json = None
     error: str = ""
 
 
 class BoundedPool:
     """`function` is "package.module:name"; its arguments and its result must be JSON values.
 
-    `warm_up` holds the arguments of calls that the nursery makes once, so that children are born with warm caches.
+    The fork server calls the function once with each of the arguments in `warm_up`, so that workers start with warm
+    caches.
     """
 
     def __init__(
@@ -61,30 +63,30 @@ class BoundedPool:
         workers: int = 2,
         limit_s: float = 2.0,
         memory_mb: int = 2048,
-        warm_up: Sequence[tuple[Any, ...]] = (),
+        warm_up: Sequence[tuple[Json, ...]] = (),
     ):
         self.limit_s = limit_s
-        self._nursery = _Nursery(function, memory_mb, warm_up)
+        self._server = _ForkServer(function, memory_mb, warm_up)
         self._slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
         for _ in range(workers):
-            self._slots.put(_Slot(self._nursery))
+            self._slots.put(_Slot(self._server))
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="bounded-pool")
-        self._finalizer = weakref.finalize(self, self._nursery.stop)
+        self._finalizer = weakref.finalize(self, self._server.stop)
 
-    def submit(self, *args: Any) -> Future[Called]:
+    def submit(self, *args: Json) -> Future[CallResult]:
         return self._threads.submit(self._call, json.dumps(args).encode())
 
-    def call(self, *args: Any) -> Called:
+    def call(self, *args: Json) -> CallResult:
         return self.submit(*args).result()
 
-    async def acall(self, *args: Any) -> Called:
+    async def acall(self, *args: Json) -> CallResult:
         return await asyncio.wrap_future(self.submit(*args))
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._finalizer()
 
-    def _call(self, message: bytes) -> Called:
+    def _call(self, message: bytes) -> CallResult:
         slot = self._slots.get()
         try:
             return slot.call(message, self.limit_s)
@@ -93,42 +95,42 @@ class BoundedPool:
 
 
 class _Slot:
-    """One child at a time, forked when first needed and again after each loss."""
+    """One worker at a time, forked on first use and again after each loss."""
 
-    def __init__(self, nursery: _Nursery):
-        self._nursery = nursery
+    def __init__(self, server: _ForkServer):
+        self._server = server
         self._child: tuple[int, Connection] | None = None
 
-    def call(self, message: bytes, limit_s: float) -> Called:
+    def call(self, message: bytes, limit_s: float) -> CallResult:
         if self._child is None:
-            self._child = self._nursery.fork()
+            self._child = self._server.fork()
         pid, pipe = self._child
         try:
             pipe.send_bytes(message)
             if pipe.poll(limit_s):
-                fate, value = json.loads(pipe.recv_bytes())
-                if fate == Fate.RETURNED.value:
-                    return Called(Fate.RETURNED, value)
-                return Called(Fate.RAISED, error=value)
+                status, value = json.loads(pipe.recv_bytes())
+                if status == CallStatus.RETURNED.value:
+                    return CallResult(CallStatus.RETURNED, value)
+                return CallResult(CallStatus.RAISED, error=value)
         except (EOFError, ConnectionError):
             self._lose(pid, pipe)
-            return Called(Fate.CRASHED, error="the process died")
+            return CallResult(CallStatus.CRASHED, error="the process died")
         self._lose(pid, pipe)
-        return Called(Fate.TIMED_OUT, error=f"no result within {limit_s:g} s")
+        return CallResult(CallStatus.TIMED_OUT, error=f"no result within {limit_s:g} s")
 
     def _lose(self, pid: int, pipe: Connection) -> None:
         self._child = None
         pipe.close()
-        self._nursery.kill(pid)
+        self._server.kill(pid)
 
 
-class _Nursery:
-    """The process that children are forked from. Started on first use; restarted if it is lost."""
+class _ForkServer:
+    """The process that workers are forked from. Started on first use; restarted if it is lost."""
 
-    def __init__(self, function: str, memory_mb: int, warm_up: Sequence[tuple[Any, ...]]):
+    def __init__(self, function: str, memory_mb: int, warm_up: Sequence[tuple[Json, ...]]):
         self._command = [sys.executable, "-m", __name__, function, str(memory_mb), json.dumps(list(warm_up))]
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
     def fork(self) -> tuple[int, Connection]:
@@ -148,7 +150,7 @@ class _Nursery:
         raise MasError(f"the worker process of {self._command[3]} does not start: {' '.join(self._command)}")
 
     def kill(self, pid: int) -> None:
-        """Asks the nursery, which alone knows whether that pid is still its child."""
+        """By the fork server, since only it knows whether that pid is still its child."""
         with self._lock, contextlib.suppress(ConnectionError):
             if self._control is not None:
                 self._control.sendall(b"k" + pid.to_bytes(8, "little"))
@@ -190,26 +192,27 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def _resolve(function: str) -> Any:
+def _resolve(function: str) -> Callable[..., Json]:
     module, name = function.split(":")
-    return getattr(importlib.import_module(module), name)
+    found: Callable[..., Json] = getattr(importlib.import_module(module), name)
+    return found
 
 
-def _serve(function: Any, pipe: Connection) -> None:
-    """A child's life: one call after another until the other end closes."""
+def _serve(function: Callable[..., Json], pipe: Connection) -> None:
+    """The loop of a worker: one call after another until the other end closes."""
     while True:
         try:
             args = json.loads(pipe.recv_bytes())
         except (EOFError, ConnectionError):
             return
         try:
-            answer = (Fate.RETURNED.value, function(*args))
-        except Exception as error:  # the boundary: whatever the function raises is data for the caller
-            answer = (Fate.RAISED.value, f"{type(error).__name__}: {error}"[:500])
-        pipe.send_bytes(json.dumps(answer).encode())
+            result: tuple[str, Json] = (CallStatus.RETURNED.value, function(*args))
+        except Exception as error:  # noqa: BLE001  boundary: any exception of the function is data for the caller
+            result = (CallStatus.RAISED.value, f"{type(error).__name__}: {error}"[:500])
+        pipe.send_bytes(json.dumps(result).encode())
 
 
-def _raise_children(function: Any, memory_mb: int, control: socket.socket) -> None:
+def _serve_forks(function: Callable[..., Json], memory_mb: int, control: socket.socket) -> None:
     children: set[int] = set()
     while True:
         order, fds, _, _ = socket.recv_fds(control, 1, 1)
@@ -241,16 +244,16 @@ def _reaped(children: set[int]) -> set[int]:
 def _main() -> None:
     name, memory_mb, warm_up = sys.argv[1:]
     control = socket.socket(fileno=os.dup(0))
-    # Children inherit fd 0: one that hangs would keep the socket open after the nursery is gone.
+    # Workers inherit fd 0: one that hangs would keep the socket open after the fork server has ended.
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     function = _resolve(name)
     for args in json.loads(warm_up):
         function(*args)
     try:
-        _raise_children(function, int(memory_mb), control)
+        _serve_forks(function, int(memory_mb), control)
     finally:
-        # The parent is gone or done: a child that hangs must not outlive it.
+        # The parent has ended or closed the pool: end the workers, too, even one that hangs.
         os.killpg(0, signal.SIGKILL)
         time.sleep(1)
 

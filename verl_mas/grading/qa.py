@@ -6,7 +6,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from verl_mas.errors import DataError
 
@@ -15,12 +14,12 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and superfluous blanks."""
+    """The text in lower case, without punctuation, articles and repeated blanks."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
-def golden_answers(ground_truth: Any) -> list[str]:
-    """Every accepted answer: a text, a list of them, or Search-R1's `{"target": [...]}`. Refuses to find none."""
+def golden_answers(ground_truth: object) -> list[str]:
+    """Every accepted answer of a text, a list of texts, or Search-R1's `{"target": [...]}`; at least one."""
     found = ground_truth["target"] if isinstance(ground_truth, Mapping) and "target" in ground_truth else ground_truth
     if hasattr(found, "tolist"):
         found = found.tolist()
@@ -39,7 +38,7 @@ def exact_match(answer: str, golden: list[str]) -> float:
 
 
 def f1(answer: str, golden: list[str]) -> float:
-    """The best overlap of words with an accepted answer."""
+    """The F1 of the words, with the accepted answer that gives the most."""
     return max(_f1(normalise(answer).split(), normalise(one).split()) for one in golden)
 
 

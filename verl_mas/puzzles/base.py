@@ -1,11 +1,11 @@
-"""What every puzzle gives a team: seeded boards, cheap copies, legal moves, exact distance, text."""
+"""The interface of every puzzle: seeded boards, cheap copies, legal actions, exact distance, text."""
 
 from __future__ import annotations
 
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from verl_mas.errors import ConfigError
@@ -19,11 +19,11 @@ class Puzzle(ABC):
     __slots__ = ()
 
     name: ClassVar[str]
-    # For the prompt: what the picture means and what an action is.
+    # For the prompt: what the drawing means and what an action is.
     rules: ClassVar[str]
     action_help: ClassVar[str]
     action_pattern: ClassVar[re.Pattern[str]]
-    # The length of a plan that solves the board it was generated with.
+    # The length of the shortest plan for the generated board.
     initial_distance: int
 
     @classmethod
@@ -40,40 +40,40 @@ class Puzzle(ABC):
 
     @abstractmethod
     def step(self, action: str) -> bool:
-        """Act. An illegal action changes nothing and returns False."""
+        """Apply an action. An illegal one changes nothing and returns False."""
 
     @abstractmethod
     def distance(self) -> int | None:
-        """The fewest actions that solve it from here; None when nothing does."""
+        """The length of the shortest solution; None if there is no solution."""
 
     @abstractmethod
-    def standing(self) -> float:
-        """What this state is worth to the team: at most 1, and 1 only when solved."""
+    def value(self) -> float:
+        """The value of this state for the team reward: at most 1, and 1 only when solved."""
 
     @abstractmethod
     def render(self) -> str:
-        """The current state as a picture for people and language models."""
+        """The current state drawn as text, for people and language models."""
 
     @abstractmethod
     def compact(self) -> str:
-        """The current state in few words, each a token at best, for models of a few hundred thousand parameters."""
+        """The current state in a few words, ideally one token each, for models of a few hundred thousand parameters."""
 
     @abstractmethod
-    def key(self) -> tuple:
-        """Equal for two states of one board exactly when they are the same state."""
+    def key(self) -> Hashable:
+        """Identifies a state of a board: equal keys, equal states."""
 
     @property
     def solved(self) -> bool:
         return self.distance() == 0
 
-    def to_go(self) -> int:
-        """`distance`, bounded: a lost state counts as twice the first distance, and nothing counts as more."""
+    def bounded_distance(self) -> int:
+        """`distance`, at most twice the initial distance, which is also the value of a state without a solution."""
         ceiling = 2 * self.initial_distance
         distance = self.distance()
         return ceiling if distance is None else min(distance, ceiling)
 
     def best_actions(self) -> list[str]:
-        """The legal actions that bring the solution nearer."""
+        """The legal actions that reduce the distance."""
         here = self.distance()
         if not here:
             return []
@@ -97,7 +97,7 @@ def register_puzzle(name: str) -> Callable[[P], P]:
 
 
 def stream(name: str, seed: int, split: str) -> random.Random:
-    """The randomness of one board; the same on every machine."""
+    """The random numbers of one board, the same on every machine."""
     if split not in (TRAIN, TEST):
         raise ConfigError(
             f"split {split!r} is not known", rule="a board is for training or for testing", fix="train, test"

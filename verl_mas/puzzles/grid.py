@@ -1,4 +1,4 @@
-"""What puzzles on a grid of cells share: moves, names of cells, checks of a size."""
+"""Shared by puzzles on a grid: moves, names of cells, checks of the size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from verl_mas.errors import ConfigError
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL = ".", "#"
-# A row or a column of the grid.
+# Of the rows and columns of the grid.
 NAMES = string.ascii_letters
-# The letter of an offset of 0; beyond 12 they are shown as 12.
+# The letter of offset 0; larger offsets than 12 are written as 12.
 _ZERO, _FARTHEST = ord("m"), 12
 
 
 def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
-    """For every cell the legal moves and where they lead."""
+    """Of each cell the legal moves and the cells they lead to."""
     table: list[dict[str, int]] = []
     for cell in range(size * size):
         row, column = divmod(cell, size)
@@ -29,13 +29,13 @@ def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
 
 
 def place(cell: int, size: int) -> str:
-    """The row and the column of a cell, for tiny models."""
+    """Row and column of a cell as two letters, for tiny models."""
     row, column = divmod(cell, size)
     return NAMES[row] + NAMES[column]
 
 
 def offset(start: int, end: int, size: int) -> str:
-    """How far down and how far right `end` is, for tiny models."""
+    """Rows down and columns right from `start` to `end` as two letters, for tiny models."""
     row, column = divmod(start, size)
     to_row, to_column = divmod(end, size)
     return _letter(to_row - row) + _letter(to_column - column)
@@ -47,11 +47,9 @@ def _letter(cells: int) -> str:
 
 def check_share(name: str, share: float) -> None:
     if not 0 <= share < 0.6:
-        raise ConfigError(
-            f"{name}={share}", rule="the share of wall cells is between 0 and 0.6", fix="0.22 is the usual share"
-        )
+        raise ConfigError(f"{name}={share}", rule="the share of wall cells is at least 0 and below 0.6", fix="use 0.22")
 
 
 def check_distance(min_distance: int) -> None:
     if min_distance < 1:
-        raise ConfigError(f"min_distance={min_distance}", rule="a board is unsolved at first", fix="1 or more")
+        raise ConfigError(f"min_distance={min_distance}", rule="min_distance is at least 1", fix="use 1 or more")

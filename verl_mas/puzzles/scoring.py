@@ -1,4 +1,4 @@
-"""What one act on a puzzle earns: the team's part and the act's own, checkable parts."""
+"""The reward of one act on a puzzle: a team part, and local parts that are checked by program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_mas.workflow.codecs import Malformed
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each checkable part of an act counts."""
+    """Weights of the local parts."""
 
     format: float = 0.1
     legal: float = 0.1
@@ -19,13 +19,13 @@ class Weights:
 
 
 DENSE = Weights()
-# The team's reward alone.
+# Only the team reward.
 SPARSE = None
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """One act, tried on a copy."""
+class ActionScore:
+    """The result of one act's actions on a copy of the puzzle."""
 
     after: Puzzle
     team: float
@@ -34,18 +34,18 @@ class Judgement:
     legal_share: float | None
 
 
-def judge(
+def score_actions(
     puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: Weights | None = DENSE
-) -> Judgement:
+) -> ActionScore:
     """Try up to `limit` actions on a copy of the puzzle.
 
-    Solving earns the team 1. Everything else is a difference of a value of the state, minus what was
-    malformed or illegal; so who carries the actions out earns nothing by walking in circles. Format and
-    legality are counted as what is missing, a constant less than the paper's, which no group of one prompt sees.
+    Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
+    the same state earn nothing. Format and legality are penalties: the paper's rewards minus a constant, which cancels
+    within a group of one prompt.
     """
     after = puzzle.copy()
     if isinstance(actions, Malformed):
-        return Judgement(after, 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
+        return ActionScore(after, 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
     tried = legal = 0
     for action in actions[:limit]:
         if after.solved:
@@ -54,8 +54,8 @@ def judge(
         legal += after.step(action)
     share = legal / tried if tried else 1.0
     if weights is None:
-        return Judgement(after, float(after.solved), 0.0, share)
-    team = 1.0 if after.solved else after.standing() - puzzle.standing()
-    nearer = (puzzle.to_go() - after.to_go()) / limit
+        return ActionScore(after, float(after.solved), 0.0, share)
+    team = 1.0 if after.solved else after.value() - puzzle.value()
+    nearer = (puzzle.bounded_distance() - after.bounded_distance()) / limit
     local = weights.legal * (share - 1.0) + weights.progress * nearer
-    return Judgement(after, team, local, share)
+    return ActionScore(after, team, local, share)

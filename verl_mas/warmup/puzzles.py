@@ -11,7 +11,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import board
 from verl_mas.puzzles.game import COMPACT, Attempt, Play
-from verl_mas.puzzles.scoring import judge
+from verl_mas.puzzles.scoring import score_actions
 from verl_mas.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.workflow.base import find, resolve
@@ -64,7 +64,7 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
     async def choose(agent: str, state: Puzzle, prompt: str) -> Attempt:
         plan = noisy_plan(state, workflow.moves, noise, rng)
         shown.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
-        return Attempt(plan, judge(state, plan, limit=workflow.moves))
+        return Attempt(plan, score_actions(state, plan, limit=workflow.moves))
 
     return shown, _result(workflow.turn(puzzle, choose))
 

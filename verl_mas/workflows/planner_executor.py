@@ -22,7 +22,7 @@ class PlannerExecutor(Play):
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         sketch = await choose("planner", puzzle, self.plan(puzzle))
         moved = await choose("executor", puzzle, self.execute(puzzle, sketch.readable))
-        return moved.judgement.after
+        return moved.score.after
 
     def plan(self, puzzle: Puzzle) -> str:
         if self.text == COMPACT:

@@ -12,7 +12,7 @@ class SinglePlayer(Play):
     agents = ("player",)
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
-        return (await choose("player", puzzle, self.prompt(puzzle))).judgement.after
+        return (await choose("player", puzzle, self.prompt(puzzle))).score.after
 
     def prompt(self, puzzle: Puzzle) -> str:
         if self.text == COMPACT:

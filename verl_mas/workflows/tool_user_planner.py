@@ -33,7 +33,7 @@ class ToolUserPlanner(Play):
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         found = await choose("tool_user", puzzle, self.program(puzzle))
-        return (await choose("planner", puzzle, self.decide(puzzle, found.readable))).judgement.after
+        return (await choose("planner", puzzle, self.decide(puzzle, found.readable))).score.after
 
     async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
         if reply.role != "tool_user":

@@ -1,1 +1,1 @@
-"""A file per executor, of the same name; adding one is adding a file."""
+"""One file per executor, named after it. To add an executor, add a file."""

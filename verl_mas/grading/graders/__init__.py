@@ -1,1 +1,1 @@
-"""A file per grader, of the same name; adding one is adding a file."""
+"""One file per grader, named after it. To add a grader, add a file."""

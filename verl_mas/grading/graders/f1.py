@@ -1,4 +1,4 @@
-"""Shared words of a short answer and the best of the accepted ones."""
+"""F1 of the words of a short answer and the accepted one that gives the most."""
 
 from verl_mas.grading.grader import register_grader
 from verl_mas.grading.qa import f1 as overlap

@@ -1,1 +1,1 @@
-"""A file per puzzle, of the same name; adding one is adding a file."""
+"""One file per puzzle, named after it. To add a puzzle, add a file."""

@@ -16,25 +16,25 @@ _ATTEMPTS = 10_000
 
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
-    """The number of moves from every cell to the goal; None where there is no way."""
-    far: list[int | None] = [None] * len(table)
-    far[goal] = 0
-    wave, length = [goal], 0
-    while wave:
+    """The number of moves from each cell to the goal; None where the goal cannot be reached."""
+    found: list[int | None] = [None] * len(table)
+    found[goal] = 0
+    frontier, length = [goal], 0
+    while frontier:
         length += 1
-        ahead = []
-        for cell in wave:
+        reached = []
+        for cell in frontier:
             for to in table[cell].values():
-                if far[to] is None:
-                    far[to] = length
-                    ahead.append(to)
-        wave = ahead
-    return far
+                if found[to] is None:
+                    found[to] = length
+                    reached.append(to)
+        frontier = reached
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What does not change while somebody walks."""
+    """The constant part of a puzzle, shared by its copies."""
 
     size: int
     goal: int
@@ -42,7 +42,7 @@ class Board:
     to_goal: list[int | None]
     picture: str
     layout: str
-    # The rows of the layout as the words of `compact`.
+    # The rows of the layout, for `compact`.
     words: str
 
 
@@ -69,7 +69,7 @@ class PlanPath(Puzzle):
         check_share("walls", walls)
         check_distance(min_distance)
         if not 2 <= size <= _LARGEST:
-            raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="a size in that range")
+            raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="use a size in that range")
         rng = stream(cls.name, seed, split)
         cells = range(size * size)
         for _ in range(_ATTEMPTS):
@@ -80,21 +80,14 @@ class PlanPath(Puzzle):
             table = neighbours(size, blocked)
             goal = rng.choice([cell for cell in cells if cell not in blocked])
             to_goal = distances(goal, table)
-            starts = [cell for cell in cells if (to_goal[cell] or 0) >= min_distance]
+            starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
             if starts:
-                return cls._on(size, goal, table, to_goal, layout, rng.choice(starts))
+                return cls(_board(size, goal, table, to_goal, layout), *rng.choice(starts))
         raise ConfigError(
             f"plan_path size={size} walls={walls} min_distance={min_distance}",
-            rule="there must be boards of this kind, with walls that tell training from testing",
-            fix="another share of walls, a larger grid or a smaller min_distance",
+            rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind",
+            fix="change the share of walls, use a larger grid or a smaller min_distance",
         )
-
-    @classmethod
-    def _on(cls, size, goal, table, to_goal, layout, start) -> PlanPath:
-        cells = layout[:goal] + GOAL + layout[goal + 1 :]
-        rows = [cells[i : i + size] for i in range(0, len(cells), size)]
-        words = " ".join(layout[i : i + size] for i in range(0, len(cells), size))
-        return cls(Board(size, goal, table, to_goal, "\n".join(rows), layout, words), start, to_goal[start])
 
     def copy(self) -> PlanPath:
         return PlanPath(self.board, self.at, self.initial_distance)
@@ -112,20 +105,27 @@ class PlanPath(Puzzle):
     def distance(self) -> int | None:
         return self.board.to_goal[self.at]
 
-    def standing(self) -> float:
-        return 1 - self.to_go() / self.initial_distance
+    def value(self) -> float:
+        return 1 - self.bounded_distance() / self.initial_distance
 
     def render(self) -> str:
-        spot = self.at + self.at // self.board.size
+        index = self.at + self.at // self.board.size
         picture = self.board.picture
-        return picture[:spot] + AGENT + picture[spot + 1 :]
+        return picture[:index] + AGENT + picture[index + 1 :]
 
     def compact(self) -> str:
-        """The rows of walls, the row and column of agent and goal, the way between, what is up, down, left, right."""
+        """Rows of walls, positions of agent and goal, the offset between them, the cells up, down, left and right."""
         board, at, size = self.board, self.at, self.board.size
         sides = "".join(FREE if move in board.moves[at] else WALL for move in MOVES)
         places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"
         return f"{board.words} {places} {offset(at, board.goal, size)} {sides}"
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[int]:
         return (self.at,)
+
+
+def _board(size: int, goal: int, table: tuple[dict[str, int], ...], to_goal: list[int | None], layout: str) -> Board:
+    cells = layout[:goal] + GOAL + layout[goal + 1 :]
+    rows = [cells[i : i + size] for i in range(0, len(cells), size)]
+    words = " ".join(layout[i : i + size] for i in range(0, len(cells), size))
+    return Board(size, goal, table, to_goal, "\n".join(rows), layout, words)

@@ -1,9 +1,10 @@
-"""Sokoban: push every box onto a target. Distances are exact, so a deadlock is known as soon as it happens."""
+"""Sokoban: push every box onto a target. Distances are exact, so every deadlock is detected."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
@@ -14,48 +15,48 @@ from verl_mas.splits import TRAIN, split_of
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 _ATTEMPTS = 1000
-# States in the distance table: about a second of generation and 100 MB.
+# The largest distance table: it takes about a second and 100 MB.
 _MOST_STATES = 200_000
 
 State = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Walls, targets, and for every state that can still be solved the number of moves it needs."""
+class Level:
+    """The constant part of a puzzle: walls, targets, and the distance of every solvable state."""
 
     size: int
     targets: frozenset[int]
     moves: tuple[dict[str, int], ...]
-    to_go: dict[State, int]
+    distances: dict[State, int]
     layout: str
-    # The rows of walls, without those around, as the words of `compact`.
+    # The rows of walls without the outer ones, for `compact`.
     words: str
 
 
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
-    """The distance of every solvable state, by playing backwards from all solved ones."""
+    """The distance of every solvable state, by a search backwards from all solved states."""
     home = tuple(sorted(targets))
-    wave: list[State] = [(cell, home) for cell, ways in enumerate(moves) if ways and cell not in targets]
-    to_go = dict.fromkeys(wave, 0)
+    frontier: list[State] = [(cell, home) for cell, legal in enumerate(moves) if legal and cell not in targets]
+    distances = dict.fromkeys(frontier, 0)
     length = 0
-    while wave:
+    while frontier:
         length += 1
-        ahead = []
-        for player, boxes in wave:
+        reached = []
+        for player, boxes in frontier:
             for back, came_from in moves[player].items():
                 if came_from in boxes:
                     continue
                 for before in _before(player, boxes, came_from, moves[player].get(_OPPOSITE[back])):
-                    if before not in to_go:
-                        to_go[before] = length
-                        ahead.append(before)
-        wave = ahead
-    return to_go
+                    if before not in distances:
+                        distances[before] = length
+                        reached.append(before)
+        frontier = reached
+    return distances
 
 
 def _before(player: int, boxes: tuple[int, ...], came_from: int, in_front: int | None) -> list[State]:
-    """The states from which one step to `player` leads here: with the box in front pushed, or not touched."""
+    """The states one move before this one: the box in front was pushed, or stayed where it is."""
     states: list[State] = [(came_from, boxes)]
     if in_front in boxes:
         pulled = tuple(sorted(player if box == in_front else box for box in boxes))
@@ -65,7 +66,7 @@ def _before(player: int, boxes: tuple[int, ...], came_from: int, in_front: int |
 
 @register_puzzle("sokoban")
 class Sokoban(Puzzle):
-    __slots__ = ("boxes", "initial_distance", "player", "room")
+    __slots__ = ("boxes", "initial_distance", "level", "player")
 
     name = "sokoban"
     rules = (
@@ -76,8 +77,8 @@ class Sokoban(Puzzle):
     action_help = "U, D, L, R: one cell up, down, left, right"
     action_pattern = re.compile("[UDLR]")
 
-    def __init__(self, room: Room, player: int, boxes: tuple[int, ...], initial_distance: int):
-        self.room, self.player, self.boxes, self.initial_distance = room, player, boxes, initial_distance
+    def __init__(self, level: Level, player: int, boxes: tuple[int, ...], initial_distance: int):
+        self.level, self.player, self.boxes, self.initial_distance = level, player, boxes, initial_distance
 
     @classmethod
     def generate(
@@ -90,7 +91,7 @@ class Sokoban(Puzzle):
         walls: float = 0.15,
         min_distance: int = 3,
     ) -> Sokoban:
-        """A room of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
+        """A level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
         check_share("walls", walls)
         check_distance(min_distance)
         inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
@@ -104,31 +105,31 @@ class Sokoban(Puzzle):
             if split_of(layout) != split:
                 continue
             moves = neighbours(size, frozenset(blocked))
-            to_go = solve_backwards(targets, moves)
-            starts = [state for state, length in to_go.items() if length >= min_distance]
+            distances = solve_backwards(targets, moves)
+            starts = [state for state, length in distances.items() if length >= min_distance]
             if starts:
                 player, at = rng.choice(starts)
-                room = Room(size, targets, moves, to_go, layout, words_of(size, layout))
-                return cls(room, player, at, to_go[player, at])
+                level = Level(size, targets, moves, distances, layout, words_of(size, layout))
+                return cls(level, player, at, distances[player, at])
         raise ConfigError(
             f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}",
-            rule="some room of this kind must exist",
-            fix="fewer walls, a larger room or a smaller min_distance",
+            rule=f"one of {_ATTEMPTS} random levels must be a {split} level of this kind",
+            fix="use fewer walls, a larger size or a smaller min_distance",
         )
 
     def copy(self) -> Sokoban:
-        return Sokoban(self.room, self.player, self.boxes, self.initial_distance)
+        return Sokoban(self.level, self.player, self.boxes, self.initial_distance)
 
     def legal_actions(self) -> list[str]:
         return [action for action in MOVES if self._after(action) is not None]
 
     def _after(self, action: str) -> State | None:
-        to = self.room.moves[self.player].get(action)
+        to = self.level.moves[self.player].get(action)
         if to is None:
             return None
         if to not in self.boxes:
             return to, self.boxes
-        behind = self.room.moves[to].get(action)
+        behind = self.level.moves[to].get(action)
         if behind is None or behind in self.boxes:
             return None
         return to, tuple(sorted(behind if box == to else box for box in self.boxes))
@@ -141,46 +142,46 @@ class Sokoban(Puzzle):
         return True
 
     def distance(self) -> int | None:
-        return self.room.to_go.get((self.player, self.boxes))
+        return self.level.distances.get((self.player, self.boxes))
 
     @property
     def solved(self) -> bool:
-        return self.room.targets.issuperset(self.boxes)
+        return self.level.targets.issuperset(self.boxes)
 
-    def standing(self) -> float:
+    def value(self) -> float:
         """The share of boxes on targets."""
-        return sum(box in self.room.targets for box in self.boxes) / len(self.boxes)
+        return sum(box in self.level.targets for box in self.boxes) / len(self.boxes)
 
     def _cells(self) -> list[str]:
-        cells = list(self.room.layout)
+        cells = list(self.level.layout)
         for box in self.boxes:
             cells[box] = BOX_ON_TARGET if cells[box] == TARGET else BOX
         cells[self.player] = PLAYER_ON_TARGET if cells[self.player] == TARGET else PLAYER
         return cells
 
     def render(self) -> str:
-        text, size = "".join(self._cells()), self.room.size
+        text, size = "".join(self._cells()), self.level.size
         return "\n".join(text[start : start + size] for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """The rows of walls; where player, boxes and targets are; for every box the offset to it from the player and
-        from it to the nearest target; what is up, down, left, right."""
-        cells, size, at = self._cells(), self.room.size, self.player
-        boxes, targets = ((BOX, box) for box in self.boxes), ((TARGET, to) for to in sorted(self.room.targets))
+        """Rows of walls; positions of player, boxes and targets; of each box the offset from the player and to the
+        nearest target; the cells up, down, left and right."""
+        cells, size, at = self._cells(), self.level.size, self.player
+        boxes, targets = ((BOX, box) for box in self.boxes), ((TARGET, to) for to in sorted(self.level.targets))
         places = (sign + place(cell, size) for sign, cell in ((PLAYER, at), *boxes, *targets))
-        ways = (offset(at, box, size) + " " + offset(box, self._nearest(box), size) for box in self.boxes)
+        offsets = (offset(at, box, size) + " " + offset(box, self._nearest(box), size) for box in self.boxes)
         near = cells[at - size] + cells[at + size] + cells[at - 1] + cells[at + 1]
-        return " ".join([self.room.words, *places, *ways, near])
+        return " ".join([self.level.words, *places, *offsets, near])
 
     def _nearest(self, box: int) -> int:
-        size = self.room.size
-        return min(self.room.targets, key=lambda to: (abs(box // size - to // size) + abs(box % size - to % size), to))
+        size = self.level.size
+        return min(self.level.targets, key=lambda to: (abs(box // size - to // size) + abs(box % size - to % size), to))
 
-    def key(self) -> tuple:
+    def key(self) -> State:
         return (self.player, self.boxes)
 
 
-def _layout(size: int, blocked, targets) -> str:
+def _layout(size: int, blocked: Set[int], targets: Set[int]) -> str:
     signs = (WALL if cell in blocked else TARGET if cell in targets else FREE for cell in range(size * size))
     return "".join(signs)
 
@@ -194,13 +195,13 @@ def _check_states(size: int, boxes: int, free: int) -> None:
     if size < 4 or boxes < 1 or free < boxes + 2:
         raise ConfigError(
             f"sokoban size={size} boxes={boxes}",
-            rule="the room must hold its boxes, the player and a free cell",
-            fix="a larger size, fewer boxes or fewer walls",
+            rule="a level has space for its boxes, the player and a free cell",
+            fix="use a larger size, fewer boxes or fewer walls",
         )
     states = free * math.comb(free - 1, boxes)
     if states > _MOST_STATES:
         raise ConfigError(
             f"sokoban size={size} boxes={boxes} has {states} states",
-            rule=f"distances are exact, by a table of at most {_MOST_STATES} states",
-            fix="a smaller room or fewer boxes",
+            rule=f"distances are exact, from a table of at most {_MOST_STATES} states",
+            fix="use a smaller size or fewer boxes",
         )

@@ -1,4 +1,4 @@
-"""Sudoku 4x4 and 9x9 with one solution. A wrong digit can be written over, so no state is lost."""
+"""Sudoku 4x4 and 9x9 with one solution. A wrong digit can be replaced, so every state can be solved."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
 from verl_mas.splits import TRAIN, split_of
 
 EMPTY = "."
-# Tokenizers take digits one by one; a cell of two letters can be a token.
+# Tokenizers split digits; a cell named by two letters can be one token.
 _ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"
-# Of the digits in `compact`; 0 is an empty cell.
+# The digits as letters in `compact`; 0 is an empty cell.
 _LETTERS = "o" + _ROWS
 _SIGNS = (EMPTY + "123456789").encode().ljust(256)
 _BLANKS = {4: 9, 9: 45}
 
 
 def _peers(size: int) -> tuple[tuple[int, ...], ...]:
-    """For every cell the other cells of its row, column and box."""
+    """Of each cell the other cells of its row, column and box."""
     box = math.isqrt(size)
     zones = [(i // size, size + i % size, 2 * size + i // size // box * box + i % size // box) for i in range(size**2)]
     return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
@@ -31,7 +31,7 @@ _PEERS = {size: _peers(size) for size in _BLANKS}
 
 
 def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
-    """The empty cell with the fewest digits left, and those digits; None when the grid is full."""
+    """The empty cell with the fewest possible digits, and those digits; None when the grid is full."""
     best, choices, fewest = -1, 0, size + 1
     for cell, digit in enumerate(cells):
         if digit:
@@ -50,7 +50,7 @@ def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
 
 
 def solutions(cells: list[int], size: int, most: int = 2) -> int:
-    """How many ways there are to complete the grid (0 is empty), counted up to `most`."""
+    """The number of solutions of the grid (0 is empty), counted up to `most`."""
     narrowest = _narrowest(cells, size)
     if narrowest is None:
         return 1
@@ -66,7 +66,7 @@ def solutions(cells: list[int], size: int, most: int = 2) -> int:
 
 
 def fill(rng: random.Random, cells: list[int], size: int) -> bool:
-    """Complete the grid in place, at random; False, and unchanged, when it cannot be completed."""
+    """Complete the grid in place, at random. A grid that cannot be completed is unchanged, and False is returned."""
     narrowest = _narrowest(cells, size)
     if narrowest is None:
         return True
@@ -86,7 +86,7 @@ def full_grid(rng: random.Random, size: int) -> list[int]:
 
 
 def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list[int]:
-    """Up to `blanks` cells emptied such that the solution stays the only one."""
+    """The solution with up to `blanks` cells emptied; it stays the only solution."""
     cells = list(solution)
     for cell in rng.sample(range(len(cells)), len(cells)):
         if blanks == 0:
@@ -101,7 +101,7 @@ def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The solution, and what may be written into each cell: nothing over, and nothing against, a printed digit."""
+    """The constant part of a puzzle: the solution, and the digits that the printed ones allow in each cell."""
 
     size: int
     solution: tuple[int, ...]
@@ -109,7 +109,7 @@ class Sheet:
 
 
 def place(cell: int, size: int) -> str:
-    """The row and the column of a cell."""
+    """Row and column of a cell as two letters."""
     return _ROWS[cell // size] + _COLUMNS[cell % size]
 
 
@@ -138,12 +138,12 @@ class Sudoku(Puzzle):
 
     @classmethod
     def generate(cls, seed: int, split: str = TRAIN, *, size: int = 4, blanks: int | None = None) -> Sudoku:
-        """A grid with `blanks` empty cells, or as many as leave one solution."""
+        """A grid with `blanks` empty cells, or fewer if the solution would not be unique."""
         if size not in _BLANKS:
-            raise ConfigError(f"sudoku size={size}", rule="a sudoku has boxes of 2x2 or 3x3", fix="size 4 or 9")
+            raise ConfigError(f"sudoku size={size}", rule="a sudoku has boxes of 2x2 or 3x3", fix="use size 4 or 9")
         blanks = _BLANKS[size] if blanks is None else blanks
         if blanks < 1:
-            raise ConfigError(f"sudoku blanks={blanks}", rule="there must be something to fill", fix="1 or more")
+            raise ConfigError(f"sudoku blanks={blanks}", rule="at least one cell is empty", fix="use 1 or more")
         rng = stream(cls.name, seed, split)
         solution = full_grid(rng, size)
         while split_of("".join(map(str, solution))) != split:
@@ -175,10 +175,10 @@ class Sudoku(Puzzle):
         return True
 
     def distance(self) -> int:
-        """Cells that are empty or wrong; each takes one action, in any order."""
+        """The number of empty or wrong cells; each takes one action, in any order."""
         return self.wrong
 
-    def standing(self) -> float:
+    def value(self) -> float:
         return float(self.wrong == 0)
 
     def render(self) -> str:
@@ -187,8 +187,8 @@ class Sudoku(Puzzle):
         return "\n".join(" ".join(text[start : start + size]) for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """For every cell to fill a word of letters, which a tokenizer keeps whole: its row and column, what is written
-        there, and the digits that no peer holds."""
+        """A word of letters for each cell to fill, which can be one token: its row, column and digit, and the digits
+        that no peer has."""
         cells, size = self.cells, self.sheet.size
         words = []
         for cell, digits in enumerate(self.sheet.allowed):
@@ -198,5 +198,5 @@ class Sudoku(Puzzle):
                 words.append(place(cell, size) + _LETTERS[cells[cell]].upper() + left)
         return " ".join(words)
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[int, ...]:
         return tuple(self.cells)
