@@ -1,4 +1,4 @@
-"""What the advantage kernel costs, as ratios to verl's Python loop and to one pass written by hand.
+"""The cost of the advantage kernel, relative to verl's Python loop and to one pass without options.
 
 python benchmarks/advantage.py [--rows 65536] [--tokens 1024] [--most 1000000]
 """
@@ -27,7 +27,7 @@ SESSIONS = 8
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:
-    """The median CPU time of several runs, after one to warm up: other programs do not blur it."""
+    """The median CPU time of several runs after a warm-up run; other programs do not change it."""
     function()
     taken = []
     for _ in range(repeats):
@@ -39,7 +39,7 @@ def seconds(function: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Eight sessions of every task, one act each, in any order."""
+    """Eight sessions of every task with one act each, in random order."""
 
     uid: np.ndarray
     session: np.ndarray
@@ -57,7 +57,7 @@ class Rows:
 
 
 def by_hand(scores: Tensor, groups: Partition) -> Tensor:
-    """GRPO in one index_add pass: what anyone would write who needs no options."""
+    """GRPO in one index_add pass, without options."""
     x = scores.double()
     zeros = torch.zeros(groups.count, dtype=torch.float64)
     count = zeros.clone().index_add_(0, groups.ids, torch.ones_like(x))
@@ -68,7 +68,7 @@ def by_hand(scores: Tensor, groups: Partition) -> Tensor:
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
-    """How far memory rose above what it was, in a process whose largest moment this is."""
+    """The increase of the peak memory of the process, whose peak must be in `function`."""
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     result = function()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -113,8 +113,8 @@ def growth(most: int) -> None:
         whole = seconds(lambda rows=rows: compute_advantages("agent_grpo", rows.record()), 3) / count
         first = first or (kernel, whole)
         print(
-            f"{count:9d} rows: kernel {kernel * 1e9:5.0f} ns a row ({kernel / first[0]:.2f} x the first), "
-            f"with checks and diagnostics {whole * 1e9:5.0f} ns a row ({whole / first[1]:.2f} x)"
+            f"{count:9d} rows: kernel {kernel * 1e9:5.0f} ns per row ({kernel / first[0]:.2f} x the first), "
+            f"with checks and diagnostics {whole * 1e9:5.0f} ns per row ({whole / first[1]:.2f} x)"
         )
 
 

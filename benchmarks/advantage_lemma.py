@@ -1,4 +1,4 @@
-"""Dr. MAS, Lemma 4.2, measured: the second moment of an agent's policy gradient under the team's and its own baseline.
+"""Dr. MAS, Lemma 4.2: the measured second moment of an agent's policy gradient, with the team's and its own baseline.
 
     python benchmarks/advantage_lemma.py [--plot benchmarks/advantage_lemma.png]
 
@@ -24,7 +24,7 @@ from torch.func import grad, vmap
 from verl_mas.advantage import AdvantageInput, compute_advantages
 
 CALLED = 1 / 16
-LUCK = math.sqrt(1 - 0.6**2)  # rewards are 0.6 merit of the action, the rest luck
+LUCK = math.sqrt(1 - 0.6**2)  # a reward is 0.6 times the merit of the action plus noise
 DISTANCES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 SPREADS = (0.25, 0.5, 1.0, 1.5, 2.0)
 
@@ -77,7 +77,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """Second moments: mean over batches, its standard error, and what the lemma says."""
+    """A second moment: mean over batches, its standard error, and the value of the lemma."""
 
     mean: float
     error: float

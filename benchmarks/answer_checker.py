@@ -1,4 +1,4 @@
-"""Answers checked per second, with one in a thousand that hangs sympy. Each must get the grade it deserves.
+"""Answers checked per second, when one in a thousand hangs sympy. Every grade must be the expected one.
 
 python benchmarks/answer_checker.py --answers 8000
 """
@@ -13,7 +13,7 @@ from collections import Counter
 
 from verl_mas.grading.math import AnswerChecker, Grade, clean, plain_number
 
-# Shape and weight: what the answers of competition sets look like, roughly.
+# Shape -> weight, roughly as in the answers of competition sets.
 SHAPES = {
     "{}": 50,
     "\\frac{{{}}}{{{}}}": 15,
@@ -23,13 +23,13 @@ SHAPES = {
     "({}, {})": 5,
 }
 SPELLINGS = ("{}", "{}.", "${}$", "{{{}}}")
-# math-verify reads {(1, 2)} as a set that holds the pair.
+# math-verify reads {(1, 2)} as a set that contains the pair.
 MISREAD = ("({}, {})", "{{{}}}")
 HANGING = "9^{{9^{{9^{{{}}}}}}}"
 
 
 def answers(count: int, hanging: int, shapes: dict[str, int], rng: random.Random) -> list[tuple[str, str, Grade]]:
-    """Tasks of eight answers that differ, so that the cache helps none, each with the grade it must get."""
+    """Tasks of eight distinct answers, so that none is in the cache, each with its expected grade."""
     pairs = []
     for shape in rng.choices(list(shapes), list(shapes.values()), k=count // 8):
         n, d = rng.randrange(10**6), rng.randrange(2, 999)
@@ -54,8 +54,8 @@ async def measure(pairs: list[tuple[str, str, Grade]], workers: int) -> float:
     grades = await asyncio.gather(*(checker.agrade(truth, answer) for truth, answer, _ in pairs))
     seconds = time.perf_counter() - started
     checker.close()
-    astray = [(*pair, grade) for pair, grade in zip(pairs, grades, strict=True) if grade is not pair[-1]]
-    assert not astray, f"{len(astray)} of {len(pairs)} answers got another grade than they deserve: {astray[:5]}"
+    wrong = [(*pair, grade) for pair, grade in zip(pairs, grades, strict=True) if grade is not pair[-1]]
+    assert not wrong, f"{len(wrong)} of {len(pairs)} answers got another grade than expected: {wrong[:5]}"
     return seconds
 
 
@@ -71,8 +71,8 @@ def main() -> None:
         rate = len(pairs) / asyncio.run(measure(pairs, options.workers))
         expected = Counter(grade.value for _, _, grade in pairs)
         print(
-            f"{len(pairs)} answers ({simple} never reach sympy): {rate:.0f}/s, {rate / 500:.1f}x the 500/s asked for; "
-            f"each graded as it deserves: {dict(expected)}"
+            f"{len(pairs)} answers ({simple} never reach sympy): {rate:.0f}/s, {rate / 500:.1f}x the target of 500/s; "
+            f"each with the expected grade: {dict(expected)}"
         )
 
 

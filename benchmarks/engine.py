@@ -1,6 +1,6 @@
 """The embedded engine against one static padded `generate`, in one run: `python benchmarks/engine.py [--quick]`.
 
-Times are CPU seconds of one thread, so that other programs on the machine do not blur the ratios.
+Times are CPU seconds of one thread, so other programs do not change the ratios.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much the plugin adds to `import verl`: seconds with it over seconds without it, run in turns.
+"""The plugin's share of `import verl`: seconds with it over seconds without it, in alternating runs.
 
 python benchmarks/import_time.py [--runs 15]
 """

@@ -1,4 +1,4 @@
-"""The retriever on one machine: building, serving many clients, agreeing with the library, feeding async rollouts.
+"""The retriever on one machine: build, many clients, agreement with tantivy's query parser, async rollouts.
 
 python benchmarks/retriever.py --passages 100000 --clients 64
 """
@@ -30,24 +30,24 @@ from verl_mas.workflow import Task
 from verl_mas.workflow.run import arun
 from verl_mas.workflows.search_team import SearchTeam
 
-WORDS_A_PASSAGE, WORDS_A_QUERY, VOCABULARY = 60, 8, 50_000
+WORDS_PER_PASSAGE, WORDS_PER_QUERY, VOCABULARY = 60, 8, 50_000
 
 
 def corpus(count: int, rng: random.Random) -> list[Passage]:
-    """Passages of words that are as unevenly frequent as real ones (Zipf)."""
+    """Passages of random words, with frequencies by Zipf's law as in real texts."""
     words = [f"w{number:x}" for number in range(VOCABULARY)]
     weights = [1 / rank for rank in range(1, VOCABULARY + 1)]
-    drawn = iter(rng.choices(words, weights, k=count * WORDS_A_PASSAGE))
-    return [Passage(str(n), " ".join(next(drawn) for _ in range(WORDS_A_PASSAGE))) for n in range(count)]
+    drawn = iter(rng.choices(words, weights, k=count * WORDS_PER_PASSAGE))
+    return [Passage(str(n), " ".join(next(drawn) for _ in range(WORDS_PER_PASSAGE))) for n in range(count)]
 
 
 def questions(passages: list[Passage], count: int, rng: random.Random) -> list[str]:
-    return [" ".join(rng.sample(rng.choice(passages).text.split(), WORDS_A_QUERY)) for _ in range(count)]
+    return [" ".join(rng.sample(rng.choice(passages).text.split(), WORDS_PER_QUERY)) for _ in range(count)]
 
 
 @contextlib.contextmanager
 def served(index: Path) -> Iterator[str]:
-    """The command a user types, in a process of its own; its URL once it is ready."""
+    """The URL of `verl-mas retriever serve` in another process, once it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,9 +69,9 @@ def _serve(index: str, port: str) -> None:
     main(["serve", "--index", index, "--port", port])
 
 
-async def load(url: str, asked: list[str], clients: int) -> tuple[float, list[float]]:
-    """Each client has its own connection and one query out at a time: the worst case, no batches."""
-    waiting = iter(asked)
+async def load(url: str, queries: list[str], clients: int) -> tuple[float, list[float]]:
+    """Each client has its own connection and one query at a time: the worst case, without batches."""
+    waiting = iter(queries)
     seconds = []
 
     async def client() -> None:
@@ -87,9 +87,9 @@ async def load(url: str, asked: list[str], clients: int) -> tuple[float, list[fl
     return time.perf_counter() - started, seconds
 
 
-async def batched(url: str, asked: list[str], clients: int) -> tuple[float, int]:
-    """The same queries through our client, which lets concurrent ones share a request."""
-    waiting = iter(asked)
+async def batched(url: str, queries: list[str], clients: int) -> tuple[float, int]:
+    """The same queries by RetrieverClient, which sends concurrent ones in one request."""
+    waiting = iter(queries)
     retriever = RetrieverClient(url)
 
     async def session() -> None:
@@ -104,7 +104,7 @@ async def batched(url: str, asked: list[str], clients: int) -> tuple[float, int]
 
 
 def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:
-    """The same question put to tantivy's own query parser."""
+    """The result of the query by tantivy's own query parser."""
     engine = tantivy.Index.open(str(index))
     searcher = engine.searcher()
     hits = searcher.search(engine.parse_query(query, ["body"]), 3).hits
@@ -113,7 +113,7 @@ def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:
 
 @contextlib.contextmanager
 def slow(delay: float) -> Iterator[str]:
-    """A `/retrieve` server, in a process of its own, that takes `delay` seconds a request."""
+    """The URL of a `/retrieve` server in another process that takes `delay` seconds per request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -179,35 +179,35 @@ def main() -> None:
     rng = random.Random(0)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     passages = corpus(options.passages, rng)
-    asked = questions(passages, options.queries, rng)
+    queries = questions(passages, options.queries, rng)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
         started = time.perf_counter()
         build(passages, path)
         seconds = time.perf_counter() - started
         print(
-            f"index: {options.passages} passages in {seconds:.1f} s, {60 / seconds:.1f}x faster than the 60 s asked for"
+            f"index: {options.passages} passages in {seconds:.1f} s, {60 / seconds:.1f}x faster than the target of 60 s"
         )
-        ours = open_index(path).search(asked[:500], 3)
+        ours = open_index(path).search(queries[:500], 3)
         same = sum(
             [(hit.id, hit.score) for hit in hits] == by_the_library(path, query)
-            for query, hits in zip(asked[:500], ours, strict=True)
+            for query, hits in zip(queries[:500], ours, strict=True)
         )
         print(f"top-k: {same} of {len(ours)} exactly the library's own, scores included")
         with served(path) as url:
-            asyncio.run(load(url, asked[:500], options.clients))
-            seconds, each = asyncio.run(load(url, asked, options.clients))
+            asyncio.run(load(url, queries[:500], options.clients))
+            seconds, each = asyncio.run(load(url, queries, options.clients))
             p99 = statistics.quantiles(each, n=100)[98]
-            rate = len(asked) / seconds
+            rate = len(queries) / seconds
             print(
-                f"server: {options.clients} clients, a query a request: {rate:.0f} queries/s "
-                f"({rate / 300:.1f}x the 300/s asked for), p50 {statistics.median(each) * 1e3:.0f} ms, "
+                f"server: {options.clients} clients, one query per request: {rate:.0f} queries/s "
+                f"({rate / 300:.1f}x the target of 300/s), p50 {statistics.median(each) * 1e3:.0f} ms, "
                 f"p99 {p99 * 1e3:.0f} ms"
             )
-            seconds, requests = asyncio.run(batched(url, asked, options.clients))
+            seconds, requests = asyncio.run(batched(url, queries, options.clients))
             print(
-                f"client: the same by RetrieverClient: {len(asked) / seconds:.0f} queries/s in {requests} requests, "
-                f"{len(asked) / seconds / rate:.1f}x"
+                f"client: the same by RetrieverClient: {len(queries) / seconds:.0f} queries/s in {requests} requests, "
+                f"{len(queries) / seconds / rate:.1f}x"
             )
     with slow(options.delay) as url:
         together, apart = asyncio.run(rollouts(url, 16))

@@ -1,13 +1,13 @@
-"""Whether two checkouts train alike: the metrics of the first three steps, same seed, same machine.
+"""Compares the training of two checkouts: the metrics of three steps with the same seed on the same machine.
 
     git worktree add ../before HEAD~1
     python benchmarks/same_metrics.py --before ../before
 
-Every checkout makes its own boards and its own warmed-up model and runs the demo's team and two arms of the evidence
-(at_grpo with a policy per role, agent_grpo over sessions), with the commands and settings that it has itself. Requests
-are named alike in every run and the engine draws by name, so both sample the same tokens. What is left is float
-rounding: verl orders rows by random names, and a sum in another order rounds otherwise.
-Times, throughput and memory are not compared. The exit code is 1 when anything else differs.
+Each checkout writes its own boards and warmed-up model and runs the demo's team and two arms of the evidence (at_grpo
+with a policy per role, agent_grpo over sessions), with its own commands and settings. Requests have the same names in
+every run and the engine samples by name, so both sample the same tokens. The remaining difference is float rounding:
+verl orders rows by random names, and a sum in another order is rounded differently.
+Times, throughput and memory are not compared. The exit code is 1 if anything else differs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REPEATABLE = (
     "trainer.save_freq=-1",
     "trainer.resume_mode=disable",
 )
-# Asked of a checkout itself, so that a setting with a new name is found under both.
+# Run in each checkout, so that settings may have other names there.
 MATRIX = """
 import json
 from benchmarks.evidence import matrix
@@ -56,7 +56,7 @@ Metrics = dict[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class Checkout:
-    """A tree of the project, run by this Python. `through` is put before every command."""
+    """A checkout of the project, run by this Python. `through` is a prefix of every command."""
 
     root: Path
     folder: Path
@@ -71,7 +71,7 @@ class Checkout:
         return runs | {name: [f"+mas={arms[name][0]}", *settings, *arms[name][1]] for name in ARMS}
 
     def start(self) -> str:
-        """Boards and model in `start`; gives what tells the boards of two checkouts apart."""
+        """Write boards and model to `start`, and return a hash of the boards."""
         main = "import sys; from verl_mas.cli import main; sys.exit(main())"
         self._python("-c", main, "puzzle", BOARDS[0], "--out", f"{self.folder}/start", *BOARDS[1:])
         files = (self.folder / "start" / name for name in ("train.parquet", "test.parquet"))
@@ -81,7 +81,7 @@ class Checkout:
         start, run = self.folder / "start", self.folder / name
         metrics = run / "metrics.jsonl"
         run.mkdir()
-        # Before recipes were on Hydra's search path.
+        # Older checkouts do not have the recipes on Hydra's search path.
         form = () if (self.root / "verl_mas/config/hydra/recipe").is_dir() else ("--config-dir", f"{self.root}/recipes")
         self._python(
             *("-m", "verl.trainer.main_ppo", *form, "+platform=cpu", *overrides, *REPEATABLE),
@@ -108,7 +108,7 @@ class Checkout:
 
 
 def differences(before: Metrics, after: Metrics) -> list[str]:
-    """What differs by more than rounding, a line each."""
+    """The differences beyond rounding, one line each."""
     found = [f"steps {sorted(before)} and {sorted(after)}"] if before.keys() != after.keys() else []
     for step in sorted(before.keys() & after.keys()):
         old, new = compared(before[step]), compared(after[step])
@@ -125,7 +125,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def distance(old: float, new: float) -> float:
-    """Relative for large values, absolute for small ones; a NaN is near to a NaN alone."""
+    """Relative for large values, absolute for small ones; NaN equals NaN."""
     if old == new or (math.isnan(old) and math.isnan(new)):
         return 0.0
     gap = abs(old - new) / max(1.0, abs(old), abs(new))
@@ -152,7 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True, help="a checkout")
     parser.add_argument("--after", type=Path, default=ROOT, help="another; default: this one")
-    parser.add_argument("--through", default="", help="put before every command: 'nice -n 10', a queue")
+    parser.add_argument("--through", default="", help="prefix of every command, such as 'nice -n 10'")
     parser.add_argument("--keep", type=Path, help="an empty folder for logs and metrics; default: a temporary one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

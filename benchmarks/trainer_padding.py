@@ -1,4 +1,4 @@
-"""Rows that a policy's update is padded with, by our rule and by verl's, on the same row counts.
+"""Padding rows of a policy's update, by verl-mas's rule and by verl's, on the same numbers of rows.
 
 python benchmarks/trainer_padding.py
 """
@@ -16,7 +16,7 @@ MEASURED = 1201
 
 
 def main() -> None:
-    # Acts per session of an agent that goes on with probability one half, so a mean of two.
+    # Acts per session of an agent that continues with probability one half: a mean of two.
     counts = np.random.default_rng(0).geometric(0.5, size=(STEPS, TASKS * SESSIONS)).sum(axis=1)
     print(f"{RANKS} workers, {TASKS} tasks x {SESSIONS} sessions, {STEPS} steps of {counts.mean():.0f} rows on average")
     print(f"{'optimiser steps':>16} {'ours, most':>11} {'ours, mean':>11} {'verl, mean':>11} {'verl / rows':>12}")
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def verl_padding(rows: int, data_parallel: int, mini_batch: int, sessions_per_task: int) -> int:
-    """What verl's own rule would add to the same rows."""
+    """The padding by verl's rule."""
     return -rows % math.lcm(data_parallel, mini_batch * sessions_per_task)
 
 

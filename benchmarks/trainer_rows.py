@@ -1,4 +1,4 @@
-"""The driver's own work per row of a step, with the calls to a real TransferQueue counted apart.
+"""The driver's own work per row of a step, without the time of calls to a real TransferQueue.
 
 python benchmarks/trainer_rows.py
 """
@@ -9,7 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,6 +27,8 @@ from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics
 from verl_mas.trainer.step import PolicyRows, in_order, read_columns, step_advantages, write_advantages
 
+P = ParamSpec("P")
+T = TypeVar("T")
 POLICIES, LIMIT_US = ("solver", "verifier"), 50.0
 
 
@@ -36,8 +38,8 @@ class Clock:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def watch(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
+    def watch(self, call: Callable[P, T]) -> Callable[P, T]:
+        def timed(*args: P.args, **kwargs: P.kwargs) -> T:
             start = time.perf_counter()
             try:
                 return call(*args, **kwargs)
@@ -48,7 +50,7 @@ class Clock:
 
 
 def fill(count: int, tokens: int) -> Rows:
-    """Rows of a solver and a verifier, eight sessions a task."""
+    """Rows of a solver and a verifier, eight sessions per task."""
     keys = [str(RowKey(f"1-{i // 16}", i // 2 % 8, i % 2)) for i in range(count)]
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(tokens // 2, tokens + 1, (count,), generator=generator).tolist()
@@ -61,18 +63,33 @@ def fill(count: int, tokens: int) -> Rows:
     return data_plane.join([written])
 
 
-def tags(number: int, length: int) -> dict[str, Any]:
+def tags(number: int, length: int) -> dict[str, object]:
     agent = POLICIES[number % 2]
     return RowTags(
-        **{"prompt_len": 100, "response_len": length, "global_steps": 1, "min_global_steps": 0, "max_global_steps": 0},
-        **{"policy": agent, "agent": agent, "role": agent, "turn": 0, "branch": 0, "session": number // 2 % 8},
-        **{"trainable": True, "committed": True, "malformed": False, "temperature": 1.0, "observation": number},
-        **{"team_reward": 0.0, "local_reward": 0.0, "penalty": 0.0},
+        prompt_len=100,
+        response_len=length,
+        global_steps=1,
+        min_global_steps=0,
+        max_global_steps=0,
+        policy=agent,
+        agent=agent,
+        role=agent,
+        turn=0,
+        branch=0,
+        session=number // 2 % 8,
+        trainable=True,
+        committed=True,
+        malformed=False,
+        temperature=1.0,
+        observation=number,
+        team_reward=0.0,
+        local_reward=0.0,
+        penalty=0.0,
     ).as_dict()
 
 
 def step(batch: Rows) -> None:
-    """What `MasTrainer` does with the rows of a step besides calling its policies."""
+    """The work of `MasTrainer` on the rows of a step, without its policies."""
     batch = in_order(batch)
     split = by_policy(batch.tags, POLICIES)
     parts = {name: PolicyRows(data_plane.select(batch, rows)) for name, rows in split.items()}
@@ -102,7 +119,9 @@ def main() -> None:
         best = min(best, own)
         print(f"own {own:.2f} s, TransferQueue {clock.seconds:.2f} s")
     per_row = 1e6 * best / options.rows
-    print(f"own work: {per_row:.1f} us a row at {options.rows} rows (limit {LIMIT_US:.0f}): x {per_row / LIMIT_US:.2f}")
+    print(
+        f"own work: {per_row:.1f} us per row at {options.rows} rows (limit {LIMIT_US:.0f}): x {per_row / LIMIT_US:.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 1. A team of one under trainer_mode=mas against verl's stock trainer.
 2. Two policies of equal size on one pool against one policy shared by both agents: the same rows and tokens.
 
-A step is its median over the steps after the warm-up. All runs look for finished sessions every two seconds, as verl's
-trainer does, which hides small differences, so the step is also given without that phase.
+A step time is the median over the steps after the warm-up. All runs poll for finished sessions every two seconds, as
+verl's trainer does, which hides small differences, so the time without that phase is also printed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARM_UP = 3
 
 
 def run(folder: Path, letters: Path, steps: int, *overrides: str) -> tuple[float, float]:
-    """Median seconds of a step, and of a step without rollout."""
+    """Median seconds of a step, with and without rollout."""
     folder.mkdir()
     command = [
         *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop"),
@@ -44,8 +44,8 @@ def run(folder: Path, letters: Path, steps: int, *overrides: str) -> tuple[float
 
 
 def compare(title: str, new: tuple[float, float], old: tuple[float, float]) -> None:
-    shown = ", ".join(f"{n:.2f} s against {o:.2f} s: x {n / o:.2f}" for n, o in zip(new, old, strict=True))
-    print(f"{title}: step, and step without rollout: {shown}")
+    ratios = ", ".join(f"{n:.2f} s against {o:.2f} s: x {n / o:.2f}" for n, o in zip(new, old, strict=True))
+    print(f"{title}: step, and step without rollout: {ratios}")
 
 
 def main() -> None:

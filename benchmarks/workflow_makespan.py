@@ -1,10 +1,10 @@
-"""How close sessions that run by themselves come to the longest of them, and to a scheduler with barriers.
+"""The makespan of independent sessions, relative to the longest of them and to a scheduler with barriers.
 
     python benchmarks/workflow_makespan.py
 
 512 sessions of solver_verifier with 3 rounds; every act takes a log-normal time, median 100 ms, sigma 1.
-The critical path is the longest session alone. The lock-step scheduler makes each agent call a batch that
-waits for its slowest act; it is given the very same latencies.
+The critical path is the longest session. The lock-step scheduler makes each agent call a batch, which waits for its
+slowest act; the latencies are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 from verl_mas.config.schema import PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Request, Task
+from verl_mas.workflow import Generation, Request, Task
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig, run_session
 from verl_mas.workflows.solver_verifier import SolverVerifier
@@ -32,23 +32,23 @@ def latency(seed: int, session: str, agent: str, turn: int, median: float) -> fl
 
 
 class TimedLLM(ScriptedLLM):
-    """A scripted LLM whose latency belongs to the act, so that both schedulers meet the same one."""
+    """A scripted LLM whose latency depends on the act, so that it is the same for both schedulers."""
 
     def __init__(self, seed: int, median: float):
         super().__init__({"solver": "\\boxed{4}", "verifier": "<verify>reject</verify>"})
         self.seed, self.median = seed, median
 
-    async def generate(self, request: Request, n: int = 1):
+    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         await asyncio.sleep(latency(self.seed, request.session, request.agent, request.turn, self.median))
         return await super().generate(request, n)
 
 
 async def free_running(sessions: int, seed: int, median: float) -> float:
     llm = TimedLLM(seed, median)
-    setting = SessionConfig(members_of(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
+    config = SessionConfig(members_of(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
     tasks = [Task([{"role": "user", "content": "2 + 2?"}], session=number) for number in range(sessions)]
     started = time.perf_counter()
-    done = await asyncio.gather(*[run_session(lambda: SolverVerifier(max_rounds=ROUNDS), t, setting) for t in tasks])
+    done = await asyncio.gather(*[run_session(lambda: SolverVerifier(max_rounds=ROUNDS), t, config) for t in tasks])
     seconds = time.perf_counter() - started
     assert all(len(session.session.replies) == len(CALLS) for session in done)
     return seconds

@@ -1,10 +1,10 @@
-"""What an act costs beside the LLM and the tokeniser, and what a live session weighs.
+"""The CPU time of an act without the LLM and the tokenizer, and the memory of a live session.
 
     python benchmarks/workflow_overhead.py
 
-1,000 sessions of solver_verifier with 3 rounds are live at once on one core. The overhead is the process's CPU
-time per act, less that of a bare loop over the same LLM. The weight is traced memory while all sessions wait
-in the middle of their second act, with prompts of 2,000 characters.
+1,000 sessions of solver_verifier with 3 rounds are live at once on one core. The overhead is the process's CPU time
+per act, minus that of a loop that only calls the same LLM. The memory is traced while all sessions wait in their second
+act, with prompts of 2,000 characters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tracemalloc
 
 from verl_mas.config.schema import PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Generation, Request, Task
+from verl_mas.workflow import Generation, LLMClient, Request, Task
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig, run_session
 from verl_mas.workflows.solver_verifier import SolverVerifier
@@ -26,7 +26,7 @@ ROUNDS, ACTS = 3, 5
 
 
 class PlainLLM:
-    """Answers after a wait, with a fixed number of tokens and no tokenising."""
+    """Replies after a wait, with a fixed number of tokens, without a tokenizer."""
 
     def __init__(self, wait: float):
         self.wait = wait
@@ -39,15 +39,15 @@ class PlainLLM:
         return [Generation(text, "stop", self.tokens, self.tokens, self.mask, self.log_probs, 512) for _ in range(n)]
 
 
-def setting_of(llm) -> SessionConfig:
+def config_of(llm: LLMClient) -> SessionConfig:
     return SessionConfig(members_of(SolverVerifier.agents, {}, {"main": PolicySpec()}), {"main": llm})
 
 
 async def team_seconds(sessions: int, wait: float) -> float:
-    setting = setting_of(PlainLLM(wait))
+    config = config_of(PlainLLM(wait))
     tasks = [Task([{"role": "user", "content": "x" * 2000}], session=number) for number in range(sessions)]
     started = time.process_time()
-    done = await asyncio.gather(*[run_session(lambda: SolverVerifier(max_rounds=ROUNDS), t, setting) for t in tasks])
+    done = await asyncio.gather(*[run_session(lambda: SolverVerifier(max_rounds=ROUNDS), t, config) for t in tasks])
     rows = [session.session.rows() for session in done]
     seconds = time.process_time() - started
     assert sum(map(len, rows)) == sessions * ACTS
@@ -67,10 +67,10 @@ async def bare_seconds(sessions: int, wait: float) -> float:
 
 
 async def live_bytes(sessions: int) -> float:
-    """Traced bytes per session while every one waits in its second act."""
+    """Traced bytes per session while all wait in their second act."""
     llm = ScriptedLLM({"solver": "s" * 2000, "verifier": "v" * 2000}, latency=3600.0)
     llm.latency = lambda rng: 0.0 if len(llm.requests) <= sessions else 3600.0
-    setting = setting_of(llm)
+    config = config_of(llm)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     running = [
@@ -78,7 +78,7 @@ async def live_bytes(sessions: int) -> float:
             run_session(
                 lambda: SolverVerifier(max_rounds=ROUNDS),
                 Task([{"role": "user", "content": f"{number}" + "x" * 2000}], session=number),
-                setting,
+                config,
             )
         )
         for number in range(sessions)

@@ -1,6 +1,6 @@
-"""Writes constraints.txt: the exact versions of what this environment has of the project and its extra `dev`.
+"""Writes constraints.txt: the exact versions, in this environment, of what the project and its extra `dev` require.
 
-Run it with the environment's Python after an upgrade that passed the tests. What else is installed is left out.
+Run it with the environment's Python after an upgrade that passed the tests. Other packages are left out.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ OLDEST = Version("3.10")
 
 
 def needed() -> list[Distribution]:
-    """What PROJECT requires, directly or not, as far as it is installed here."""
+    """The installed direct and indirect requirements of PROJECT."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     todo = [Requirement(PROJECT)]
@@ -33,7 +33,7 @@ def needed() -> list[Distribution]:
             try:
                 found[name] = distribution(name)
             except PackageNotFoundError:
-                # pip's own choice, too: a requirement of another platform whose marker does not say so.
+                # pip did not install it either: a requirement of another platform without a marker.
                 continue
             todo.extend(_required(found[name], extra))
     return [one for name, one in found.items() if name not in NOT_PINNED]
@@ -50,7 +50,7 @@ def line(one: Distribution) -> str:
     python = SpecifierSet(one.metadata["Requires-Python"] or "")
     oldest = next(v for v in ("3.10", "3.11", "3.12") if python.contains(f"{v}.20"))
     marker = "" if Version(oldest) == OLDEST else f' ; python_version >= "{oldest}"'
-    # Without torch's local version (+cpu), so that the file serves a GPU machine too.
+    # Without torch's local version (+cpu), so that the file also works on a GPU machine.
     return f"{one.metadata['Name']}=={Version(one.version).public}{marker}"
 
 

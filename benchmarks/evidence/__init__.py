@@ -1,1 +1,1 @@
-"""Runs over seeds that show what teams learn, what the choice of advantage changes, and what each role has learned."""
+"""Runs over seeds: what teams learn, how the choice of advantage changes it, and what each role has learned."""

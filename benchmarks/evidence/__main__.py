@@ -1,6 +1,6 @@
-"""Run what is missing of the matrix, or draw the page from what there is. What is finished is kept and skipped.
+"""Run the missing pieces of the matrix, then write the page from the results. Finished pieces are skipped.
 
-python -m benchmarks.evidence --jobs 2 --hours 3      # call again to go on
+python -m benchmarks.evidence --jobs 2 --hours 3      # repeat to continue
 python -m benchmarks.evidence --page                  # tables and figures of benchmarks/EVIDENCE.md
 """
 
@@ -24,25 +24,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.evidence", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side; results do not depend on it")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs; results do not depend on it")
     parser.add_argument("--hours", type=float, default=3.0, help="start no run after this long")
-    parser.add_argument("--only", nargs="*", default=[], metavar="ARM", help="these arms alone")
-    parser.add_argument("--through", default="", help='a command put before every run: "nice -n 10"')
-    parser.add_argument("--page", action="store_true", help="run nothing")
+    parser.add_argument("--only", nargs="*", default=[], metavar="ARM", help="only these arms")
+    parser.add_argument("--through", default="", help='prefix of every command, such as "nice -n 10"')
+    parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args()
-    well = True
+    succeeded = True
     if not options.page:
-        well = run_all(
+        succeeded = run_all(
             [piece for piece in pieces() if not options.only or piece.arm.name in options.only],
             Runner(shlex.split(options.through)).run,
             finished=finished,
             usable=usable,
             jobs=options.jobs,
             until=time.time() + 3600 * options.hours,
-            say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
+            log=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
         )
     page.write(PAGE, page.Results.read(RESULTS))
-    return 0 if well else 1
+    return 0 if succeeded else 1
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 # The 97.5 % quantile of Student's t by degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 SPIKE = 3.0
-# Steps before a median says anything.
-SETTLED = 5
+# Steps that are needed for a median.
+MIN_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def factor(ratios: Sequence[float]) -> str:
-    """The geometric mean with its 95 % interval; ratios are as far apart above one as below."""
+    """The geometric mean with its 95 % interval."""
     found = mean([math.log(ratio) for ratio in ratios])
-    said = f"{math.exp(found.value):.2f}"
+    text = f"{math.exp(found.value):.2f}"
     if found.half is None:
-        return said
-    return f"{said} ({math.exp(found.value - found.half):.2f} to {math.exp(found.value + found.half):.2f})"
+        return text
+    return f"{text} ({math.exp(found.value - found.half):.2f} to {math.exp(found.value + found.half):.2f})"
 
 
 def spikes(norms: Sequence[float]) -> float:
     """The share of steps above three times the median of the steps before them."""
-    judged = range(SETTLED, len(norms))
-    if not judged:
+    later = range(MIN_STEPS, len(norms))
+    if not later:
         return 0.0
-    return sum(norms[step] > SPIKE * statistics.median(norms[:step]) for step in judged) / len(judged)
+    return sum(norms[step] > SPIKE * statistics.median(norms[:step]) for step in later) / len(later)
 
 
 def second_moment(norms: Sequence[float]) -> float:

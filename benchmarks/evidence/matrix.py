@@ -1,7 +1,7 @@
-"""What is run: the arms of the experiments, and in which order.
+"""The arms of the experiments, and the order of the runs.
 
-Every arm samples the same number of replies a prompt and prompts a turn: 8 candidates of one act, or 8 sessions; the
-single agent acts once a turn instead of twice, so it gets twice the boards.
+Every arm samples the same number of replies per prompt and prompts per turn: 8 candidates of one act, or 8 sessions.
+The single agent acts once per turn instead of twice, so it has twice the boards.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ PLANNER, EXECUTOR = "planner", "executor"
 STEPS = 20
 BOARDS = 8
 K = 8
-# Held-out boards of higher numbers than any that settings were chosen on.
+# The held-out boards have higher numbers than those that the settings were chosen on.
 START = (
     *("--train", "4096", "--test", "200", "--first-test", "100000"),
     *("--practice", "min_distance=5", "--noise", "0.65", "--args", "moves=1"),
     *("--warm-up", "steps=900", "batch=128", "learning_rate=2e-3", "lessons=300000"),
     *("texts=10000", "prompts=0", "hidden=64", "layers=2", "vocabulary=1024"),
 )
-# Cells a side.
+# Cells per side.
 SIZE, LARGER = 4, (5, 6)
-# The laptop recipe, smaller; what changes results is pinned, so that a change of the recipe leaves them comparable.
+# A smaller laptop recipe. Settings that change results are pinned, so that they stay comparable if the recipe changes.
 SETTINGS = (
     "+recipe=plan_path/laptop",
     f"trainer.total_training_steps={STEPS}",
@@ -67,7 +67,7 @@ class Training:
     name: str
     workflow: str
     overrides: tuple[str, ...]
-    # Whether the policies are kept, for evaluations.
+    # Whether the policies are saved, for evaluations.
     keeps: bool = False
     size: int = SIZE
     needs: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A validation of two trained policies: for each role, the arm and the policy that plays it."""
+    """A validation of two trained policies: of each role the arm and the policy that plays it."""
 
     name: str
     planner: tuple[str, str]
@@ -102,12 +102,12 @@ DENSE_ARMS = (
     Training("at_grpo_per_role", TEAM, PER_ROLE, keeps=True),
     Training("agent_grpo", TEAM, (*SESSIONS, *using("agent_grpo"))),
     Training("team_grpo", TEAM, (*SESSIONS, *using("team_grpo"))),
-    # One agent: a baseline over the sessions of a task is GRPO.
+    # With one agent, a baseline over the sessions of a task is GRPO.
     Training("single_grpo", ALONE, (*SESSIONS, *TWICE_THE_BOARDS, *using("team_grpo"))),
 )
 SPARSE_ARMS = tuple(Training(f"{arm.name}_sparse", arm.workflow, (*arm.overrides, *SPARSE)) for arm in DENSE_ARMS)
 
-# The first arm on larger boards, with as many more turns.
+# The first arm on larger boards, with proportionally more turns.
 SIZE_ARMS = tuple(
     Training(f"at_grpo_size{size}", TEAM, (f"mas.workflow.args.max_turns={2 * size}",), size=size) for size in LARGER
 )
@@ -149,13 +149,13 @@ ROLE_ARMS: tuple[Arm, ...] = (
     Evaluation("roles_combined", planner=("planner_alone", PLANNER), executor=("executor_alone", EXECUTOR)),
 )
 ARMS = {arm.name: arm for arm in (*DENSE_ARMS, *SPARSE_ARMS, *SIZE_ARMS, *UNEVEN_ARMS, *ROLE_ARMS)}
-# Of the arms that differ by their advantage, and of those that ask something else.
+# Seeds of the arms that differ in their advantage, and of the others.
 SEEDS, FEWER = 5, 3
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is run, or skipped, as a whole."""
+    """One run: an arm with a seed."""
 
     arm: Arm
     seed: int
@@ -170,7 +170,7 @@ class Piece:
 
 
 def pieces() -> Iterator[Piece]:
-    """The whole matrix, the most telling first; seed by seed, so that all arms can be compared at any time."""
+    """The whole matrix, the most important first; by seeds, so that all arms can be compared at any time."""
     order: list[tuple[tuple[Arm, ...], range]] = [
         (DENSE_ARMS, range(1)),
         (ROLE_ARMS, range(1)),

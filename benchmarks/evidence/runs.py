@@ -1,4 +1,4 @@
-"""Runs one piece of the matrix through `python -m verl.trainer.main_ppo`, and keeps its numbers as JSON."""
+"""Runs a piece of the matrix by `python -m verl.trainer.main_ppo`, and stores its metrics as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from verl_mas.demos.metrics import Step, read_steps, series
 RESULTS = Path(__file__).with_name("results")
 RUNS = ROOT / "runs" / "evidence"
 SUCCESS = "val-core/plan_path/acc/mean@1"
-# Kept of every step, where logged; the names of agents and policies are in the keys.
+# Metrics to store per step; the keys contain the names of agents and policies.
 KEPT = ("actor/grad_norm", "rows/real", "group/inflation", "reward/score")
 
 
@@ -51,12 +51,12 @@ def finished(piece: Piece) -> bool:
     if not file.exists():
         return False
     if json.loads(file.read_text())["settings"] != settings_of(piece.arm):
-        raise ValueError(f"{file} is of other settings than the matrix has now: delete it to repeat the run")
+        raise ValueError(f"{file} has other settings than the matrix: delete it to repeat the run")
     return True
 
 
 def settings_of(arm: Arm) -> list[str]:
-    """What decides an arm's numbers, besides the seed; without the place of this folder."""
+    """The settings that determine an arm's results, besides the seed; without the path of this checkout."""
     if isinstance(arm, Evaluation):
         played = (f"{role}={source}/{policy}" for role, (source, policy) in arm.roles.items())
         return [*SETTINGS, *played, *(setting for name in arm.needs for setting in (name, *settings_of(ARMS[name])))]
@@ -65,13 +65,13 @@ def settings_of(arm: Arm) -> list[str]:
 
 
 def usable(piece: Piece) -> bool:
-    """Whether what needs this piece can run. A result that came with the repository has no checkpoint."""
+    """Whether pieces that need this one can run. A result from the repository has no checkpoint."""
     return finished(piece) and checkpoint_of(piece).exists()
 
 
 @dataclass
 class Runner:
-    """`through` is put before every command: `nice -n 10`, a queue."""
+    """`through` is a prefix of every command, such as `nice -n 10`."""
 
     through: Sequence[str] = ()
     _starts: defaultdict[Path, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
@@ -110,7 +110,7 @@ class Runner:
         return {"seconds": seconds, "success": success(steps)}
 
     def _main_ppo(self, piece: Piece, overrides: Sequence[str]) -> tuple[list[Step], int]:
-        """What the run logged, and how many seconds it took."""
+        """The logged steps of the run, and its duration in seconds."""
         folder = RUNS / piece.key
         folder.mkdir(parents=True, exist_ok=True)
         metrics = folder / "metrics.jsonl"
@@ -126,7 +126,7 @@ class Runner:
         return read_steps(metrics), round(time.time() - began)
 
     def _start(self, workflow: str, seed: int, size: int = SIZE) -> Path:
-        """Boards and the warmed-up model that all arms of a seed, workflow and size start from."""
+        """Boards and the warmed-up model, the same for all arms of a seed, workflow and size."""
         folder = RUNS / f"start-{workflow}-{size}-{seed}"
         done = folder / "done"
         with self._starts[folder]:
@@ -163,7 +163,7 @@ class Runner:
 
 
 def _forget(piece: Piece) -> None:
-    """What was made of an earlier run of this piece: its weights, and the evaluations of them."""
+    """Delete the results of an earlier run of this piece: its weights, and their evaluations."""
     shutil.rmtree(RUNS / piece.key, ignore_errors=True)
     for arm in ARMS.values():
         if piece.arm.name in arm.needs:
@@ -175,7 +175,7 @@ def files(start: Path) -> tuple[str, str]:
 
 
 def weights(models: Mapping[str, Path], start: Path) -> tuple[str, ...]:
-    """A validation in which each role has the weights of a folder."""
+    """The overrides of a validation in which each role has the weights in a folder."""
     paths = ", ".join(f"{role}: {{overrides: {{model: {{path: {path}}}}}}}" for role, path in models.items())
     return (
         f"actor_rollout_ref.model.path={start}/model",
@@ -186,13 +186,13 @@ def weights(models: Mapping[str, Path], start: Path) -> tuple[str, ...]:
 
 
 def success(steps: Sequence[Step]) -> dict[str, float]:
-    """Share of held-out boards solved, by step."""
+    """The share of held-out boards solved, by step."""
     places, values = series(list(steps), SUCCESS)
     return dict(zip(map(str, places), values, strict=True))
 
 
 def numbers(steps: Sequence[Step]) -> dict[str, Any]:
-    """Success by step, and a value a step of what is kept; null where a step did not log it."""
+    """Success by step, and the stored metrics: one value per step, null if the step did not log it."""
     trained = [step for step in steps if step.number > 0]
     if [step.number for step in trained] != [*range(1, STEPS + 1)]:
         raise ValueError(f"a run of {STEPS} steps logged {[step.number for step in trained]}")

@@ -1,4 +1,4 @@
-"""Which piece is next, with several side by side."""
+"""The order of the pieces, with several runs in parallel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Test = Callable[[Piece], bool]
 
 
 def next_piece(matrix: Iterable[Piece], busy: Iterable[Piece], finished: Test, usable: Test) -> Piece | None:
-    """The first piece that is neither done nor running and has what it needs, or what it needs before it."""
+    """The first piece that is neither finished nor running; if it needs another piece, that one first."""
     running = set(busy)
     for piece in matrix:
         if finished(piece) or piece in running:
@@ -35,9 +35,9 @@ def run_all(
     usable: Test,
     jobs: int,
     until: float,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> bool:
-    """Run what is left, starting nothing after `until`. A piece that fails is left out, and makes the answer False."""
+    """Run the remaining pieces, starting none after `until`. A failed piece is skipped; the result is then False."""
     running: dict[Future[None], Piece] = {}
     failed: set[Piece] = set()
     with ThreadPoolExecutor(jobs) as pool:
@@ -46,7 +46,7 @@ def run_all(
                 piece = next_piece(matrix, {*running.values(), *failed}, finished, usable)
                 if piece is None:
                     break
-                say(f"{piece.key} starts")
+                log(f"{piece.key} starts")
                 running[pool.submit(run, piece)] = piece
             if not running:
                 return not failed
@@ -56,8 +56,8 @@ def run_all(
                 error = future.exception()
                 if isinstance(error, subprocess.CalledProcessError):
                     failed.add(piece)
-                    say(f"{piece.key} failed: {error}")
+                    log(f"{piece.key} failed: {error}")
                 elif error is not None:
                     raise error
                 else:
-                    say(f"{piece.key} is done")
+                    log(f"{piece.key} is done")

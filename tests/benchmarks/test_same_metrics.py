@@ -17,13 +17,13 @@ def same_metrics(monkeypatch):
 BEFORE = {1: {"actor/loss": 0.25, "timing_s/step": 3.0, "reward": float("nan")}}
 
 
-def test_rounding_and_times_are_no_difference(same_metrics):
+def test_rounding_and_times_are_not_differences(same_metrics):
     after = {1: {"actor/loss": 0.25 + 1e-7, "timing_s/step": 9.0, "reward": float("nan"), "perf/mfu": 1.0}}
     assert same_metrics.differences(BEFORE, after) == []
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "message"),
     [
         ({1: {"actor/loss": 0.26, "reward": float("nan")}}, "actor/loss 0.25 and 0.26"),
         ({1: {"actor/loss": 0.25, "reward": 1.0}}, "reward nan and 1.0"),
@@ -32,6 +32,6 @@ def test_rounding_and_times_are_no_difference(same_metrics):
         ({}, "steps [1] and []"),
     ],
 )
-def test_another_value_key_or_step_is_a_difference(same_metrics, after, said):
+def test_another_value_key_or_step_is_a_difference(same_metrics, after, message):
     (found,) = same_metrics.differences(BEFORE, after)
-    assert said in found
+    assert message in found

@@ -1,4 +1,4 @@
-"""In the packages' format, with text of our own."""
+"""Files in the format of the packages, with other texts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_questions_are_split_by_id_and_answers_are_texts(files):
     assert [item.truth for item in train] == [["yes"]]
 
 
-def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch):
+def test_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(fanoutqa.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install --no-deps fanoutqa"):
         list(fanoutqa.passages())

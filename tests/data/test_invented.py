@@ -12,7 +12,7 @@ def world():
     return InventedWorld(entities=2_000)
 
 
-def test_the_same_seed_gives_the_same_world_and_another_another(world):
+def test_a_seed_identifies_a_world(world):
     assert InventedWorld(2_000).passages == world.passages
     assert InventedWorld(2_000, seed=1).passages != world.passages
     assert InventedWorld(2_000).questions(20) == world.questions(20)
@@ -59,12 +59,12 @@ def test_every_kind_of_entity_is_reachable_or_a_start():
 
 
 def test_more_questions_than_the_world_holds_are_refused():
-    with pytest.raises(ConfigError, match="not that many"):
+    with pytest.raises(ConfigError, match="does not have that many"):
         InventedWorld(100).questions(5_000, hops=(1,), split="test")
 
 
 def test_one_search_does_not_find_the_whole_path_but_one_for_each_hop_does(world, tmp_path):
-    """What makes it a task for a team: asking hop by hop pays."""
+    """So the task needs a query per hop."""
     pytest.importorskip("tantivy")
     index = build(world.passages, tmp_path / "i")
     questions = world.questions(200, hops=(2,))

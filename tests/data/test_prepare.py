@@ -113,7 +113,7 @@ def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path, of
     assert validation.count("nq") == validation.count("bamboogle") == 30
 
 
-def test_local_files_take_the_place_of_the_hub(tmp_path):
+def test_local_files_replace_the_hub(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"question": "q", "answer": "1"}\n')
     pq.write_table(pa.Table.from_pylist([{"problem": "p", "answer": "2"}]), tmp_path / "own.parquet")
     arguments = ["--train", str(tmp_path / "t.jsonl"), "--test", f"own={tmp_path}/own.parquet"]
@@ -143,7 +143,7 @@ def test_a_training_file_without_rows_is_refused_and_nothing_is_written(tmp_path
     assert not (tmp_path / "o").exists()
 
 
-def test_validation_is_the_whole_test_where_no_part_of_it_is_for_training(tmp_path):
+def test_validation_is_the_whole_test_if_no_set_is_run_during_training(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"question": "q", "answer": "1"}\n')
     (tmp_path / "e.jsonl").write_text('{"question": "p", "answer": "2"}\n')
     arguments = ["--train", f"{tmp_path}/t.jsonl", "--test", f"minerva={tmp_path}/e.jsonl"]
@@ -173,7 +173,7 @@ def test_a_row_without_question_is_refused(row):
         math_item(row, 0, "set")
 
 
-def test_the_instructions_around_a_dapo_problem_are_taken_off():
+def test_the_instructions_of_a_dapo_problem_are_removed():
     text = (
         "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
         "$Answer (without quotes) where $Answer is the answer to the problem.\n\nHow many?\n\n"
@@ -202,8 +202,8 @@ def test_wrong_arguments_are_refused(tmp_path, arguments, match):
         main(["math", "--out", str(tmp_path), *arguments], load=hub(MATH_ROWS))
 
 
-def test_a_world_with_too_few_questions_is_refused_before_anything_is_written_or_taught(tmp_path):
-    with pytest.raises(ConfigError, match="not that many"):
+def test_a_world_with_too_few_questions_is_refused_before_anything_is_written_or_trained(tmp_path):
+    with pytest.raises(ConfigError, match="does not have that many"):
         main(["invented", "--out", str(tmp_path), "--entities", "100", "--test-rows", "5000", "--noise", "0.1"])
     assert not list(tmp_path.iterdir())
 
@@ -227,13 +227,13 @@ def test_arithmetic_chains_are_right_and_split(tmp_path):
         chains(10_000, terms=3)
 
 
-def test_a_chain_never_leaves_the_digits():
+def test_every_intermediate_result_is_a_digit():
     for item in chains(200, terms=4):
         numbers = signed(item.question)
         assert all(0 <= sum(numbers[:place]) <= 9 for place in range(1, 5)), item.question
 
 
-def test_every_public_set_has_a_name_of_its_own():
+def test_every_public_set_has_its_own_name():
     for sets in (sources.MATH_TRAIN + sources.MATH_TEST, sources.SEARCH_TRAIN + sources.SEARCH_TEST):
         assert len({one.name for one in sets}) == len(sets)
 
@@ -250,7 +250,7 @@ def test_every_public_set_has_a_name_of_its_own():
     ],
 )
 @pytest.mark.parametrize("data", ["arithmetic", "invented"])
-def test_a_warm_up_that_cannot_be_is_refused_before_anything_is_written(tmp_path, data, arguments, match):
+def test_an_invalid_warm_up_is_refused_before_anything_is_written(tmp_path, data, arguments, match):
     with pytest.raises(ConfigError, match=match):
         main([data, "--out", str(tmp_path), *arguments])
     assert not list(tmp_path.iterdir())

@@ -30,7 +30,7 @@ def test_rows_are_repeatable_different_and_disjoint_whatever_the_seed():
     assert not {*questions(train), *questions(other)} & set(questions(test))
 
 
-def test_a_small_task_is_disjoint_too_and_says_when_it_has_no_more():
+def test_a_small_task_is_also_disjoint_and_too_many_rows_are_refused():
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     train, test = rows("chain_sum", 60, "train", 0, config), rows("chain_sum", 12, "test", 0, config)
     assert not set(questions(train)) & set(questions(test))
@@ -52,13 +52,13 @@ def test_an_answer_outside_a_box_is_malformed_even_when_it_is_right():
     assert (found["score"], found["malformed"]) == (0.0, 1.0)
 
 
-def test_a_verifier_that_raises_on_a_reply_gives_nothing_and_says_so():
+def test_a_reply_on_which_the_verifier_raises_is_unchecked():
     (row,) = rows("prime_factorization", 1, "train", 0, {})
     found = score(row, "\\boxed{nonsense}")
     assert (found["score"], found["unchecked"]) == (0.0, 1.0)
 
 
-def test_a_part_of_a_solution_is_no_solution():
+def test_a_partial_solution_is_not_a_solution():
     (row,) = rows("chain_sum", 1, "train", 0, CHAIN)
     found = score(row, f"\\boxed{{{row['reward_model']['ground_truth']} or so}}")
     assert 0 < found["score"] < 1 and found["acc"] == 0.0
@@ -72,7 +72,7 @@ def test_rows_of_another_version_or_origin_are_refused():
         score({**row, "extra_info": {"index": 0}}, "\\boxed{1}")
 
 
-def test_the_command_writes_rows_that_parquet_gives_back(tmp_path):
+def test_the_command_writes_rows_that_can_be_scored(tmp_path):
     argv = ["maze", "--out", str(tmp_path), "--config", "min_dist=3", "--train", "8", "--test", "4"]
     assert main(argv) == 0
     train, test = (pandas.read_parquet(tmp_path / f"{split}.parquet") for split in ("train", "test"))
@@ -81,7 +81,7 @@ def test_the_command_writes_rows_that_parquet_gives_back(tmp_path):
     assert score(row, f"\\boxed{{{row['reward_model']['ground_truth']}}}")["acc"] == 1.0
 
 
-def test_mistakes_are_refused_with_the_way_out():
+def test_mistakes_are_refused_with_the_fix():
     with pytest.raises(ConfigError, match="did you mean 'maze'"):
         rows("mase", 1, "train", 0, {})
     with pytest.raises(ConfigError, match="MazeConfig"):

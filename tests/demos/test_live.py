@@ -26,7 +26,7 @@ def training(monkeypatch, tmp_path):
             command = [sys.executable, "-c", program, str(run.metrics)]
             return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
-        monkeypatch.setattr(Run, "_start", start)
+        monkeypatch.setattr(Run, "start", start)
         monkeypatch.setattr(live, "POLL_S", 0.02)
         return Run([], tmp_path, steps_in_all=1, **settings)
 
@@ -42,7 +42,7 @@ def test_what_a_run_logged_is_returned(training):
     assert [(step.number, step.values["success"]) for step in steps] == [(1, 0.5)]
 
 
-def test_a_run_that_fails_says_how_its_log_ends(training):
+def test_a_failed_run_reports_the_end_of_its_log(training):
     with pytest.raises(RunFailed, match="no such model"):
         training("raise SystemExit('no such model')").watch("success", SILENT)
 
@@ -54,7 +54,7 @@ def test_a_resumed_run_keeps_what_was_logged_before_and_a_new_one_does_not(train
     assert [step.number for step in training(writes(second)).watch("success", SILENT)] == [2]
 
 
-def test_a_validation_on_resuming_does_not_hide_what_the_step_had_logged(training):
+def test_the_validation_of_a_resumed_run_keeps_the_other_metrics_of_the_step(training):
     training(writes(STEP)).watch("success", SILENT)
     validated = json.dumps({"step": 1, "data": {"held out": 0.75}})
     (step,) = training(writes(validated), resume=True).watch("success", SILENT)
@@ -62,12 +62,12 @@ def test_a_validation_on_resuming_does_not_hide_what_the_step_had_logged(trainin
 
 
 @pytest.mark.parametrize("program", ["import time; print('on', flush=True); time.sleep(60)", IGNORES])
-def test_ctrl_c_ends_the_run_even_one_that_does_not_listen(training, monkeypatch, program):
+def test_ctrl_c_ends_the_run_even_if_it_ignores_the_signal(training, monkeypatch, program):
     monkeypatch.setattr(live, "GRACE_S", 0.3)
     run = training(program)
     started: list[subprocess.Popen] = []
-    start = Run._start
-    monkeypatch.setattr(Run, "_start", lambda self, log: started.append(start(self, log)) or started[0])
+    start = Run.start
+    monkeypatch.setattr(Run, "start", lambda self, log: started.append(start(self, log)) or started[0])
 
     def interrupted(self, *_):
         if "on" in self.log.read_text():

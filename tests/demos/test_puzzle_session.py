@@ -14,7 +14,7 @@ def act(agent, text, committed=True):
     return {"agent": agent, "text": text, "committed": committed}
 
 
-def test_a_session_is_drawn_turn_by_turn_with_committed_acts_alone():
+def test_a_session_is_drawn_by_turns_with_only_committed_acts():
     puzzle = board("plan_path", 0, TRAIN, {"size": 4})
     twin, pictures, acts = puzzle.copy(), [puzzle.render()], []
     while not twin.solved:
@@ -30,7 +30,7 @@ def test_a_session_is_drawn_turn_by_turn_with_committed_acts_alone():
         assert lines[2 + row].split() == [picture.splitlines()[row] for picture in pictures]
 
 
-def test_what_cannot_be_read_moves_nothing():
+def test_a_malformed_reply_changes_no_board():
     puzzle = board("plan_path", 0, TRAIN, {"size": 4})
     picture = puzzle.render().splitlines()
     text = draw(puzzle, {"acts": [act("executor", "hm")]}, codec(puzzle), acting="executor")

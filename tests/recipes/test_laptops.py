@@ -1,4 +1,4 @@
-"""The laptop variants of math and search, from the commands of their pages: a few real steps."""
+"""A few real steps of the laptop variants of math and search, by the commands of their pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = [
 
 
 def of(folder, *overrides):
-    """The variant's own data and model, in place of those of the letters task."""
+    """The variant's data and model, instead of those of the letters task."""
     return [
         *SMALL,
         f"data.train_files={folder}/train.parquet",

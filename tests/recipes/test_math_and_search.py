@@ -1,4 +1,4 @@
-"""Each recipe composes as a user would call it, and verl and the plugin accept it."""
+"""Each recipe composes from its command, and the checks of verl and the plugin accept it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIANTS = [f"{recipe}/{variant}" for recipe in ("math", "search") for variant i
 
 @pytest.fixture(autouse=True)
 def a_cluster(monkeypatch):
-    """With GPUs enough: these are configurations for machines that tests do not have."""
+    """The checks find enough GPUs, which the machine of the tests does not have."""
     monkeypatch.setattr(pools, "available", lambda config: None)
     yield
     GlobalHydra.instance().clear()
@@ -35,7 +35,7 @@ def test_every_variant_is_accepted_for_both_engines(variant, engine):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_optimises_and_samples_as_the_paper_does(variant):
+def test_every_variant_has_the_papers_optimiser_and_sampling(variant):
     config = composed(f"+recipe={variant}")
     team = validate(config)
     for spec in team.policies.values():
@@ -52,7 +52,7 @@ def test_every_variant_optimises_and_samples_as_the_paper_does(variant):
     assert {member.spec.format_penalty for member in agents_of(team).values()} == {penalty}
 
 
-def test_math_is_the_papers():
+def test_math_has_the_papers_settings():
     config = composed("+recipe=math/shared")
     team = validate(config)
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, team.updates_per_step) == (32, 8, 1)
@@ -61,7 +61,7 @@ def test_math_is_the_papers():
     assert team.agents["verifier"].chat_template_kwargs == {"enable_thinking": False}
 
 
-def test_search_is_the_papers():
+def test_search_has_the_papers_settings():
     config = composed("+recipe=search/shared")
     team = validate(config)
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, team.updates_per_step) == (128, 5, 5)

@@ -1,4 +1,4 @@
-"""The puzzle recipes compose as a user would call them, and verl and the plugin accept them."""
+"""The puzzle recipes compose from their commands, and the checks of verl and the plugin accept them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PER_ROLE = (
 
 @pytest.fixture(autouse=True)
 def a_cluster(monkeypatch):
-    """With GPUs enough: these are configurations for machines that tests do not have."""
+    """The checks find enough GPUs, which the machine of the tests does not have."""
     monkeypatch.setattr(pools, "available", lambda config: None)
     yield
     GlobalHydra.instance().clear()
@@ -35,7 +35,7 @@ def composed(*overrides: str):
 
 @pytest.mark.parametrize("puzzle", ["plan_path", "sokoban", "sudoku"])
 @pytest.mark.parametrize("roles", [(), PER_ROLE])
-def test_the_gpu_recipes_are_the_papers(puzzle, roles):
+def test_the_gpu_recipes_have_the_papers_settings(puzzle, roles):
     config = composed("+mas=planner_executor", f"+recipe={puzzle}/qwen3", *roles)
     team = validate(config)
     actor = config.actor_rollout_ref.actor
@@ -69,7 +69,7 @@ def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
 @pytest.mark.parametrize(
     ("puzzle", "size"), [("plan_path", {"size": 4}), ("sokoban", {"size": 6}), ("sudoku", {"size": 4, "blanks": 6})]
 )
-def test_what_a_tiny_model_is_taught_fits_the_laptop_recipe(puzzle, size, tmp_path):
+def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(puzzle, size, tmp_path):
     config = composed("+platform=cpu", "+mas=planner_executor", f"+recipe={puzzle}/laptop")
     workflow = tiny_workflow("planner_executor", validate(config).workflow.args)
     shown = list(islice(lessons(workflow, puzzle, size, noise=0.5), 2000))
@@ -82,14 +82,14 @@ def test_what_a_tiny_model_is_taught_fits_the_laptop_recipe(puzzle, size, tmp_pa
 
 
 @pytest.mark.parametrize("puzzle", ["plan_path", "sokoban", "sudoku"])
-def test_a_laptop_recipe_keeps_its_files_apart(puzzle):
+def test_laptop_recipes_have_separate_folders(puzzle):
     config = composed("+platform=cpu", "+mas=planner_executor", f"+recipe={puzzle}/laptop")
     assert config.trainer.project_name == puzzle
     paths = (config.data.train_files, config.data.val_files, config.actor_rollout_ref.model.path)
     assert all(path.startswith(f"runs/{puzzle}") for path in (*paths, config.trainer.default_local_dir))
 
 
-def test_the_gpu_recipe_takes_the_paper_s_form_and_the_single_agent():
+def test_the_gpu_recipe_accepts_the_papers_workflow_and_the_single_agent():
     form = composed("+mas=tool_user_planner", "+recipe=plan_path/qwen3", "mas.workflow.args.executor=your_sandbox:run")
     assert list(form.mas.agents) == ["tool_user", "planner"]
     twice = ("data.train_batch_size=256", "actor_rollout_ref.actor.ppo_mini_batch_size=128")

@@ -18,7 +18,7 @@ URL = "http://retriever.test/retrieve"
 
 
 class Server(httpx.AsyncBaseTransport):
-    """Answers each query with itself; `plan` holds a status or an exception for the requests to come."""
+    """Answers each query with the query; `plan` has the statuses or exceptions of the next requests."""
 
     def __init__(self, *plan: int | Exception, delay: float = 0.0):
         self.plan, self.delay = list(plan), delay
@@ -70,7 +70,7 @@ def test_concurrent_queries_share_requests_and_get_their_own_answers():
     assert one.counts["requests"] == 2
 
 
-def test_queries_with_another_topk_travel_apart():
+def test_queries_with_another_topk_are_sent_in_another_request():
     async def run():
         one = client(Server())
         return await asyncio.gather(one.search("a", topk=1), one.search("b", topk=5))
@@ -79,12 +79,12 @@ def test_queries_with_another_topk_travel_apart():
 
 
 @pytest.mark.parametrize("trouble", [503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])
-def test_a_passing_trouble_is_tried_again(trouble):
+def test_a_temporary_failure_is_retried(trouble):
     (found,), one = ask(Server(trouble, trouble), "q")
     assert found.passages and one.counts["requests"] == 3
 
 
-def test_a_lasting_trouble_is_an_error_without_evidence():
+def test_a_lasting_failure_is_an_error_without_passages():
     (found,), one = ask(Server(*[503] * 9), "q")
     assert found.passages == () and URL in found.error and "503" in found.error
     assert one.counts["failed"] == 1
@@ -106,7 +106,7 @@ def test_a_refused_request_is_not_repeated():
         pytest.param("[" * 200_000, id="deep"),
     ],
 )
-def test_another_kind_of_server_is_an_error_not_evidence(body):
+def test_the_response_of_another_kind_of_server_is_an_error(body):
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
     (found,), _ = ask(transport, "q")
     assert found.error and not found.passages
@@ -117,7 +117,7 @@ def test_a_query_that_cannot_be_sent_fails_alone():
     assert "cannot be sent" in bad.error and good.passages and one.counts["failed"] == 1
 
 
-def test_whatever_goes_wrong_no_session_waits_and_the_breaker_lets_another_try():
+def test_after_any_exception_no_session_waits_and_the_breaker_allows_another_attempt():
     async def run():
         one = client(Server(RuntimeError("unforeseen"), RuntimeError()), breaker=Breaker(threshold=1, cooldown_s=0.0))
         return [await asyncio.wait_for(one.search("q"), timeout=5) for _ in range(3)]
@@ -137,7 +137,7 @@ def test_a_cancelled_session_does_not_take_the_others_with_it():
     assert asyncio.run(run()).passages
 
 
-def test_the_breaker_opens_after_failures_and_lets_one_try_after_the_cooldown():
+def test_the_breaker_opens_after_failures_and_admits_one_call_after_the_cooldown():
     now = 0.0
     breaker = Breaker(threshold=2, cooldown_s=10, clock=lambda: now)
     assert breaker.admits()
@@ -155,7 +155,7 @@ def test_the_breaker_opens_after_failures_and_lets_one_try_after_the_cooldown():
     assert breaker.admits() and breaker.admits()
 
 
-def test_an_open_circuit_spares_the_server_and_says_so():
+def test_an_open_circuit_sends_nothing_and_is_reported():
     async def run():
         server = Server(*[503] * 100)
         one = client(server, retries=0, breaker=Breaker(threshold=3, cooldown_s=60))
@@ -179,7 +179,7 @@ def test_an_unreachable_retriever_is_refused_with_its_url():
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://[::1", ""])
-def test_what_is_no_url_is_refused(url):
+def test_an_invalid_url_is_refused(url):
     with pytest.raises(ConfigError, match="does not serve"):
         check_reachable(url, topk=3)
 

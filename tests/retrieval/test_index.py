@@ -27,7 +27,7 @@ def index(tmp_path):
     return build(PASSAGES, tmp_path / "index")
 
 
-def test_the_passage_that_says_it_comes_first(index):
+def test_the_best_passage_comes_first(index):
     assert index.search(["Who founded Quonset?"], 1)[0][0].id == "p2"
     assert [hits[0].id for hits in index.search(["capital of Velora", "painting"], 2)] == ["p1", "p4"]
 
@@ -49,11 +49,11 @@ def test_a_query_without_known_words_finds_nothing(index, query):
 @pytest.mark.parametrize(
     "query", ['title:"Quonset" AND -(founded', "Quonset^9 founded~", "*:* Quonset OR founded", "\\Quonset founded +"]
 )
-def test_a_query_is_words_and_no_query_language(index, query):
+def test_a_query_has_no_syntax(index, query):
     assert index.search([query], 1)[0][0].id == "p2"
 
 
-def test_a_rambling_query_is_bounded(index):
+def test_a_long_query_is_truncated(index):
     assert len(index.terms(" ".join(f"word{n}" for n in range(10_000)))) == 64
 
 
@@ -88,12 +88,12 @@ def test_an_empty_corpus_is_refused_and_leaves_no_index(tmp_path):
 
 
 def test_building_over_an_index_is_refused(tmp_path, index):
-    with pytest.raises(ConfigError, match="built once"):
+    with pytest.raises(ConfigError, match="new or empty folder"):
         build(PASSAGES, tmp_path / "index")
 
 
 @pytest.mark.parametrize("rest", [b"", None])
-def test_an_index_with_a_lost_or_cut_file_is_refused(tmp_path, index, rest):
+def test_an_index_with_a_missing_or_truncated_file_is_refused(tmp_path, index, rest):
     store = next((tmp_path / "index").glob("*.store"))
     store.unlink()  # not cut in place: the fixture has it mapped
     if rest is not None:
@@ -107,17 +107,17 @@ def check(where: str) -> None:
     check_source(where, topk=3)
 
 
-def test_an_index_that_holds_something_else_than_it_says_is_refused(tmp_path, index):
+def test_an_index_that_differs_from_its_metadata_is_refused(tmp_path, index):
     meta = tmp_path / "index" / META
     meta.write_text(json.dumps(json.loads(meta.read_text()) | {"passages": 5}))
-    with pytest.raises(ConfigError, match="holds 4 passages and was built of 5"):
+    with pytest.raises(ConfigError, match="has 4 of 5 passages"):
         open_index(tmp_path / "index")
     meta.write_text("{")
     with pytest.raises(ConfigError, match="has an unreadable"):
         open_index(tmp_path / "index")
 
 
-def test_a_build_that_breaks_off_leaves_nothing_and_can_be_made_again(tmp_path):
+def test_an_interrupted_build_leaves_nothing_and_can_be_repeated(tmp_path):
     def broken():
         yield from PASSAGES
         raise OSError("disk gone")
@@ -130,7 +130,7 @@ def test_a_build_that_breaks_off_leaves_nothing_and_can_be_made_again(tmp_path):
 
 def test_an_index_is_not_built_among_other_files(tmp_path):
     (tmp_path / "meta.json").write_text("of a build that was killed")
-    with pytest.raises(ConfigError, match="folder of its own"):
+    with pytest.raises(ConfigError, match="new or empty folder"):
         build(PASSAGES, tmp_path)
 
 

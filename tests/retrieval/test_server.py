@@ -43,7 +43,7 @@ def test_a_search_r1_request_gets_a_search_r1_response(client):
     assert result[0][0]["score"] > result[0][1]["score"]
 
 
-def test_without_scores_the_documents_come_bare(client):
+def test_without_scores_only_documents_are_returned(client):
     result = client.post("/retrieve", json={"queries": ["fact 3"]}).json()["result"]
     assert len(result[0]) == 2 and result[0][0]["id"] == "p3"
 
@@ -68,7 +68,7 @@ def test_a_query_of_megabytes_is_served(client):
     assert client.post("/retrieve", json={"queries": ["fact 3 " * 300_000]}).status_code == 200
 
 
-def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index, monkeypatch):
+def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, monkeypatch):
     loaded = threading.Event()
 
     def load():
@@ -80,13 +80,13 @@ def test_before_the_index_is_there_the_server_is_alive_but_not_ready(index, monk
     assert client.get("/ready").status_code == 503
     with monkeypatch.context() as asking:
         asking.setattr(httpx, "post", lambda url, json, **_: client.post("/retrieve", json=json))
-        with pytest.raises(ConfigError, match=r"HTTP 503.*still being loaded(.|\n)*wait until its /ready answers 200"):
+        with pytest.raises(ConfigError, match=r"HTTP 503.*not loaded yet(.|\n)*wait until its /ready answers 200"):
             check_reachable("http://here/retrieve", topk=3)
     loaded.set()
     assert ready(client).get("/ready").json()["passages"] == 20
 
 
-def test_an_index_that_does_not_load_is_told_by_ready_and_to_whoever_serves():
+def test_a_failed_load_is_reported_by_ready_and_to_the_caller():
     def load():
         raise OSError("no such disk")
 

@@ -1,4 +1,4 @@
-"""Demonstrations of the math and the search team: the workflows' own prompts, and experts that err on demand."""
+"""Demonstrations of the math and the search team: the workflows' own prompts, and experts with errors."""
 
 from __future__ import annotations
 
@@ -69,34 +69,34 @@ def test_without_noise_a_search_team_reads_two_documents_and_answers(world):
     assert agents[:6] == ["searcher", "searcher", "answerer"] * 2
     for lesson in lessons:
         if lesson.agent == "answerer":
-            # The answer stands in the last document.
+            # The answer is in the last document.
             assert f" {ANSWER.parse(lesson.reply)}." in lesson.prompt.rsplit("<information>")[-1]
 
 
-def test_verdicts_are_no_more_than_a_part_of_the_lessons(world):
+def test_verdicts_are_a_minority_of_the_lessons(world):
     agents = [lesson.agent for lesson in searched(world, 0.1)]
     assert 0.15 < agents.count("verifier") / len(agents) < 0.4
 
 
-def test_every_name_is_spoken_of(world):
-    said = " ".join(lesson.prompt for lesson in searched(world, 0.1, count=20_000))
-    assert all(name in said for names in world.kinds.values() for name in names)
+def test_the_lessons_contain_every_name(world):
+    text = " ".join(lesson.prompt for lesson in searched(world, 0.1, count=20_000))
+    assert all(name in text for names in world.kinds.values() for name in names)
 
 
 def test_the_facts_of_the_lessons_are_not_those_of_the_world(world):
-    told = world.retold(1)
-    assert told.kinds == world.kinds and told.facts.keys() == world.facts.keys()
-    assert sum(told.facts[fact] == world.facts[fact] for fact in world.facts) < 0.2 * len(world.facts)
-    assert told.passages != world.passages and world.retold(1).passages == told.passages
+    variant = world.with_other_facts(1)
+    assert variant.kinds == world.kinds and variant.facts.keys() == world.facts.keys()
+    assert sum(variant.facts[fact] == world.facts[fact] for fact in world.facts) < 0.2 * len(world.facts)
+    assert variant.passages != world.passages and world.with_other_facts(1).passages == variant.passages
 
 
-def test_noise_is_readable(world):
+def test_random_replies_are_well_formed(world):
     codecs = {"verifier": Enough, "searcher": QUERY, "answerer": ANSWER}
     for lesson in searched(world, 0.5):
         assert not isinstance(codecs[lesson.agent].parse(lesson.reply), Malformed), lesson.reply
 
 
-def test_a_prompt_reads_as_the_template_of_the_model_has_it():
+def test_prompts_are_formatted_as_by_the_chat_template():
     from jinja2 import Template
 
     messages = [
@@ -107,7 +107,7 @@ def test_a_prompt_reads_as_the_template_of_the_model_has_it():
     assert bare(messages) == Template(BARE_TEMPLATE).render(messages=messages)
 
 
-def test_a_warmed_up_model_can_be_taught_on(tmp_path):
+def test_a_warmed_up_model_can_be_trained_further(tmp_path):
     brief = WarmUp(steps=3, batch=4, lessons=40, hidden=32, layers=1)
     losses = []
     first = warm_up(tmp_path / "first", iter(arithmetic(0.3)), brief, lambda step, loss: losses.append(loss))

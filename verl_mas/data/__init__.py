@@ -1,1 +1,1 @@
-"""Datasets for verl: from public sets, local files or generators to parquet, checked on the way."""
+"""Datasets for verl: public sets, local files and generators, checked and written as parquet."""

@@ -9,19 +9,19 @@ from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
 from verl_mas.splits import TEST, TRAIN
 
-# Draws that bring nothing new, after which there is taken to be nothing new.
+# Repeats in a row after which no new chain is expected.
 PATIENCE = 5_000
 
 
 def draw(terms: int, largest: int, rng: random.Random) -> str:
-    """A chain such as 3+5-2= whose running totals all lie from 0 to `largest`."""
+    """A chain such as 3+5-2= with all intermediate results from 0 to `largest`."""
     total = rng.randint(0, largest)
     text = str(total)
     for _ in range(terms - 1):
         after = rng.randint(0, largest)
         text += f"{after - total:+d}"
         total = after
-    # No question mark and no words: every character costs a tiny model.
+    # No words: every character is a token for a tiny model.
     return f"{text}="
 
 
@@ -31,25 +31,25 @@ def signed(chain: str) -> list[int]:
 
 
 def chain_split(chain: str) -> str:
-    """One chain in five is for testing. Not `splits.split_of`: the results that are published are of these chains."""
+    """One chain in five is for testing. Not by `splits.split_of`, since published results are on these chains."""
     return TEST if random.Random(f"split {chain}").randrange(5) == 0 else TRAIN
 
 
 def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, seed: int = 0) -> list[Item]:
-    """Different chains. No chain is in both splits."""
+    """Distinct chains. No chain is in both splits."""
     rng = random.Random(f"{split} {seed}")
     found: dict[str, Item] = {}
-    in_vain = 0
-    while in_vain < PATIENCE:
-        in_vain += 1
+    repeats = 0
+    while repeats < PATIENCE:
+        repeats += 1
         chain = draw(terms, largest, rng)
         if chain not in found and chain_split(chain) == split:
             found[chain] = Item(chain, str(sum(signed(chain))), "arithmetic")
-            in_vain = 0
+            repeats = 0
         if len(found) == count:
             return list(found.values())
     raise ConfigError(
         f"{count} chains of {terms} numbers up to {largest}",
         rule=f"there are only {len(found)} in {split!r} (train or test)",
-        fix="ask for fewer, or for more terms",
+        fix="use fewer rows, more terms or larger numbers",
     )

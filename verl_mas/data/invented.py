@@ -1,7 +1,7 @@
-"""A world that never was: thousands of documents and multi-hop questions whose answers no model knows by heart.
+"""A synthetic corpus: thousands of documents and multi-hop questions whose answers no model has memorised.
 
-Every entity has one document that states its relations to other entities; a question follows a path of relations.
-Because the names are invented, the only way to an answer is to find the documents of the path, one after another.
+Each entity has one document that states its relations to other entities. A question follows a path of relations. The
+names are made up, so an answer can be found only by reading the documents of the path, one after another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from verl_mas.retrieval.corpus import Passage
 class Relation:
     of: str
     to: str
-    # How a document says it, and how a question names it.
+    # The sentence in a document, and the phrase in a question.
     statement: str
     phrase: str
 
@@ -38,7 +38,7 @@ RELATIONS = (
     Relation("ship", "company", "The owner of {s} is {o}.", "the owner of {s}"),
     Relation("river", "country", "The river {s} rises in {o}.", "the country in which the river {s} rises"),
 )
-# Of a hundred entities. Books and ships are starting points only: nothing leads to them.
+# Of a hundred entities. Questions only start at books and ships: no relation leads to them.
 SHARES = {"country": 4, "river": 8, "city": 22, "person": 36, "company": 12, "book": 10, "ship": 8}
 OPENINGS = {
     "country": "{s} is a country.",
@@ -52,7 +52,7 @@ OPENINGS = {
 ONSETS = "b bl br d dr f fl g gl gr h j k kl kr l m n p pl pr r s sk st str t tr v w z".split()
 VOWELS = ["a", "e", "i", "o", "u", "ai", "ei", "ou"]
 ENDINGS = ["l", "m", "n", "r", "s", "th", "x", "nd", "rk"]
-# One start in so many, with every question that begins there, is for testing.
+# One entity in so many is for testing, with every question that starts there.
 TESTED = 8
 
 
@@ -62,7 +62,7 @@ class Question:
     answer: str
     # The titles of the documents that lead to the answer, in order.
     path: tuple[str, ...]
-    # What to ask a search engine at each hop, in order.
+    # The query for a search engine at each hop, in order.
     sub_queries: tuple[str, ...]
     split: str
 
@@ -72,25 +72,25 @@ class Question:
 
 
 class InventedWorld:
-    """The same size and seed give the same world."""
+    """Entities with their facts. The same size and seed give the same world."""
 
     def __init__(self, entities: int = 5_000, seed: int = 0):
         if entities < 100:
-            raise ConfigError(f"entities={entities}", rule="a world has at least 100", fix="raise it")
+            raise ConfigError(f"entities={entities}", rule="a world has at least 100 entities", fix="use 100 or more")
         rng = random.Random(f"invented world {seed}")
         names = iter(_names(entities, rng))
         self.kinds = {kind: [next(names) for _ in range(entities * share // 100)] for kind, share in SHARES.items()}
         self._tested = {name for names in self.kinds.values() for name in names[::TESTED]}
-        self.facts = self._drawn(rng)
+        self.facts = self._random_facts(rng)
 
-    def retold(self, seed: int) -> InventedWorld:
-        """The same names, other facts."""
+    def with_other_facts(self, seed: int) -> InventedWorld:
+        """The same names with other facts."""
         other = copy(self)
-        other.facts = self._drawn(random.Random(f"retold {seed}"))
+        other.facts = self._random_facts(random.Random(f"retold {seed}"))
         other.__dict__.pop("passages", None)
         return other
 
-    def _drawn(self, rng: random.Random) -> dict[tuple[str, Relation], str]:
+    def _random_facts(self, rng: random.Random) -> dict[tuple[str, Relation], str]:
         return {
             (name, relation): rng.choice([other for other in self.kinds[relation.to] if other != name])
             for relation in RELATIONS
@@ -99,13 +99,13 @@ class InventedWorld:
 
     @cached_property
     def passages(self) -> list[Passage]:
-        """One document an entity, in a fixed order."""
+        """One document per entity, in a fixed order."""
         return [self._document(kind, name) for kind, names in self.kinds.items() for name in names]
 
     def questions(
         self, count: int, *, hops: tuple[int, ...] = (2, 3), split: str = "train", seed: int = 0
     ) -> list[Question]:
-        """Different questions, as many of each number of hops as of another. No question is in two splits."""
+        """Distinct questions, equally many of each number of hops. No question is in both splits."""
         rng = random.Random(f"{split} {seed}")
         found: dict[str, Question] = {}
         tries = 0
@@ -117,8 +117,8 @@ class InventedWorld:
             if tries > 50 * count + 1_000:
                 raise ConfigError(
                     f"{count} questions of {hops} hops",
-                    rule=f"this world has not that many in {split!r} (train or test)",
-                    fix="ask for fewer, or make the world larger",
+                    rule=f"this world does not have that many in {split!r} (train or test)",
+                    fix="use fewer rows or more entities",
                 )
         return list(found.values())
 
@@ -141,12 +141,12 @@ class InventedWorld:
         )
 
     def _document(self, kind: str, name: str) -> Passage:
-        said = [
+        sentences = [
             relation.statement.format(s=name, o=self.facts[name, relation])
             for relation in RELATIONS
             if relation.of == kind
         ]
-        return Passage(id=name, title=name, text=" ".join([OPENINGS[kind].format(s=name), *said]))
+        return Passage(id=name, title=name, text=" ".join([OPENINGS[kind].format(s=name), *sentences]))
 
 
 def _names(count: int, rng: random.Random) -> Iterator[str]:

@@ -1,16 +1,16 @@
-"""Rows as verl reads them: a prompt, a ground truth, where they come from."""
+"""Questions with their ground truth and source, as rows that verl reads."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from verl_mas.errors import DataError
 from verl_mas.grading.qa import golden_answers
+from verl_mas.retrieval.files import Row
 
-# What DAPO's files put around a problem; here a workflow's prompts say how to answer.
+# Instructions in DAPO's problems; here a workflow's prompts say how to answer.
 INSTRUCTIONS = re.compile(
     r"^Solve the following math problem step by step\..*?where \$Answer is the answer to the problem\.\s*"
     r'|\s*Remember to put your answer on its own line after "Answer:"\.\s*$'
@@ -22,7 +22,7 @@ QUESTION_FIELDS, ANSWER_FIELDS = ("problem", "question"), ("answer", "golden_ans
 
 @dataclass(frozen=True)
 class Item:
-    """One question with its truth: a text in math, a list of accepted answers in search."""
+    """One question with its ground truth: a text in math, a list of accepted answers in search."""
 
     question: str
     truth: str | list[str]
@@ -30,10 +30,10 @@ class Item:
 
     @property
     def key(self) -> str:
-        """Equal for questions that differ in case, blanks and their last mark alone; signs inside make a difference."""
+        """Equal for questions that differ only in case, blanks and the final punctuation mark."""
         return "".join(self.question.casefold().split()).rstrip(".?!")
 
-    def row(self, index: int, split: str) -> dict[str, Any]:
+    def row(self, index: int, split: str) -> dict[str, object]:
         return {
             "data_source": self.source,
             "prompt": [{"role": "user", "content": self.question}],
@@ -42,13 +42,13 @@ class Item:
         }
 
 
-def math_item(row: Mapping[str, Any], number: int, source: str) -> Item:
+def math_item(row: Row, number: int, source: str) -> Item:
     truth = _truth(row)
     if truth is not None and not isinstance(truth, str | int | float):
         raise DataError(
             f"{source}, row {number} has the ground truth {truth!r}",
             rule="a math problem has one answer, a text or a number",
-            fix="write the answer itself, without a list or mapping around it",
+            fix="give the answer itself, not a list or a mapping",
         )
     text = "" if truth is None else str(truth).strip()
     if not text:
@@ -56,7 +56,7 @@ def math_item(row: Mapping[str, Any], number: int, source: str) -> Item:
     return Item(_question(row, number, source), text, source)
 
 
-def search_item(row: Mapping[str, Any], number: int, source: str) -> Item:
+def search_item(row: Row, number: int, source: str) -> Item:
     try:
         truth = golden_answers(_truth(row))
     except DataError as error:
@@ -64,7 +64,7 @@ def search_item(row: Mapping[str, Any], number: int, source: str) -> Item:
     return Item(_question(row, number, source), truth, row.get("data_source") or source)
 
 
-def _question(row: Mapping[str, Any], number: int, source: str) -> str:
+def _question(row: Row, number: int, source: str) -> str:
     text = next((row[name] for name in QUESTION_FIELDS if row.get(name)), None)
     prompt = row.get("prompt")
     if text is None and isinstance(prompt, str):
@@ -75,40 +75,40 @@ def _question(row: Mapping[str, Any], number: int, source: str) -> str:
     if not cleaned:
         raise DataError(
             f"{source}, row {number} has no question",
-            rule=f"a row holds {', '.join(QUESTION_FIELDS)}, or a prompt",
-            fix=f"mend the row; its fields are {', '.join(map(str, row)) or 'none'}",
+            rule=f"a row has one of the fields {', '.join(QUESTION_FIELDS)}, or a prompt",
+            fix=f"correct the row; its fields are {', '.join(map(str, row)) or 'none'}",
         )
     return cleaned
 
 
-def _truth(row: Mapping[str, Any]) -> Any:
+def _truth(row: Row) -> object:
     reward_model = row.get("reward_model")
     if isinstance(reward_model, Mapping) and reward_model.get("ground_truth") is not None:
         return reward_model["ground_truth"]
     return next((row[name] for name in ANSWER_FIELDS if row.get(name) is not None), None)
 
 
-def _no_truth(row: Mapping[str, Any], number: int, source: str) -> DataError:
+def _no_truth(row: Row, number: int, source: str) -> DataError:
     return DataError(
         f"{source}, row {number} has no ground truth",
-        rule=f"a row holds {', '.join(ANSWER_FIELDS)}, or reward_model.ground_truth",
-        fix=f"mend the row or leave it out; its fields are {', '.join(map(str, row)) or 'none'}",
+        rule=f"a row has one of the fields {', '.join(ANSWER_FIELDS)}, or reward_model.ground_truth",
+        fix=f"correct or remove the row; its fields are {', '.join(map(str, row)) or 'none'}",
     )
 
 
 def distinct(items: Iterable[Item]) -> list[Item]:
-    """The first of each question."""
+    """The first item of each question."""
     return list({item.key: item for item in reversed(list(items))}.values())[::-1]
 
 
 def overlap(train: Sequence[Item], test: Sequence[Item]) -> list[Item]:
-    """The training questions that are also tested."""
+    """The training items whose questions are also in the test items."""
     tested = {item.key for item in test}
     return [item for item in train if item.key in tested]
 
 
 def first_of_each(items: Sequence[Item], limits: Mapping[str, int], otherwise: int) -> list[Item]:
-    """The first `limits[source]` items of each source: a small validation set that is always the same."""
+    """The first `limits[source]` items of each source: a small, fixed validation set."""
     taken: dict[str, int] = {}
     kept = []
     for item in items:

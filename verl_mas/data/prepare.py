@@ -1,4 +1,4 @@
-"""Train and test files with a manifest that says what is in them."""
+"""Training and test files, with a manifest that describes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from verl_mas.data.items import Item, distinct, overlap
 from verl_mas.errors import DataError
@@ -16,18 +15,18 @@ MANIFEST = "manifest.json"
 
 @dataclass
 class Prepared:
-    """What was read; `write` puts it on disk."""
+    """The items of a data set, and where they come from."""
 
     train: list[Item]
     test: list[Item]
-    # The part of the test that is small enough to be run during training.
+    # The part of the test that is run during training.
     validation: list[Item]
     # By set: repository or file, revision, rows read.
-    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     keep_overlap: bool = False
 
-    def write(self, folder: Path) -> dict[str, Any]:
-        """train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
+    def write(self, folder: Path) -> dict[str, object]:
+        """Write train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
         once = distinct(self.train)
         shared = overlap(once, self.test)
         dropped = {item.key for item in shared} if not self.keep_overlap else set()
@@ -37,8 +36,8 @@ class Prepared:
             if not items:
                 raise DataError(
                     f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test",
-                    rule="each file has rows",
-                    fix="give other files, or --keep-overlap to train on tested questions",
+                    rule="each file has at least one row",
+                    fix="give other files, or --keep-overlap to train on test questions",
                 )
         folder.mkdir(parents=True, exist_ok=True)
         for split, items in files.items():

@@ -1,4 +1,4 @@
-"""reasoning-gym's single-step tasks for any workflow: rows that name an item; its verifier is the reward function.
+"""reasoning-gym's single-turn tasks for any workflow: rows that name an item, and its verifier as reward function.
 
 verl-mas reasoning_gym maze --out runs/maze
 ... reward.custom_reward_function.path=pkg://verl_mas.data.reasoning_gym
@@ -6,13 +6,14 @@ verl-mas reasoning_gym maze --out runs/maze
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, DataError, SessionFault, failures
 from verl_mas.registry import nearest
@@ -20,50 +21,63 @@ from verl_mas.splits import TRAIN, split_of
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
-# Some tasks draw a plan for the whole data set when they are made, so items come in sets of a fixed size.
+# Some tasks plan the whole data set when it is created, so items come in sets of a fixed size.
 _SET = 64
-# Questions drawn without a new one, after which there is taken to be none.
+# Repeats in a row after which no new question is expected.
 _PATIENCE = 1_000
-# Between the first sets of two training seeds; testing has the seeds below.
+# The distance of the first sets of two training seeds; the test split has the seeds below.
 _STRIDE = 10_000_000
 
 
-def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`count` different questions. A question is for training or for testing by its own content, whatever the seed.
+class GymItem(TypedDict):
+    question: str
+    answer: str | None
 
-    A test stream does not depend on `seed`. Rows name their item; its verifier needs it whole, so it is made again.
+
+class GymDataset(Protocol):
+    """One set of a task's items."""
+
+    def __getitem__(self, place: int) -> GymItem: ...
+
+    def score_answer(self, answer: str, entry: GymItem) -> float: ...
+
+
+def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, object]) -> list[dict[str, object]]:
+    """`count` distinct questions. The content of a question decides its split, whatever the seed.
+
+    Test questions do not depend on `seed`. A row names its item, which is generated again for the verifier.
     """
     settings = json.dumps(dict(config), sort_keys=True)
-    found: dict[str, dict[str, Any]] = {}
-    in_vain = 0
+    found: dict[str, dict[str, object]] = {}
+    repeats = 0
     for first, place in _places(split, seed):
         item = _items(task, settings, first)[place]
         question = item["question"]
-        in_vain += 1
+        repeats += 1
         if question not in found and split_of(question) == split:
             found[question] = _row(item, task, settings, first, place, split, len(found))
-            in_vain = 0
+            repeats = 0
         if len(found) == count:
             return list(found.values())
-        if in_vain == _PATIENCE:
+        if repeats == _PATIENCE:
             break
     raise ConfigError(
         f"{count} questions of {task} with {settings}",
         rule=f"only {len(found)} different ones were found for {split!r}",
-        fix="ask for fewer, or for a setting with more of them",
+        fix="use fewer rows, or a configuration with more questions",
     )
 
 
 def compute_score(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **_: Any
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **_: object
 ) -> dict[str, float]:
-    """What the task's own verifier gives the box of an answer: 0 to 1, and `acc` is 1 for a whole solution.
+    """The score of the boxed answer by the task's verifier, 0 to 1; `acc` is 1 for a complete solution.
 
-    Without a box nothing is verified. A few verifiers raise on answers that they cannot read: `unchecked`.
+    A reply without a box is `malformed`. An answer on which the verifier raises is `unchecked`.
     """
     answer = Boxed().parse(solution_str)
     malformed, unchecked, score = isinstance(answer, Malformed), False, 0.0
-    # The item is made outside the boundary: a row that names none is the data's fault, not the reply's.
+    # Outside the boundary: an item that cannot be generated is an error of the data, not of the reply.
     items, item = item_of(extra_info)
     if not isinstance(answer, Malformed):
         try:
@@ -79,22 +93,22 @@ def compute_score(
     }
 
 
-def item_of(extra_info: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def item_of(extra_info: Mapping[str, Any]) -> tuple[GymDataset, GymItem]:
     """The data set and the item that a row names."""
     for key in (TASK, CONFIG, SEED, PLACE, CHECKSUM):
         if key not in extra_info:
             raise DataError(
                 f"extra_info has no {key!r}",
                 rule="this reward function needs rows that name an item of reasoning-gym",
-                fix="make them with verl-mas reasoning_gym",
+                fix="write them with `verl-mas reasoning_gym TASK --out FOLDER`",
             )
     task, place = extra_info[TASK], int(extra_info[PLACE])
     items = _items(task, extra_info[CONFIG], int(extra_info[SEED]))
     item = _item(task, extra_info[CONFIG], int(extra_info[SEED]), place)
     if _checksum(item) != extra_info[CHECKSUM]:
         raise DataError(
-            f"{task}, seed {extra_info[SEED]}, place {place} is another question now",
-            rule="rows and verifier come from one version of reasoning-gym",
+            f"{task}, seed {extra_info[SEED]}, place {place} is a different question now",
+            rule="rows are used with the version of reasoning-gym that wrote them",
             fix="write the rows again",
         )
     return items, item
@@ -104,29 +118,25 @@ def require_reasoning_gym() -> ModuleType:
     if importlib.util.find_spec("reasoning_gym") is None:
         raise ConfigError(
             "reasoning-gym is not installed",
-            rule="its tasks and verifiers are not ours",
+            rule="its tasks and verifiers are in the package reasoning-gym",
             fix="pip install 'verl-mas[reasoning-gym]'",
         )
-    import reasoning_gym
-
-    return reasoning_gym
+    return importlib.import_module("reasoning_gym")
 
 
 def _places(split: str, seed: int) -> Iterator[tuple[int, int]]:
-    """Every item of a stream: its set's seed and its place. Most tasks add the two, so sets lie that far apart."""
+    """The seed of the set and the place of each item. Most tasks add the two, so seeds are a set's size apart."""
     start = _STRIDE * (seed + 1) if split == TRAIN else 0
     for first in range(start, start + _STRIDE, _SET):
         for place in range(_SET):
             yield first, place
 
 
-def _row(
-    item: Mapping[str, Any], task: str, settings: str, seed: int, place: int, split: str, index: int
-) -> dict[str, Any]:
+def _row(item: GymItem, task: str, settings: str, seed: int, place: int, split: str, index: int) -> dict[str, object]:
     return {
         "data_source": f"reasoning_gym/{task}",
         "prompt": [{"role": "user", "content": f"{item['question'].strip()}\n\n{Boxed().prompt()}"}],
-        # Tasks with many solutions name none.
+        # Tasks with many solutions give no answer.
         "reward_model": {"style": "rule", "ground_truth": item["answer"] or ""},
         "extra_info": {
             "split": split,
@@ -140,28 +150,29 @@ def _row(
     }
 
 
-def _checksum(item: Mapping[str, Any]) -> int:
+def _checksum(item: GymItem) -> int:
     return zlib.crc32(item["question"].encode())
 
 
 @lru_cache(maxsize=64)
-def _items(task: str, settings: str, seed: int) -> Any:
-    """One set of the task's items, made one by one when they are asked for."""
+def _items(task: str, settings: str, seed: int) -> GymDataset:
+    """One set of the task's items, each generated on access."""
     gym = require_reasoning_gym()
     known = sorted(gym.factory.DATASETS)
     if task not in known:
         raise ConfigError(f"task {task!r}", rule="it is a task of reasoning-gym", fix=nearest(task, known))
     try:
-        return gym.create_dataset(task, seed=seed, size=_SET, **json.loads(settings))
+        items: GymDataset = gym.create_dataset(task, seed=seed, size=_SET, **json.loads(settings))
     except (TypeError, AssertionError, ValueError) as error:
         raise ConfigError(
             f"{task} with {settings}",
             rule=f"reasoning-gym: {error}",
-            fix=f"the settings and their ranges are those of {gym.factory.DATASETS[task][1].__name__}",
+            fix=f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges",
         ) from error
+    return items
 
 
 @lru_cache(maxsize=4096)
-def _item(task: str, settings: str, seed: int, place: int) -> dict[str, Any]:
-    """Slow tasks take hundreds of milliseconds an item; the sessions of a task share it."""
+def _item(task: str, settings: str, seed: int, place: int) -> GymItem:
+    """Cached for the sessions of a task, since slow tasks take hundreds of milliseconds per item."""
     return _items(task, settings, seed)[place]

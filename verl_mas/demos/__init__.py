@@ -1,1 +1,1 @@
-"""Runs that a newcomer can watch: `run(overrides, console)` of a demo trains a recipe and says what it learned."""
+"""Demos for new users: `run(overrides, console)` of a demo trains a recipe and reports the results."""

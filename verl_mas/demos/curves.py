@@ -1,4 +1,4 @@
-"""Curves of a run, as a picture and as a line of text."""
+"""Curves of a run, as a figure and as a line of text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def check_plots() -> None:
-    """Asked before a run of minutes whose end is a picture."""
+    """Refuse a missing matplotlib before a run that ends with a figure."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            "matplotlib is not installed", rule="curves are drawn with it", fix='pip install "verl-mas[plots]"'
+            "matplotlib is not installed", rule="curves are drawn with matplotlib", fix='pip install "verl-mas[plots]"'
         )
 
 
 def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path, title: str) -> None:
-    """One above the other: `panels` maps what is measured to its curves, a legend and the key of a metric each."""
+    """Draw panels below each other. `panels` maps a y-label to its curves, which map a legend to a metric's key."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -45,10 +45,10 @@ def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path,
 
 
 def sparkline(values: list[float], width: int = 40) -> str:
-    """The values as bars between their least and their greatest."""
+    """The values as a line of bars, scaled from their minimum to their maximum."""
     if not values:
         return ""
     step = -(-len(values) // width)
-    shown = [sum(part) / len(part) for part in (values[i : i + step] for i in range(0, len(values), step))]
-    low, span = min(shown), max(shown) - min(shown) or 1.0
-    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in shown)
+    means = [sum(part) / len(part) for part in (values[i : i + step] for i in range(0, len(values), step))]
+    low, span = min(means), max(means) - min(means) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in means)

@@ -1,4 +1,4 @@
-"""Shown a letter, go on with it: a random tiny model, verl's own trainer and its own GRPO."""
+"""Repeat a letter: a random tiny model, verl's own trainer and its own GRPO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 from verl_mas.data import letters
 from verl_mas.demos import curves
 from verl_mas.demos.live import Run
-from verl_mas.demos.metrics import series
+from verl_mas.demos.metrics import Step, series
 from verl_mas.warmup.tiny_model import tiny_model
 
 FOLDER = Path("runs/first_run")
@@ -19,8 +19,8 @@ REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"
 
 
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
-    """Train from nothing, whether or not it is asked for."""
-    console.print("Shown a letter, go on with it: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
+    """Train from random weights, with or without `fresh`."""
+    console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     disable_progress_bar()
     prepare(FOLDER)
     training = Run(
@@ -32,14 +32,14 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """The data and a random tiny model; `python -m verl_mas.demos.letters FOLDER` does it alone."""
+    """Write the data and a random tiny model; `python -m verl_mas.demos.letters FOLDER` does only this."""
     letters.write(folder)
     tiny_model(folder / "model", parameters=100_000)
 
 
-def _report(run: Run, steps, console: Console) -> None:
+def _report(run: Run, steps: list[Step], console: Console) -> None:
     picture = FOLDER / "reward.png"
-    curves.plot(steps, {"reward": {"training": REWARD, "held out": HELD_OUT}}, picture, "Go on with the letter shown")
+    curves.plot(steps, {"reward": {"training": REWARD, "held out": HELD_OUT}}, picture, "Repeat a letter")
     _, rewards = series(steps, REWARD)
     _, held_out = series(steps, HELD_OUT)
     console.print(f"\nreward {curves.sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")

@@ -1,4 +1,4 @@
-"""Starts a training run and shows how it goes, from the metrics that it writes."""
+"""Starts a training run and displays its progress, from the metrics that it writes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from verl_mas.demos.metrics import Step, read_steps
 from verl_mas.errors import RunFailed
 
 POLL_S = 0.5
 TAIL_LINES = 25
-# How long an interrupted run may take to end by itself.
+# The time an interrupted run has to exit.
 GRACE_S = 30.0
 
 
@@ -33,9 +42,9 @@ class Run:
     folder: Path
     steps_in_all: int
     environment: dict[str, str] = field(default_factory=dict)
-    # Goes on from the last checkpoint: what was logged before stays.
+    # From the last checkpoint; earlier metrics are kept.
     resume: bool = False
-    # Drawn under the progress bar.
+    # Displayed below the progress bar.
     table: Callable[[list[Step]], RenderableType] | None = None
 
     @property
@@ -47,16 +56,16 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     def steps(self) -> list[Step]:
-        """What was logged, by step; after a resume the later value counts."""
+        """The logged metrics by step; of a step that was logged twice, the later values."""
         values: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for file in (*sorted(self.folder.glob("metrics-*.jsonl")), self.metrics):
             for step in read_steps(file):
-                # A resumed run begins with a validation of the step where the earlier attempt had ended.
+                # A resumed run starts with a validation of the last step before it.
                 values[step.number].update(step.values)
         return [Step(number, values[number]) for number in sorted(values)]
 
-    def _put_aside(self) -> None:
-        """verl writes its metrics file afresh; an earlier attempt's is kept if the run resumes."""
+    def _rotate_metrics(self) -> None:
+        """verl overwrites its metrics file; a run that resumes keeps the earlier one under another name."""
         earlier = sorted(self.folder.glob("metrics-*.jsonl"))
         if not self.resume:
             for file in (*earlier, self.metrics):
@@ -65,13 +74,13 @@ class Run:
             self.metrics.rename(self.folder / f"metrics-{len(earlier):03}.jsonl")
 
     def watch(self, headline: str, console: Console) -> list[Step]:
-        """Train to the end with a progress bar. `headline` is the metric shown. Ctrl-C ends the run, too."""
+        """Train to the end with a progress bar. `headline` is the metric beside it. Ctrl-C also ends the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._put_aside()
+        self._rotate_metrics()
         bar = self._bar(console)
         with self.log.open("a" if self.resume else "w") as log, Live(bar, console=console) as live:
             task = bar.add_task("starting Ray", total=self.steps_in_all, value="")
-            process = self._start(log)
+            process = self.start(log)
             try:
                 while process.poll() is None:
                     time.sleep(POLL_S)
@@ -83,10 +92,11 @@ class Run:
             raise RunFailed(f"the run failed (exit code {process.returncode}); its log ends:\n{self._tail()}")
         return self.steps()
 
-    def _start(self, log) -> subprocess.Popen:
+    def start(self, log: TextIO) -> subprocess.Popen[bytes]:
+        """Start the training process."""
         command = [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides]
         settings = {"VERL_FILE_LOGGER_PATH": str(self.metrics), "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "1"}
-        # A session of its own: Ctrl-C reaches the run once, from us.
+        # In a new session, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(
             command,
             stdout=log,
@@ -95,7 +105,7 @@ class Run:
             start_new_session=True,
         )
 
-    def _show(self, live: Live, bar: Progress, task, headline: str) -> None:
+    def _show(self, live: Live, bar: Progress, task: TaskID, headline: str) -> None:
         steps = self.steps()
         if steps:
             values = [step.values[headline] for step in steps if headline in step.values]
@@ -117,8 +127,8 @@ class Run:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
 
 
-def _end(process: subprocess.Popen) -> None:
-    """Whatever ends us ends the run: asked first, then with all that it started."""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a run that still runs: by SIGINT, then by killing its process group."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)

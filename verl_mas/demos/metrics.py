@@ -1,4 +1,4 @@
-"""Reads what verl's `file` logger writes: one JSON line a step."""
+"""Reads the metrics of verl's `file` logger: one JSON line per step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_steps(file: Path) -> list[Step]:
 
 
 def _parse(text: str) -> Iterator[Step]:
-    # The last line may still be in the making: a run writes while we read.
+    # The last line may be incomplete while the run is writing it.
     for line in text[: text.rfind("\n") + 1].splitlines():
         record = json.loads(line)
         yield Step(record["step"], record["data"])

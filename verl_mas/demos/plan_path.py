@@ -1,4 +1,4 @@
-"""A planner and an executor learn Plan-Path by AT-GRPO, one tiny policy warmed up on noisy demonstrations."""
+"""A planner and an executor learn Plan-Path by AT-GRPO, with one tiny policy warmed up on noisy demonstrations."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.train import WarmUp, warm_up
 
 RECIPE = files("verl_mas.config.hydra") / "recipe" / "plan_path" / "laptop.yaml"
-# Not the recipe's own: neither goes on from the other's checkpoints.
+# Not the recipe's own folder, so that neither resumes from the other's checkpoints.
 FOLDER = Path("runs/demo")
 PUZZLE, SIZE = "plan_path", {"size": 4}
-# Goals that are far teach more than those that are near.
+# Far goals teach more than near ones.
 PRACTICE = SIZE | {"min_distance": 5}
 NOISE = 0.72
 WARM_UP = WarmUp(steps=9000, lessons=700_000)
-# Settings that decide the end were chosen on held-out boards of lower numbers.
+# The settings were chosen on held-out boards with lower numbers.
 FIRST_TEST = 10_000
 STEPS = "trainer.total_training_steps"
 SUCCESS = "val-core/plan_path/acc/mean@1"
 LOW, HIGH = "val-core/plan_path/pass@1/low", "val-core/plan_path/pass@1/high"
-# What is measured, of whom, and the metric's key. A role has a gradient of its own when it has a policy of its own.
+# The metrics to display: what is measured -> of whom -> key. A role has its own gradient if it has its own policy.
 MEASURED = {
     "success on held-out grids": {"team": SUCCESS},
     "reward": {"planner": "mas/planner/reward/score", "executor": "mas/executor/reward/score"},
@@ -53,13 +53,13 @@ MEASURED = {
 
 
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
-    """Train to the end, or go on from the last checkpoint. `fresh` begins again."""
+    """Train to the end, from the last checkpoint if there is one. `fresh` deletes it first."""
     settings: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
     steps_in_all = _steps_in_all(overrides, settings)
     if fresh:
         shutil.rmtree(FOLDER, ignore_errors=True)
     console.print("Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both.")
-    _warm_up(settings, console)
+    prepare(settings, console)
     done = latest_step(FOLDER / "checkpoints")
     training = Run(
         overrides=[
@@ -75,15 +75,15 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     )
     if done < steps_in_all:
         if done:
-            console.print(f"goes on from step {done}; --fresh begins again")
+            console.print(f"resumes from step {done}; --fresh starts over")
         training.watch(SUCCESS, console)
     else:
-        console.print(f"trained to step {done} before; --fresh begins again")
+        console.print(f"already trained to step {done}; --fresh starts over")
     _report(training, training.steps(), settings, console)
 
 
 def _steps_in_all(overrides: list[str], settings: dict[str, Any]) -> int:
-    """The recipe's, unless an override says otherwise."""
+    """The number of training steps: the last override, or the recipe's."""
     given = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}=")]
     steps = given[-1] if given else settings["trainer"]["total_training_steps"]
     if not str(steps).isdecimal() or int(steps) < 1:
@@ -91,14 +91,16 @@ def _steps_in_all(overrides: list[str], settings: dict[str, Any]) -> int:
     return int(steps)
 
 
-def _warm_up(settings: dict[str, Any], console: Console) -> None:
-    """Boards and the warmed-up model, unless an earlier demo has made them."""
+def prepare(settings: dict[str, Any], console: Console) -> None:
+    """Write boards and the warmed-up model, unless an earlier demo has."""
     done = FOLDER / "model" / "warm"
     made = json.dumps([NOISE, asdict(WARM_UP), PRACTICE, SIZE, FIRST_TEST, settings["mas"]["workflow"]["args"]])
     if done.exists():
         if done.read_text() != made:
             raise ConfigError(
-                str(FOLDER), rule="its boards and model are of another version of the demo", fix="--fresh"
+                str(FOLDER),
+                rule="the folder's boards and model are from this version of the demo",
+                fix="verl-mas demo --fresh",
             )
         return
     # One bar is enough.
@@ -117,7 +119,7 @@ def _warm_up(settings: dict[str, Any], console: Console) -> None:
 
 
 def table(steps: list[Step]) -> Table:
-    """The last value of everything shown, and how it went."""
+    """The last value and the curve of every metric."""
     grid = Table(box=None, show_header=False)
     for measured, of in MEASURED.items():
         for who, key in of.items():
@@ -141,7 +143,7 @@ def _report(run: Run, steps: list[Step], settings: dict[str, Any], console: Cons
 
 
 def _session(step: int, settings: dict[str, Any]) -> str:
-    """One held-out session of a validation; the same board whatever the step."""
+    """One held-out session of a validation, on the same board at every step."""
     from verl_mas.rollout.trajectories import read_sessions
 
     sessions = {

@@ -1,4 +1,4 @@
-"""A session on a puzzle drawn as text, from its trajectory."""
+"""A session on a puzzle, drawn as text from its trajectory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ GAP = "   "
 
 
 def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: ActionList, acting: str) -> str:
-    """The board turn by turn, side by side; above each what the agents said. `acting` is the agent that moves it."""
+    """The boards of all turns, side by side, below the replies. The actions of the agent `acting` are applied."""
     panels = [["start", "", *puzzle.render().splitlines()]]
-    said: list[str] = []
+    replies: list[str] = []
     for act in session["acts"]:
         if not act["committed"]:
             continue
-        said.append(f"{act['agent'][0]}: {act['text'] or '(nothing)'}")
+        replies.append(f"{act['agent'][0]}: {act['text'] or '(empty)'}")
         if act["agent"] != acting:
             continue
         actions = codec.parse(act["text"])
         for action in () if isinstance(actions, Malformed) else actions:
             if not puzzle.solved:
                 puzzle.step(action)
-        panels.append([*said, *[""] * (2 - len(said)), *puzzle.render().splitlines()])
-        said = []
+        panels.append([*replies, *[""] * (2 - len(replies)), *puzzle.render().splitlines()])
+        replies = []
     ending = "solved" if puzzle.solved else "not solved"
     return f"{_side_by_side(panels)}\n{ending} after {len(panels) - 1} turns"
 

@@ -39,7 +39,7 @@ def _number(kind: type[Puzzle], key: str, value: object) -> float | None:
         return None
     # pandas turns integers into floats in columns with missing values. A bool is not a number here.
     if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value):
-        number = wanted(value)
+        number = wanted(float(value))
         if number == value:
             return number
     raise ConfigError(f"{kind.name} {key}={value!r}", rule=f"it is of type {wanted.__name__}", fix="a number")

@@ -1,4 +1,4 @@
-"""Passages for questions: an index, a server that speaks Search-R1's `/retrieve`, and an async client."""
+"""Retrieval of passages: an index, a server with Search-R1's `/retrieve` protocol, and an async client."""
 
 from verl_mas.retrieval.client import RetrieverClient, SearchResult, check_reachable, retriever
 from verl_mas.retrieval.corpus import Passage, read_corpus

@@ -1,4 +1,4 @@
-"""BM25 by tantivy: mapped into memory, passages stored beside the postings, searched outside the interpreter lock."""
+"""BM25 by tantivy: memory-mapped, passages stored with the postings, searches release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import Passage
 
 if importlib.util.find_spec("tantivy") is None:
-    raise ConfigError("tantivy is not installed", rule="a BM25 index needs it", fix='pip install "verl-mas[search]"')
+    raise ConfigError(
+        "tantivy is not installed", rule="a BM25 index needs tantivy", fix='pip install "verl-mas[search]"'
+    )
 
 import tantivy
 
 BODY, SOURCE = "body", "source"
 ANALYZER = "en_stem"
-# Of a query that a model rambled: more words than this cost time and find nothing more.
+# Longer queries, which models write, take time and find nothing more.
 MAX_TERMS = 64
 HEAP_BYTES = 256_000_000
 
 
 def write_bm25(passages: Iterable[Passage], path: Path) -> None:
-    # One thread: the same corpus gives the same index, ties included.
-    # Leaving the block ends its threads, after the commit or when the passages break off.
+    # One thread: the same corpus gives the same index, also the order of ties.
+    # The block commits and ends the writer's threads, also after an exception.
     with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
         for passage in passages:
             writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
@@ -49,7 +51,7 @@ class Bm25Index:
         return [self._search(query, k) for query in queries]
 
     def terms(self, query: str) -> list[str]:
-        """The query's different words, as the index knows them. No query language: a model's colon is a colon."""
+        """The distinct terms of a query. There is no query syntax: a colon has no meaning."""
         return list(dict.fromkeys(self._analyzer.analyze(query)))[:MAX_TERMS]
 
     def _search(self, query: str, k: int) -> list[Passage]:
@@ -68,7 +70,7 @@ class Bm25Index:
 
 def _schema() -> tantivy.Schema:
     builder = tantivy.SchemaBuilder()
-    # Frequencies without positions: there are no phrase queries here.
+    # Frequencies without positions: there are no phrase queries.
     builder.add_text_field(BODY, stored=False, tokenizer_name=ANALYZER, index_option="freq")
     builder.add_bytes_field(SOURCE, stored=True, indexed=False)
     return builder.build()

@@ -1,4 +1,4 @@
-"""The workflow's side of a retriever: queries of many sessions share requests, and a failure is data."""
+"""The client of a retriever. Queries of many sessions share requests, and a failure is data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.files import Row
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The passages of one query, or the `error` for which there are none."""
+    """The passages of one query, or the `error` that explains why there are none."""
 
     query: str
     passages: tuple[Passage, ...] = ()
@@ -27,19 +27,19 @@ class SearchResult:
 
 @dataclass
 class Breaker:
-    """After `threshold` failures in a row, calls fail at once for `cooldown_s`; then one may try."""
+    """A circuit breaker: after `threshold` failures in a row, calls fail for `cooldown_s`; then one is tried."""
 
     threshold: int = 5
     cooldown_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
     _failures: int = field(default=0, init=False)
-    _closed_again: float = field(default=0.0, init=False)
+    _open_until: float = field(default=0.0, init=False)
     _trying: bool = field(default=False, init=False)
 
     def admits(self) -> bool:
         if self._failures < self.threshold:
             return True
-        if self._trying or self.clock() < self._closed_again:
+        if self._trying or self.clock() < self._open_until:
             return False
         self._trying = True
         return True
@@ -50,11 +50,11 @@ class Breaker:
     def failed(self) -> None:
         self._failures += 1
         self._trying = False
-        self._closed_again = self.clock() + self.cooldown_s
+        self._open_until = self.clock() + self.cooldown_s
 
 
 class _Unavailable(Exception):
-    """The server could not serve; another time it may."""
+    """A temporary failure of the server; the request is worth repeating."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class RetrieverClient:
     timeout_s: float = 30.0
     retries: int = 2
     backoff_s: float = 0.2
-    # Queries that arrive within the window travel together.
+    # Queries that arrive within the window share a request.
     window_s: float = 0.002
     max_batch: int = 64
     connections: int = 32
@@ -81,7 +81,7 @@ class RetrieverClient:
         self.counts: Counter[str] = Counter()
 
     async def search(self, query: str, topk: int | None = None) -> SearchResult:
-        """Never raises for what the server does: look at `error`."""
+        """The passages of a query. Failures of the server are in `error`, not raised."""
         self.counts["queries"] += 1
         try:
             query.encode()
@@ -89,15 +89,15 @@ class RetrieverClient:
             self.counts["failed"] += 1
             return SearchResult(query, error=f"the query cannot be sent: {error}")
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[SearchResult] = loop.create_future()
-        self._waiting.append((query, self.topk if topk is None else topk, answer))
+        future: asyncio.Future[SearchResult] = loop.create_future()
+        self._waiting.append((query, self.topk if topk is None else topk, future))
         if len(self._waiting) >= self.max_batch:
             self._send()
         elif len(self._waiting) == 1:
             loop.call_later(self.window_s, self._send)
-        found = await answer
-        self.counts["failed"] += found.error is not None
-        return found
+        result = await future
+        self.counts["failed"] += result.error is not None
+        return result
 
     async def close(self) -> None:
         await asyncio.gather(*self._sending)
@@ -106,7 +106,7 @@ class RetrieverClient:
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
         for topk in {topk for _, topk, _ in waiting}:
-            batch = [(query, answer) for query, wanted, answer in waiting if wanted == topk]
+            batch = [(query, future) for query, wanted, future in waiting if wanted == topk]
             task = asyncio.get_running_loop().create_task(self._answer(batch, topk))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
@@ -115,13 +115,13 @@ class RetrieverClient:
         queries = [query for query, _ in batch]
         try:
             found = await self._retrieve(queries, topk)
-        except Exception as error:  # the boundary: a session must not wait for an answer that cannot come
+        except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
             self.breaker.failed()
             found = [SearchResult(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
-        for one, (_, answer) in zip(found, batch, strict=True):
-            # A session that was cancelled no longer waits.
-            if not answer.done():
-                answer.set_result(one)
+        for result, (_, future) in zip(found, batch, strict=True):
+            # The future of a cancelled session is done already.
+            if not future.done():
+                future.set_result(result)
 
     async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
         error = ""
@@ -165,13 +165,13 @@ def parse_response(response: httpx.Response, queries: int) -> list[list[Passage]
         result = response.json()["result"]
         found = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _refused(f"no Search-R1 response: {type(error).__name__}: {error}") from error
+        raise _refused(f"not a Search-R1 response: {type(error).__name__}: {error}") from error
     if len(found) != queries:
         raise _refused(f"{len(found)} results for {queries} queries")
     return found
 
 
-def _passage(item: dict[str, Any], place: int) -> Passage:
+def _passage(item: Row, place: int) -> Passage:
     document = item.get("document", item)
     passage = Passage.from_row(document, place)
     return Passage(passage.id, passage.text, passage.title, item.get("score"))
@@ -180,12 +180,13 @@ def _passage(item: dict[str, Any], place: int) -> Passage:
 def _refused(what: str) -> InvalidInput:
     return InvalidInput(
         what,
-        rule="a retriever answers POST /retrieve as Search-R1's server does",
+        rule="a retriever answers POST /retrieve like Search-R1's server",
         fix="start one with `verl-mas retriever serve`",
     )
 
 
-_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, RetrieverClient]] = weakref.WeakKeyDictionary()
+_Clients = dict[tuple[str, int, float], RetrieverClient]
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
 
 
 def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
@@ -198,7 +199,7 @@ def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClie
 
 
 def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
-    """Ask as the run will, so that it does not start without its evidence. Works with any `/retrieve` server."""
+    """Send a request like those of a run; refuse a server that does not answer it. For any `/retrieve` server."""
     query = {"queries": ["ping"], "topk": topk, "return_scores": True}
     try:
         response = httpx.post(url, json=query, timeout=timeout_s, trust_env=False)
@@ -212,7 +213,7 @@ def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
     if problem:
         raise ConfigError(
             f"the retriever at {url} does not serve: {problem}",
-            rule="a search team needs its retriever before training starts",
+            rule="the retriever of a search team is ready before training starts",
             fix="start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its "
-            "URL, ending in /retrieve",
+            "URL, which ends in /retrieve",
         )

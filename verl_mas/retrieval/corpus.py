@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from verl_mas.errors import DataError
-from verl_mas.retrieval.files import read_rows
+from verl_mas.retrieval.files import Row, read_rows
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One document of a corpus, with its score where a search found it."""
+    """One document of a corpus; a search adds its score."""
 
     id: str
     text: str
@@ -23,12 +22,12 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Title and text in one, as in the corpus files of Search-R1."""
+        """Title and text as one string, as in the corpus files of Search-R1."""
         return f'"{self.title}"\n{self.text}' if self.title else self.text
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], number: int, source: str = "corpus") -> Passage:
-        """From `{id, contents}` (Search-R1) or `{id, title, text}`; the row's number stands in for a missing id."""
+    def from_row(cls, row: Row, number: int, source: str = "corpus") -> Passage:
+        """From `{id, contents}` (Search-R1) or `{id, title, text}`; a missing id is the row's number."""
         title, text = row.get("title") or "", row.get("text") or ""
         if not text and isinstance(row.get("contents"), str):
             title, text = split_contents(row["contents"])
@@ -36,7 +35,7 @@ class Passage:
             raise DataError(
                 f"{source}, row {number} (id {row.get('id')!r}) has no text",
                 rule='each row holds {"text": ...} or {"contents": ...}, and optionally "id" and "title"',
-                fix=f"mend the row or leave it out; its fields are: {', '.join(map(str, row)) or 'none'}",
+                fix=f"correct or remove the row; its fields are: {', '.join(map(str, row)) or 'none'}",
             )
         return cls(id=str(row["id"]) if row.get("id") is not None else str(number), text=text, title=str(title))
 
@@ -45,11 +44,11 @@ class Passage:
         return cls(**json.loads(line), score=score)
 
     def to_json(self) -> bytes:
-        """As an index keeps it."""
+        """The form that an index stores."""
         return json.dumps({"id": self.id, "title": self.title, "text": self.text}).encode()
 
     def document(self) -> dict[str, str]:
-        """As `/retrieve` sends it."""
+        """The form that `/retrieve` sends."""
         return {"id": self.id, "title": self.title, "text": self.text, "contents": self.contents}
 
 
@@ -60,6 +59,6 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
-    """One passage after another; `.jsonl`, `.jsonl.gz` or `.parquet`."""
+    """The passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
     for number, row in enumerate(read_rows(Path(path))):
         yield Passage.from_row(row, number, str(path))

@@ -1,4 +1,4 @@
-"""Dense vectors: an e5-class encoder by name, inner products in a flat faiss index."""
+"""Dense vectors: an e5-class encoder, and inner products in a flat faiss index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_mas.retrieval.corpus import Passage
 
 if importlib.util.find_spec("faiss") is None:
     raise ConfigError(
-        "faiss is not installed", rule="a dense index needs it", fix='pip install "verl-mas[search-dense]"'
+        "faiss is not installed", rule="a dense index needs faiss", fix='pip install "verl-mas[search-dense]"'
     )
 
 import faiss
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Encoder:
-    """Mean pooling and unit length, with the prefixes that e5 was trained with."""
+    """Vectors of texts: mean pooling and unit length, with the prefixes that e5 was trained with."""
 
     def __init__(self, name: str, max_length: int = 256):
         import torch
@@ -70,7 +70,7 @@ def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> None:
 
 class DenseIndex:
     def __init__(self, path: Path, encoder: str):
-        # IO_FLAG_MMAP maps inverted lists alone; a flat index would be read into memory.
+        # IO_FLAG_MMAP maps only inverted lists; it would read a flat index into memory.
         self._index = faiss.read_index(str(path / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self._offsets = np.load(path / OFFSETS, mmap_mode="r")
         self._passages = np.memmap(path / PASSAGES, mode="r", dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What an index can do, and how one is built, saved and opened again."""
+"""The interface of an index, and how one is built, stored and opened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.retrieval.corpus import Passage
@@ -16,7 +16,7 @@ FORMAT = 2
 
 
 class Index(Protocol):
-    """Built once into a folder, then opened from it by memory-map. Safe to search from several threads."""
+    """Built once into a folder, then memory-mapped from it. Thread-safe."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The best `k` passages of each query, best first, with their scores."""
@@ -25,21 +25,30 @@ class Index(Protocol):
     def __len__(self) -> int: ...
 
 
+class Meta(TypedDict):
+    """The content of `index.json`."""
+
+    format: int
+    passages: int
+    encoder: str | None
+    files: dict[str, int]
+
+
 def build(
     passages: Iterable[Passage], path: str | Path, *, encoder: str | None = None, progress: bool = False
 ) -> Index:
-    """An index of `passages` in the folder `path`: BM25, or dense vectors where an `encoder` is named."""
+    """An index of `passages` in the folder `path`: BM25, or dense vectors by the `encoder`, if given."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(
             f"index={path}",
-            rule="an index is built once, into a folder of its own",
-            fix="open it, or remove the folder to build it again",
+            rule="an index is built into a new or empty folder",
+            fix="open it, or remove the folder and build it again",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Built beside its place and moved when finished: a build that broke off leaves nothing that looks like an index.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as beside:
-        unfinished = Path(beside, "index")
+    # Built in a temporary folder and moved when complete: an interrupted build leaves nothing that looks like an index.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
+        unfinished = Path(temporary, "index")
         unfinished.mkdir()
         _write(_with_progress(passages) if progress else passages, unfinished, encoder)
         unfinished.replace(path)
@@ -60,9 +69,9 @@ def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None
         raise DataError(
             "the corpus is empty",
             rule="an index needs at least one passage",
-            fix="look at the file: one JSON object a line, or parquet rows",
+            fix="check the file: one JSON object per line, or parquet rows",
         )
-    meta = {"format": FORMAT, "passages": counted.count, "encoder": encoder, "files": _sizes(path)}
+    meta: Meta = {"format": FORMAT, "passages": counted.count, "encoder": encoder, "files": _sizes(path)}
     (path / META).write_text(json.dumps(meta))
 
 
@@ -71,7 +80,7 @@ def open_index(path: str | Path) -> Index:
     meta = read_meta(path)
     index = _opened(path, meta["encoder"])
     if len(index) != meta["passages"]:
-        raise _broken(path, f"holds {len(index)} passages and was built of {meta['passages']}")
+        raise _broken(path, f"has {len(index)} of {meta['passages']} passages")
     return index
 
 
@@ -85,16 +94,16 @@ def _opened(path: Path, encoder: str | None) -> Index:
     return DenseIndex(path, encoder)
 
 
-def read_meta(path: Path) -> dict[str, Any]:
-    """What was built. Refuses an index that is unfinished, of another format, or has lost or cut files."""
+def read_meta(path: Path) -> Meta:
+    """The metadata of an index. Refuses an unfinished index, another format, and missing or truncated files."""
     if not (path / META).is_file():
         raise ConfigError(
             f"index={path}",
-            rule="an index is a folder that `verl-mas retriever build` has finished",
+            rule="an index is a folder that `verl-mas retriever build` has written",
             fix="verl-mas retriever build --corpus passages.jsonl --index " + str(path),
         )
     try:
-        meta = json.loads((path / META).read_text(encoding="utf-8"))
+        meta: Meta = json.loads((path / META).read_text(encoding="utf-8"))
     except ValueError as error:
         raise _broken(path, f"has an unreadable {META}: {error}") from error
     if meta.get("format") != FORMAT:
@@ -103,23 +112,25 @@ def read_meta(path: Path) -> dict[str, Any]:
             rule=f"this version reads format {FORMAT}",
             fix="build the index again",
         )
-    there = _sizes(path)
+    sizes = _sizes(path)
     for name, size in meta["files"].items():
-        if there.get(name) != size:
+        if sizes.get(name) != size:
             raise _broken(
-                path, f"lacks {name}" if name not in there else f"has {there[name]} of {size} bytes of {name}"
+                path, f"lacks {name}" if name not in sizes else f"has {sizes[name]} of {size} bytes of {name}"
             )
     return meta
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """By file; not of tantivy's lock files, which may be left behind when an index is copied."""
+    """Bytes by file, without tantivy's lock files, which may be missing from a copy of an index."""
     return {file.name: file.stat().st_size for file in path.iterdir() if not file.name.startswith((".", META))}
 
 
 def _broken(path: Path, how: str) -> ConfigError:
     return ConfigError(
-        f"index={path} {how}", rule="an index is what `build` has left", fix="remove the folder and build it again"
+        f"index={path} {how}",
+        rule="an index is not changed after its build",
+        fix="remove the folder and build it again",
     )
 
 

@@ -1,10 +1,10 @@
-"""An index over HTTP, with the request and response of Search-R1's `/retrieve`."""
+"""An index over HTTP, with the requests and responses of Search-R1's `/retrieve`."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -14,11 +14,11 @@ from pydantic import BaseModel, Field
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import Index
 
-# Search-R1's client sends the queries of all its active rollouts in one request: 512 tasks of 5 are 2,560.
+# Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
 MAX_QUERIES, MAX_TOPK = 16_384, 100
-# A query is read as far as this; see docs/search.md.
+# The rest of a longer query is ignored; see docs/search.md.
 MAX_CHARS = 4096
-LOADING = "the index is still being loaded or built; /ready answers 200 when it can serve"
+LOADING = "the index is not loaded yet; /ready answers 200 when it is"
 
 
 class Query(BaseModel):
@@ -27,21 +27,27 @@ class Query(BaseModel):
     return_scores: bool = False
 
 
+@dataclass
+class _State:
+    index: Index | None = None
+    error: str | None = None
+
+
 def create_app(
     load: Callable[[], Index], topk: int = 3, failed: Callable[[Exception], None] = lambda error: None
 ) -> FastAPI:
-    """`load` runs in the background: until it is done, `/health` answers and `/ready` and `/retrieve` say 503.
+    """`load` runs in the background. Until it returns, `/health` answers 200, `/ready` and `/retrieve` 503.
 
-    If it fails they go on saying so, with the error, which is also handed to `failed`.
+    If it fails they keep answering 503, with the error, which is also passed to `failed`.
     """
     app = FastAPI(title="verl-mas retriever")
-    state: dict[str, Any] = {"index": None, "error": None}
+    state = _State()
 
     def prepare() -> None:
         try:
-            state["index"] = load()
-        except Exception as error:  # the boundary: whatever stopped the index is what /ready has to say
-            state["error"] = f"{type(error).__name__}: {error}"
+            state.index = load()
+        except Exception as error:  # noqa: BLE001  boundary: /ready reports any error
+            state.error = f"{type(error).__name__}: {error}"
             failed(error)
 
     threading.Thread(target=prepare, daemon=True).start()
@@ -52,15 +58,15 @@ def create_app(
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        if state["index"] is None:
-            return JSONResponse({"status": "not ready", "error": state["error"]}, status_code=503)
-        return JSONResponse({"status": "ready", "passages": len(state["index"]), "topk": topk})
+        if state.index is None:
+            return JSONResponse({"status": "not ready", "error": state.error}, status_code=503)
+        return JSONResponse({"status": "ready", "passages": len(state.index), "topk": topk})
 
     @app.post("/retrieve")
     async def retrieve(query: Query) -> JSONResponse:
-        index = state["index"]
+        index = state.index
         if index is None:
-            return JSONResponse({"detail": state["error"] or LOADING}, status_code=503)
+            return JSONResponse({"detail": state.error or LOADING}, status_code=503)
         queries = [text[:MAX_CHARS] for text in query.queries]
         found = await run_in_threadpool(index.search, queries, query.topk or topk)
         return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in found]})
@@ -68,5 +74,5 @@ def create_app(
     return app
 
 
-def _item(hit: Passage, with_score: bool) -> dict[str, Any]:
+def _item(hit: Passage, with_score: bool) -> Mapping[str, object]:
     return {"document": hit.document(), "score": hit.score} if with_score else hit.document()

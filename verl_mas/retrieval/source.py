@@ -1,4 +1,4 @@
-"""Where a workflow's passages come from: a server by its URL, or an index in this process by its folder."""
+"""Sources of passages for workflows: a server by its URL, or an index in this process by its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Source(Protocol):
 
 
 class LocalSource:
-    """For small corpora and tests: no server to start."""
+    """An index in this process, for small corpora and tests."""
 
     def __init__(self, index: Index, topk: int):
         self._index, self._topk = index, topk
@@ -27,14 +27,14 @@ class LocalSource:
 
 
 def source(where: str, topk: int, timeout_s: float) -> Source:
-    """Shared by the sessions of this process."""
+    """The source at a URL or in a folder, shared by the sessions of this process."""
     if is_url(where):
         return retriever(where, topk, timeout_s)
     return LocalSource(_opened(str(Path(where).resolve())), topk)
 
 
 def check_source(where: str, topk: int) -> None:
-    """Refuse what will not serve, before training starts."""
+    """Refuse a source that cannot be used, before training starts."""
     if is_url(where):
         check_reachable(where, topk)
     else:

@@ -1,4 +1,4 @@
-"""A solver and a verifier of arithmetic chains who go through them step by step, and sometimes go wrong."""
+"""Demonstrations of a solver and a verifier of arithmetic chains: step by step, with errors at a set rate."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterator
 
 from verl_mas.data.arithmetic import chain_split, draw, signed
 from verl_mas.splits import TRAIN
-from verl_mas.warmup.demonstrations import Lesson, acted
+from verl_mas.warmup.demonstrations import Lesson, demonstrate
 from verl_mas.workflow import Boxed, Request, Task
 from verl_mas.workflows.solver_verifier import SolverVerifier, Verdict
 
 
 def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless, and never a chain of the test. `noise` is the share of steps whose result is drawn."""
+    """Endless; only training chains. `noise` is the share of steps whose result is random."""
     rng = random.Random(f"lessons {seed}")
     while True:
         chain = draw(terms, largest, rng)
         if chain_split(chain) == TRAIN:
             task = Task([{"role": "user", "content": chain}])
-            yield from acted(SolverVerifier(), task, Team(chain, largest, noise, rng))
+            yield from demonstrate(SolverVerifier(), task, ScriptedTeam(chain, largest, noise, rng))
 
 
-class Team:
-    """Both of them: a solution and a review go through the chain, and end with the result or the verdict."""
+class ScriptedTeam:
+    """Solver and verifier: each works through the chain and ends with the result or the verdict."""
 
     def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
         self._first, *self._steps = signed(chain)
@@ -39,7 +39,7 @@ class Team:
         return f"{working} {Verdict.render(verdict)}"
 
     def _work(self) -> tuple[str, int]:
-        """7+1-2= as 7+1=8-2=6, and the 6. A step that goes wrong is carried on."""
+        """For 7+1-2= the text 7+1=8-2=6, and the 6. A wrong result is used by the next step."""
         total, working = self._first, str(self._first)
         for step in self._steps:
             total = min(self._largest, max(0, total + step))

@@ -1,4 +1,4 @@
-"""A search team that knows the way to every answer in an invented world, and sometimes goes wrong."""
+"""Demonstrations of a search team on an invented world: the shortest searches, with errors at a set rate."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from verl_mas.data.invented import RELATIONS, InventedWorld, Question
 from verl_mas.retrieval import SearchResult
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.source import Source
-from verl_mas.warmup.demonstrations import Lesson, acted
+from verl_mas.warmup.demonstrations import Lesson, demonstrate
 from verl_mas.workflow import Request, Task
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough, SearchTeam
 
-# Of one world before the next, from the starting points of each split: its facts must not be worth learning by heart,
-# and a name that no lesson speaks of stays a token without a meaning.
+# Questions per world and split. The facts change often, so that they are not worth memorising; both splits are used,
+# so that the lessons contain every name.
 _QUESTIONS = {"train": 35, "test": 5}
-# Half of all acts are verdicts, and they are the easiest to learn.
+# The share of verdicts that are kept: half of all acts are verdicts, which are the easiest to learn.
 _VERDICTS = 1 / 3
 
 
 def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless. The names are those of `world`, the facts never are: what an answer is must be read.
+    """Endless. The names are those of `world`, the facts are not: an answer must be read from the documents.
 
-    `noise` is the share of replies that are drawn from what could be said.
+    `noise` is the share of random replies.
     """
     rng = random.Random(f"lessons {seed}")
     while True:
-        told = world.retold(rng.randrange(2**32))
-        for question in _questions(told, hops, rng):
+        variant = world.with_other_facts(rng.randrange(2**32))
+        for question in _questions(variant, hops, rng):
             task = Task([{"role": "user", "content": question.text}], ground_truth=question.answer)
-            team = Team(told, question, noise, rng)
-            workflow = SearchLibrary()
-            workflow.shelf = Library(told, team.read)
-            for lesson in acted(workflow, task, team):
+            team = ScriptedTeam(variant, question, noise, rng)
+            workflow = LibrarySearch()
+            workflow.library = Library(variant, team.read)
+            for lesson in demonstrate(workflow, task, team):
                 if lesson.agent != "verifier" or rng.random() < _VERDICTS:
                     yield lesson
 
 
-def _questions(told: InventedWorld, hops: Sequence[int], rng: random.Random) -> list[Question]:
-    asked = [
+def _questions(world: InventedWorld, hops: Sequence[int], rng: random.Random) -> list[Question]:
+    questions = [
         question
         for split, count in _QUESTIONS.items()
-        for question in told.questions(count, hops=tuple(hops), split=split, seed=rng.randrange(2**32))
+        for question in world.questions(count, hops=tuple(hops), split=split, seed=rng.randrange(2**32))
     ]
-    rng.shuffle(asked)
-    return asked
+    rng.shuffle(questions)
+    return questions
 
 
-class Team:
-    """All three of them, on one question."""
+class ScriptedTeam:
+    """Verifier, searcher and answerer, on one question."""
 
     def __init__(self, world: InventedWorld, question: Question, noise: float, rng: random.Random):
         self._world, self._question, self._noise, self._rng = world, question, noise, rng
@@ -61,7 +61,7 @@ class Team:
 
     @property
     def _hop(self) -> int:
-        """How many documents of the way, one after another, have been read."""
+        """The number of documents of the path that have been read, in order."""
         titles = {passage.title for passage in self.read}
         return next((n for n, title in enumerate(self._question.path) if title not in titles), self._question.hops)
 
@@ -84,16 +84,16 @@ class Team:
         found = self._question.answer
         if names and (errs or found not in names):
             found = self._rng.choice(names)
-        # The blank makes a name the token that it is in the text; the codec takes it off.
+        # With a blank the name is the same token as in the documents; the codec strips it.
         return ANSWER.render(found).replace(found, f" {found}")
 
     def _names(self) -> list[str]:
-        """What the documents that were read speak of."""
+        """The entities that the documents read so far name."""
         return [other for passage in self.read for (name, _), other in self._world.facts.items() if name == passage.id]
 
 
 class Library:
-    """A query brings the document of the entity that it names."""
+    """A query returns the document of the entity that it names."""
 
     def __init__(self, world: InventedWorld, read: list[Passage]):
         self._documents = {passage.title: passage for passage in world.passages}
@@ -105,8 +105,8 @@ class Library:
         return SearchResult(query, (passage,))
 
 
-class SearchLibrary(SearchTeam):
-    shelf: Source | None = None
+class LibrarySearch(SearchTeam):
+    library: Source | None = None
 
     def source(self) -> Source:
-        return self.shelf or super().source()
+        return self.library or super().source()

@@ -1,4 +1,4 @@
-"""A model without a hub: a tiny Qwen2 made from nothing."""
+"""A tiny Qwen2 with random weights and its tokenizer, made without network access."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def tiny_model(
 ) -> Path:
     """Save a random Qwen2 with its tokenizer in `path`; the same arguments give the same weights.
 
-    `parameters` picks the width unless `hidden` does. Without `text` a token is a byte; with it, a byte-level
-    BPE of up to `vocabulary` tokens is trained on it.
+    The width is `hidden`, or the one that gives about `parameters`. Without `text` a token is a byte; with it, a
+    byte-level BPE of up to `vocabulary` tokens is trained on it.
     """
     import torch
     from transformers import Qwen2ForCausalLM
@@ -94,7 +94,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None,
         raise ConfigError(
             f"hidden={hidden}",
             rule=f"the width must be a multiple of twice the {heads} heads",
-            fix=f"use {math.ceil(hidden / (2 * heads)) * 2 * heads}",
+            fix=f"use hidden={math.ceil(hidden / (2 * heads)) * 2 * heads}",
         )
     return Qwen2Config(
         vocab_size=len(tokenizer),

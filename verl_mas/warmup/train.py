@@ -1,4 +1,4 @@
-"""Supervised training of a tiny model on demonstrations, so that reinforcement learning has a place to start."""
+"""Supervised training of a tiny model on demonstrations, as a start for reinforcement learning."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
 from verl_mas.errors import ConfigError
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
-# The contents alone: roles are told apart by the prompts, and every token counts on a laptop.
+# Only the contents: the prompts identify the roles, and fewer tokens are faster on a laptop.
 BARE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ '" + TURN_END + "' }}{% endif %}{% endfor %}"
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PATH = "warm-up"
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How a tiny model is made and taught."""
+    """How a tiny model is created and trained."""
 
     hidden: Count = 64
     """Width of the model."""
@@ -40,118 +44,123 @@ class WarmUp:
     """Lessons per step."""
 
     learning_rate: Positive = 2e-3
-    """The highest one; it rises in the first twentieth of the steps and falls to zero afterwards."""
+    """The maximum of a one-cycle schedule, reached after a twentieth of the steps."""
 
     lessons: Count = 300_000
-    """Lessons to draw from, each seen `steps * batch / lessons` times."""
+    """Distinct lessons, each used `steps * batch / lessons` times on average."""
 
     texts: Count = 10_000
-    """The tokenizer is made of the first `texts` lessons."""
+    """Lessons that the tokenizer is trained on: the first `texts`."""
 
     vocabulary: Count = 1024
-    """Tokens of the tokenizer."""
+    """The number of tokens of the tokenizer."""
 
     prompts: NotNegative = 0.0
-    """Weight of the prompts' own tokens beside the replies'. A model that must copy what it reads learns that far
-    sooner by reading, too; one whose prompts say all in one glance would only be slower."""
+    """Weight of the loss on the prompts' tokens. It speeds up learning to copy from long prompts; short prompts do not
+    need it."""
 
     seed: int = 0
-    """Of the model's first weights and of the order of lessons."""
+    """Seed of the initial weights and of the order of lessons."""
 
     start: str = ""
-    """A folder with a model to be taught on, instead of a new one."""
+    """A folder with a model to train further, instead of a new one."""
 
     def __post_init__(self) -> None:
         check_fields(self, PATH)
         if self.start and not (Path(self.start) / "config.json").is_file():
-            raise ConfigError(f"{PATH}.start={self.start}", rule="it is a folder with a model", fix="leave it out")
+            raise ConfigError(
+                f"{PATH}.start={self.start}", rule="the folder has a model with its config.json", fix="leave it out"
+            )
 
-    def changed(self, given: Mapping[str, Any]) -> WarmUp:
-        """With values from the command line."""
+    def changed(self, given: Mapping[str, object]) -> WarmUp:
+        """The configuration with values from the command line."""
         return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
 
 
+# Called with the step and its loss.
 Progress = Callable[[int, float], None]
-# A prompt with its reply in tokens, and how many tokens the reply has.
-Taught = tuple[list[int], int]
+# The tokens of a prompt and its reply, and how many of them are the reply's.
+TokenizedLesson = tuple[list[int], int]
 
 
-def warm_up(folder: Path, lessons: Iterator[Lesson], setting: WarmUp, progress: Progress) -> Path:
-    """Save a model that was taught `lessons`, with a tokenizer whose template adds nothing."""
+def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: Progress) -> Path:
+    """Train a model on `lessons` and save it, with a tokenizer whose chat template adds no text."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    shown = list(islice(lessons, setting.lessons))
-    begun = Path(setting.start) if setting.start else _new_model(folder, shown, setting)
-    tokenizer = AutoTokenizer.from_pretrained(begun)
+    used = list(islice(lessons, config.lessons))
+    start = Path(config.start) if config.start else _new_model(folder, used, config)
+    tokenizer = AutoTokenizer.from_pretrained(start)
     tokenizer.chat_template = BARE_TEMPLATE
     tokenizer.save_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(begun, dtype=torch.float32)
-    _teach(model, _tokens(tokenizer, shown), setting, progress)
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    _train(model, tokenize(tokenizer, used), config, progress)
     model.save_pretrained(folder)
     return folder
 
 
 def log_loss(step: int, loss: float) -> None:
-    """How a warm-up goes."""
+    """Report the loss every 100 steps."""
     if step % 100 == 0:
         sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
 
 
-def _new_model(folder: Path, shown: list[Lesson], setting: WarmUp) -> Path:
+def _new_model(folder: Path, lessons: list[Lesson], config: WarmUp) -> Path:
     return tiny_model(
         folder,
-        hidden=setting.hidden,
-        layers=setting.layers,
-        text=(text for lesson in shown[: setting.texts] for text in (lesson.prompt, lesson.reply)),
-        vocabulary=setting.vocabulary,
+        hidden=config.hidden,
+        layers=config.layers,
+        text=(text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply)),
+        vocabulary=config.vocabulary,
         max_length=512,
-        seed=setting.seed,
+        seed=config.seed,
     )
 
 
-def _tokens(tokenizer, lessons: list[Lesson]) -> list[Taught]:
-    """As the template has them in training: the contents, and no token that spans prompt and reply."""
+def tokenize(tokenizer: PreTrainedTokenizerBase, lessons: list[Lesson]) -> list[TokenizedLesson]:
+    """Tokens as in reinforcement learning, where prompt and reply are tokenized separately."""
     prompts = tokenizer([lesson.prompt for lesson in lessons], add_special_tokens=False)["input_ids"]
     replies = tokenizer([lesson.reply + TURN_END for lesson in lessons], add_special_tokens=False)["input_ids"]
     return [(prompt + reply, len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
-def _teach(model, taught: list[Taught], setting: WarmUp, progress: Progress) -> None:
+def _train(model: PreTrainedModel, lessons: list[TokenizedLesson], config: WarmUp, progress: Progress) -> None:
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, setting.learning_rate, total_steps=setting.steps + 1, pct_start=0.05
+        optimizer, config.learning_rate, total_steps=config.steps + 1, pct_start=0.05
     )
-    order = torch.Generator().manual_seed(setting.seed)
+    order = torch.Generator().manual_seed(config.seed)
     model.train()
-    for step in range(setting.steps):
-        chosen = torch.randint(len(taught), (setting.batch,), generator=order).tolist()
-        loss = _loss(model, [taught[place] for place in chosen], setting.prompts)
+    for step in range(config.steps):
+        chosen = torch.randint(len(lessons), (config.batch,), generator=order).tolist()
+        mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts)
         optimizer.zero_grad()
-        loss.backward()
+        mean_loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        progress(step + 1, loss.item())
+        progress(step + 1, mean_loss.item())
 
 
-def _loss(model, rows: list[Taught], prompts: float = 0.0):
-    """Cross entropy of the replies, and of the prompts; rows are padded on the right, where nothing attends to it."""
+def loss(model: PreTrainedModel, rows: list[TokenizedLesson], prompts: float = 0.0) -> Tensor:
+    """Cross entropy of the replies, plus `prompts` times that of the prompts. Right padding needs no attention mask."""
     import torch
 
     length = max(len(ids) for ids, _ in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)
-    read, said = (torch.zeros(len(rows), length, dtype=torch.bool) for _ in range(2))
+    of_prompts, of_replies = (torch.zeros(len(rows), length, dtype=torch.bool) for _ in range(2))
     for place, (tokens, reply) in enumerate(rows):
         ids[place, : len(tokens)] = torch.tensor(tokens)
-        read[place, 1 : len(tokens) - reply] = True
-        said[place, len(tokens) - reply : len(tokens)] = True
-    hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
+        of_prompts[place, 1 : len(tokens) - reply] = True
+        of_replies[place, len(tokens) - reply : len(tokens)] = True
+    hidden = model.base_model(input_ids=ids[:, :-1]).last_hidden_state
 
-    def entropy(of):
-        # Logits of these tokens alone: those of all would cost more than the model.
-        return torch.nn.functional.cross_entropy(model.lm_head(hidden[of[:, 1:]]), ids[:, 1:][of[:, 1:]])
+    head = model.get_output_embeddings()
 
-    return entropy(said) + prompts * entropy(read) if prompts else entropy(said)
+    def entropy(mask: Tensor) -> Tensor:
+        # Only these tokens' logits: those of all tokens would cost more than the model.
+        return torch.nn.functional.cross_entropy(head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
+
+    return entropy(of_replies) + prompts * entropy(of_prompts) if prompts else entropy(of_replies)

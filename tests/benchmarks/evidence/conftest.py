@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -10,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def evidence(monkeypatch):
+def evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
     """A module of benchmarks/evidence by name."""
     monkeypatch.syspath_prepend(str(ROOT))
     before = set(sys.modules)

@@ -35,7 +35,7 @@ def test_all_pieces_run_once_and_a_failure_stops_only_what_needs_it(evidence, sw
     matrix, schedule = evidence("matrix"), evidence("schedule")
     (need,) = swapped.needs
     other = matrix.Piece(matrix.ARMS["agent_grpo"], 0)
-    ran, done, said = [], set(), []
+    ran, done, lines = [], set(), []
 
     def run(piece):
         ran.append(piece)
@@ -50,16 +50,16 @@ def test_all_pieces_run_once_and_a_failure_stops_only_what_needs_it(evidence, sw
         usable=done.__contains__,
         jobs=2,
         until=time.time() + 60,
-        say=said.append,
+        log=lines.append,
     )
     assert not well and set(ran) == {need, other} and len(ran) == 2
-    assert any("at_grpo_per_role-0 failed" in line for line in said)
+    assert any("at_grpo_per_role-0 failed" in line for line in lines)
 
 
 def test_nothing_starts_after_the_time_is_up(evidence, swapped):
     ran = []
     schedule = evidence("schedule")
     assert schedule.run_all(
-        [swapped], ran.append, finished=lambda p: False, usable=lambda p: True, jobs=1, until=0.0, say=ran.append
+        [swapped], ran.append, finished=lambda p: False, usable=lambda p: True, jobs=1, until=0.0, log=ran.append
     )
     assert not ran

@@ -1,8 +1,9 @@
-"""How long a board takes to make, to step and draw, and to copy. `python benchmarks/environments.py`"""
+"""The time to generate, step and draw, and copy a board: `python benchmarks/puzzles.py`."""
 
 from __future__ import annotations
 
 import timeit
+from collections.abc import Callable
 from itertools import count, cycle
 
 from verl_mas.puzzles.base import Puzzle
@@ -20,11 +21,11 @@ BOARDS = [
 BUDGET_US = {"step and draw": 20.0, "copy": 10.0}
 
 
-def microseconds(call, number: int) -> float:
+def microseconds(call: Callable[[], object], number: int) -> float:
     return min(timeit.repeat(call, number=number, repeat=5)) / number * 1e6
 
 
-def step_and_draw(puzzle: Puzzle):
+def step_and_draw(puzzle: Puzzle) -> Callable[[], None]:
     actions = cycle(puzzle.legal_actions())
 
     def call() -> None:
@@ -35,7 +36,7 @@ def step_and_draw(puzzle: Puzzle):
 
 
 def main() -> None:
-    print(f"{'board':32} {'make us':>9} {'step and draw us':>17} {'copy us':>8}   share of the budget")
+    print(f"{'board':32} {'generate us':>11} {'step and draw us':>17} {'copy us':>8}   share of the budget")
     for name, size in BOARDS:
         seeds = count()
         make = microseconds(lambda n=name, s=size, i=seeds: board(n, next(i), TRAIN, s), 20)
@@ -43,7 +44,7 @@ def main() -> None:
         acting = microseconds(step_and_draw(puzzle), 5000)
         copying = microseconds(puzzle.copy, 5000)
         shares = f"{acting / BUDGET_US['step and draw']:.3f} {copying / BUDGET_US['copy']:.3f}"
-        print(f"{name + ' ' + str(size):32} {make:9.0f} {acting:17.2f} {copying:8.2f}   {shares}")
+        print(f"{name + ' ' + str(size):32} {make:11.0f} {acting:17.2f} {copying:8.2f}   {shares}")
 
 
 if __name__ == "__main__":
