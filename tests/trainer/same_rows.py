@@ -9,46 +9,48 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from wrapt import register_post_import_hook
 
 
-def _name_tasks(module):
+def _name_tasks(module: ModuleType) -> None:
     from verl.utils import tensordict_utils as tu
 
-    fetch = module.PPOTrainer._fetch_one_gen_batch
+    fetch = module.PPOTrainer._fetch_one_gen_batch  # noqa: SLF001  # verl's, see verl_contract
 
-    def named(self):
+    def named(self: Any) -> Any:
         batch = fetch(self)
         tu.assign_non_tensor_stack(batch, "uid", [f"{self.global_steps}-{i}" for i in range(len(batch))])
         return batch
 
-    module.PPOTrainer._fetch_one_gen_batch = named
+    module.PPOTrainer._fetch_one_gen_batch = named  # noqa: SLF001
 
 
-def _seed_verls_agent(module):
+def _seed_verls_agent(module: ModuleType) -> None:
     run = module.SingleTurnAgentLoop.run
 
-    async def seeded(self, sampling_params, **kwargs):
+    async def seeded(self: Any, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         seed = f"{kwargs['uid']}_{kwargs['session_id']}"
         return await run(self, {**sampling_params, "seed": seed}, **kwargs)
 
     module.SingleTurnAgentLoop.run = seeded
 
 
-def _seed_our_agents(module):
+def _seed_our_agents(module: ModuleType) -> None:
     sampling = module.VerlPolicy.sampling
 
-    def seeded(self, request):
+    def seeded(self: Any, request: Any) -> dict[str, Any]:
         return {**sampling(self, request), "seed": request.session}
 
     module.VerlPolicy.sampling = seeded
 
 
-def _sort_and_record(module):
+def _sort_and_record(module: ModuleType) -> None:
     sample = module.ReplayBuffer.sample
 
-    def sorted_sample(self, global_steps, partition_id, batch_size):
+    def sorted_sample(self: Any, global_steps: int, partition_id: str, batch_size: int) -> Any:
         import transfer_queue as tq
 
         batch, metrics = sample(self, global_steps, partition_id, batch_size)

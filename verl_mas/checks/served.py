@@ -20,10 +20,11 @@ def check_served(config: DictConfig) -> Iterator[ConfigError]:
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
     yield from check_engine(engine, device)
     yield from check_model(config.actor_rollout_ref.model.path)
-    if check := facts_of(engine).check_options:
-        yield from raised_by(check, config.actor_rollout_ref.rollout.engine_kwargs)
-    if check := facts_of(engine).check_model:
-        yield from raised_by(check, config.actor_rollout_ref.model.path, device)
+    facts = facts_of(engine)
+    if facts.check_options:
+        yield from raised_by(facts.check_options, config.actor_rollout_ref.rollout.engine_kwargs)
+    if facts.check_model:
+        yield from raised_by(facts.check_model, config.actor_rollout_ref.model.path, device)
 
 
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
