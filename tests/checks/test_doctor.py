@@ -41,7 +41,7 @@ def test_no_copy_or_a_second_copy_of_the_plugin_is_refused(monkeypatch, copies):
 
 def test_a_version_outside_the_range_is_refused():
     requirement = doctor.Requirement("verl>=9")
-    finding = doctor.installed(requirement)
+    finding = doctor.look_at_package(requirement)
     assert finding.ok is False
     assert "outside >=9" in finding.seen
     assert finding.fix == "pip install 'verl>=9'"

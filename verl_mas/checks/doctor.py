@@ -50,10 +50,10 @@ def look_at_versions() -> Iterator[Finding]:
     yield Finding("python", sys.version.split()[0])
     # By name: verl's requirement replaces ours, which allows any version.
     by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
-    yield from (installed(by_name.get(name, Requirement(name))) for name in SHOWN)
+    yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
 
 
-def installed(requirement: Requirement) -> Finding:
+def look_at_package(requirement: Requirement) -> Finding:
     """Whether a package is installed in a version that is required."""
     fix = f"pip install '{requirement}'"
     try:

@@ -66,8 +66,10 @@ def _section(hint: Hint, path: str) -> tuple[Hint, str]:
 
 def _docstring(section: Hint) -> str:
     """The docstring of the section; `dataclass` makes one from the signature, which does not count."""
-    text = section.__doc__ or "" if isinstance(section, type) else ""
-    return "" if isinstance(section, type) and text.startswith(f"{section.__name__}(") else text
+    if not isinstance(section, type):
+        return ""
+    text = section.__doc__ or ""
+    return "" if text.startswith(f"{section.__name__}(") else text
 
 
 def _default(declared: Field[object]) -> str:
