@@ -184,11 +184,11 @@ TRAINER = "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync"
 @pytest.mark.parametrize(
     ("table", "wrong", "seen", "breaks"),
     [
-        ("OVERRIDDEN", {TRAINER: {"_no_such": "self"}}, "is gone", True),
+        ("OVERRIDDEN", {TRAINER: {"_no_such": "self"}}, "is missing", True),
         ("OVERRIDDEN", {TRAINER: {"_balance_batch": "self, batch"}}, "takes (self, batch, metrics", True),
-        ("USED", {"verl.no_such_module": {"_x": None}}, "is gone", True),
-        ("TEXTS", {"verl.trainer.ppo.v1.trainer_base": {"sync": 99}}, "verl-mas knows 99", False),
-        ("TEXTS", {"verl.trainer.ppo.v1.trainer_base": {"no such mode": 1}}, "is there 0 times", True),
+        ("USED", {"verl.no_such_module": {"_x": None}}, "is missing", True),
+        ("TEXTS", {"verl.trainer.ppo.v1.trainer_base": {"sync": 99}}, "verl-mas expects 99", False),
+        ("TEXTS", {"verl.trainer.ppo.v1.trainer_base": {"no such mode": 1}}, "occurs 0 times", True),
         ("RESTATED", {f"{TRAINER}._update_actor": ("0", "trainer/policy_trainer.py")}, "has changed", False),
         ("KEYS", ("trainer.no_such_key",), "is not a setting", True),
     ],

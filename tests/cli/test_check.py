@@ -111,7 +111,7 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
     for line in (
         "mas.branch.k: a whole number, at least 1 (default 1)\n    Candidates per prompt.",
         "mas.agents.<name>.sampling.top_p: a finite number, above 0, at most 1\n    Sample from",
-        "mas.policies.<name>.remote.base_url: text, not empty (default none, it must be set)\n",
+        "mas.policies.<name>.remote.base_url: text, not empty (default none: it must be set)\n",
         "mas.advantage.deviation: one of sample, population (default sample)\n    Divide by N-1",
         "engine_kwargs.transformers.threads: a whole number, at least 1 (default 1)\n    Torch threads",
     ):

@@ -49,7 +49,7 @@ def test_mistakes_are_refused_with_a_fix(tmp_path):
         (["--practice", "min_distance=0"], "1 or more"),
         (["--train", "0"], "at least one row"),
         (["--test", "-3"], "at least one row"),
-        (["--noise", "72"], "a share"),
+        (["--noise", "72"], "at least 0 and less than 1"),
         (["--args", "move=1"], "did you mean 'moves'"),
         (["--args", "moves=2.5"], "a whole number"),
         (["--args", "moves=two"], "a whole number"),
@@ -57,7 +57,7 @@ def test_mistakes_are_refused_with_a_fix(tmp_path):
         (["--warm-up", "steps=2.5"], "a whole number"),
         (["--warm-up", "steps=0"], "at least 1"),
         (["--warm-up", "learning_rate=.nan"], "a finite number, above 0"),
-        (["--warm-up", "start=/nowhere"], "a folder with a model"),
+        (["--warm-up", "start=/nowhere"], "the folder has a model"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_before_anything_is_written(tmp_path, options, message):
