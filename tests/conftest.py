@@ -45,7 +45,9 @@ class Trained:
 @pytest.fixture(autouse=True)
 def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     """`+platform=cpu` sets the variable in the process that composes, which here is the test's."""
+    # Set first, so that it is known and a test's own value is removed at the end.
     monkeypatch.setenv("VERL_PLATFORM", "")
+    monkeypatch.delenv("VERL_PLATFORM")
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.e2e
 RECIPES = sorted(str(file.relative_to(ROOT / "recipes").with_suffix("")) for file in ROOT.glob("recipes/*/*.yaml"))
 
 

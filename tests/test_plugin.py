@@ -36,6 +36,7 @@ def test_verl_runs_without_the_plugin_when_it_is_turned_off(warm_python):
     subprocess.run([warm_python, "-c", program], env=environment, check=True)
 
 
+@pytest.mark.e2e
 def test_a_run_that_needs_a_plugin_which_does_not_load_stops_with_the_real_cause(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['wrapt'] = None\n")
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "+mas=single", "+platform=cpu"]

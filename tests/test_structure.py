@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = "verl_mas"
 FUNCTION, FILE = 60, 450
-# `Any` in annotations and casts, per 1,000 lines of the package. This number only goes down; the aim is 8.
-ANY_PER_1000_LINES = 22.5
+# `Any` in annotations and casts, per 1,000 lines of the package. This number only goes down.
+ANY_PER_1000_LINES = 2.8
 # A package imports from lines above it, or from its own line.
 ORDER = [
     ["errors", "lazy", "plugin", "row", "splits", "verl_contract", "verl_types"],

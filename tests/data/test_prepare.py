@@ -241,7 +241,7 @@ def test_every_public_set_has_its_own_name():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--noise", "25"], "a share"),
+        (["--noise", "25"], "less than 1"),
         (["--noise", "0.2", "--warm-up", "stesp=5"], "did you mean 'steps'"),
         (["--noise", "0.2", "--warm-up", "steps=many"], "a whole number"),
         (["--noise", "0.2", "--warm-up", "steps"], "NAME=VALUE"),

@@ -50,6 +50,7 @@ def use(out: Path, *plugins: str, path: str = "") -> None:
     assert (out / "train.parquet").is_file() and "guesser acts on main" in done.stdout
 
 
+@pytest.mark.e2e
 def test_an_installed_package_adds_one_entry_of_each_kind(tmp_path):
     source, target = tmp_path / "source", tmp_path / "site-packages"
     shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("test_*", "__pycache__"))
@@ -58,6 +59,7 @@ def test_an_installed_package_adds_one_entry_of_each_kind(tmp_path):
     use(tmp_path / "out", path=str(target))
 
 
+@pytest.mark.e2e
 def test_a_file_of_mas_plugins_adds_the_same_entries(tmp_path):
     use(tmp_path / "out", str(HERE / "acme_team.py"))
 
