@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from verl_mas.advantage.options import AdvantageOptions
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
     from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
+    from verl_mas.config.values import Above, Range
     from verl_mas.engines.facts import register_engine
     from verl_mas.errors import (
         ConfigError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Above",
     "ActionList",
     "AdvantageInput",
     "AdvantageOptions",
@@ -77,6 +79,7 @@ __all__ = [
     "Outcome",
     "Passage",
     "Puzzle",
+    "Range",
     "Reply",
     "Request",
     "RetrieverClient",
@@ -125,6 +128,7 @@ __getattr__, __dir__ = lazy(
         "verl_mas.advantage.options": ("AdvantageOptions",),
         "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
         "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec"),
+        "verl_mas.config.values": ("Above", "Range"),
         "verl_mas.engines.facts": ("register_engine",),
         "verl_mas.errors": (
             "ConfigError",
