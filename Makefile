@@ -28,9 +28,9 @@ demo: $(READY)  ## train a team of two tiny agents to solve mazes; run it again 
 test: test-fast  ## run the whole test suite
 	$(BIN)/python -m pytest -m e2e $(ARGS)
 
-# Two processes with one thread each; the end-to-end runs share a Ray cluster, so they run one after the other.
+# Two processes; the end-to-end runs share a Ray cluster, so they run one after the other.
 test-fast: $(READY)  ## run the tests without the end-to-end runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist worksteal $(ARGS)
 
 lint: $(READY)  ## run ruff and mypy
 	$(BIN)/ruff check .

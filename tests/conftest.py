@@ -24,6 +24,11 @@ from verl_mas.row import RowTags
 ROOT = Path(__file__).parents[1]
 
 
+def pytest_configure() -> None:
+    """One thread per process: tests and runs share few cores, and a warm process cannot be forked with more."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @dataclass(frozen=True)
 class Trained:
     """A finished `python -m verl.trainer.main_ppo`."""

@@ -28,7 +28,7 @@ def test_a_team_that_cannot_run_stops_the_entry_point_before_ray_starts_with_all
     assert done.exit_code == 1
     assert "agent solver acts on policy main" in done.output
     assert "fix:  set ++mas.agents.solver.policy; known: c" in done.output
-    assert "fix:  algorithm.adv_estimator=agent_grpo" in done.output
+    assert "fix:  set algorithm.adv_estimator=agent_grpo" in done.output
     # Otherwise Hydra turns a user's exception into a warning, and the run starts.
     assert f"{file}, line 9: ValueError: the server is down" in done.output
     assert "4 errors" in done.output

@@ -85,7 +85,9 @@ class Template:
         other.close()
 
     def hand_over(self, message: bytes, descriptors: list[int]) -> None:
-        socket.send_fds(self._socket, [message], descriptors)
+        # Where the template has ended, closing the descriptors tells the client.
+        with contextlib.suppress(BrokenPipeError):
+            socket.send_fds(self._socket, [message], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
