@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from ray_cluster import RayCluster
 from warm_python import WarmPython
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 def pytest_configure() -> None:
     """One thread per process: tests and runs share few cores, and a warm process cannot be forked with more."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Hundreds of tests compose verl's configuration, and most of that is reading YAML in Python.
+    yaml.SafeLoader = yaml.CSafeLoader
 
 
 @dataclass(frozen=True)

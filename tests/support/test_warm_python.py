@@ -11,7 +11,10 @@ import time
 import psutil
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm processes are made on Linux")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(sys.platform != "linux", reason="warm processes are made on Linux"),
+]
 
 
 @pytest.fixture
