@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -44,6 +45,18 @@ def _rebuild(kind: type[InvalidInput], value: str, rule: str, fix: str) -> Inval
 
 class ConfigError(InvalidInput):
     """A configuration that verl-mas or verl cannot run."""
+
+
+@dataclass(frozen=True)
+class ConfigWarning:
+    """A configuration that runs, but most likely not as its user means it."""
+
+    value: str
+    reason: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.value}\n  reason: {self.reason}\n  fix:    {self.fix}"
 
 
 class ConfigErrors(ConfigError):

@@ -1,4 +1,4 @@
-"""How checks report: a check is a generator of errors, and the errors of all checks are raised as one."""
+"""How checks report: a check is a generator of problems, and the errors of all checks are raised as one."""
 
 from __future__ import annotations
 
@@ -10,26 +10,33 @@ from typing import TypeVar
 
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.errors import ConfigError, InvalidInput, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput, MasError, raise_all
 
 T = TypeVar("T")
+
+# What a check yields: an error refuses the run, a warning is shown.
+Problem = ConfigError | ConfigWarning
 
 PACKAGE = str(Path(__file__).parents[1])
 
 
 class Refusals:
-    """Collects errors, so that a user can fix them together. An exception in a check is an error, too."""
+    """Collects problems, so that a user can fix them together. An exception in a check is an error, too."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
+        self.warnings: list[ConfigWarning] = []
 
-    def of(self, *checks: Iterable[ConfigError]) -> bool:
-        """Run checks; whether all of them passed, for checks that depend on them."""
+    def of(self, *checks: Iterable[Problem]) -> bool:
+        """Run checks; whether none of them found an error, for checks that depend on them."""
         before = len(self.errors)
         for check in checks:
             try:
-                for error in check:
-                    self.errors.append(error)
+                for problem in check:
+                    if isinstance(problem, ConfigWarning):
+                        self.warnings.append(problem)
+                    else:
+                        self.errors.append(problem)
             except Exception as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
                 self.errors.append(as_refusal(error))
         return len(self.errors) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from verl_mas.checks.trainer import check_counts
 from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError, MasError
+from verl_mas.errors import ConfigError, ConfigWarning, MasError
 from verl_mas.workflow.base import resolve
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -44,14 +47,22 @@ def check_run(config: DictConfig) -> None:
 
 
 def check_team(config: DictConfig) -> MasConfig:
-    """The team, if no check before Ray starts finds an error."""
+    """The team, if no check before Ray starts finds an error; warnings are logged."""
+    mas, warnings = examine_team(config)
+    for warning in warnings:
+        logger.warning("verl-mas: %s", warning)
+    return mas
+
+
+def examine_team(config: DictConfig) -> tuple[MasConfig, list[ConfigWarning]]:
+    """The team and all warnings, if no check before Ray starts finds an error."""
     found = Refusals()
     found.of(check_plugin(), check_versions(), check_platform())
     mas = check_config(config, found)
     found.of(check_policies(config, mas), raised_by(lambda: resolve(mas.workflow).check()))
     found.of(check_checkpoint(config, mas), check_finalized(config, mas))
     found.raise_all()
-    return mas
+    return mas, found.warnings
 
 
 def finalize_team(config: DictConfig) -> None:
