@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("math_verify")
 
+import hostile_replies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,18 @@ def test_a_failed_check_is_repeated(checker, monkeypatch, status, answer):
         busy.setattr(BoundedPool, "call", lambda pool, *pair: CallResult(status))
         assert not checker.grade("\\frac{1}{7}", answer).checked
     assert checker.grade("\\frac{1}{7}", answer) is Grade.CORRECT
+
+
+def test_an_answer_that_times_out_twice_is_not_checked_again(checker, monkeypatch):
+    with monkeypatch.context() as hostile:
+        hostile.setattr(BoundedPool, "call", lambda pool, *pair: CallResult(CallStatus.TIMED_OUT))
+        grades = [checker.grade("\\frac{1}{7}", "5/35") for _ in range(2)]
+    assert [*grades, checker.grade("\\frac{1}{7}", "5/35")] == [Grade.TIMED_OUT] * 3
+
+
+def test_no_hostile_reply_is_read_as_success(checker):
+    reader = hostile_replies.Reader(checker)
+    assert [item for item in hostile_replies.hostile(4_000, seed=1) if reader.succeeds(item)] == []
 
 
 def test_a_grade_is_cached(checker, monkeypatch):

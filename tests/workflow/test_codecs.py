@@ -151,6 +151,16 @@ def test_json_keys_have_their_types(value):
     assert isinstance(JsonBlock({"move": int}).parse('{"move": true}'), Malformed)
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_json_numbers_are_finite(number):
+    assert isinstance(JsonBlock().parse(f'{{"a": {number}}}'), Malformed)
+    assert JsonBlock().parse('{"a": 1e99}') == {"a": 1e99}
+
+
+def test_a_box_inside_a_box_is_malformed():
+    assert isinstance(Boxed().parse(r"\boxed{1 \boxed{7}}"), Malformed)
+
+
 def test_boxes_may_hold_braces():
     assert Boxed().parse(r"so \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
 

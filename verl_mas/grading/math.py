@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.grading.bare_value import objection
 from verl_mas.grading.latex import parse_in_two_stages
 from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
 from verl_mas.workflow.codecs import Boxed, Malformed
@@ -165,6 +166,7 @@ class AnswerChecker:
         )
         # Sessions of one task often give the same answer.
         self._cache: dict[_Pair, Grade] = {}
+        self._timed_out: set[_Pair] = set()
         self.counts = dict.fromkeys(Grade, 0)
 
     def grade(self, truth: object, answer: str | None) -> Grade:
@@ -189,15 +191,20 @@ class AnswerChecker:
         expected, given = plain_number(pair.truth), plain_number(pair.answer)
         if expected is not None and given is not None:
             return Grade.CORRECT if expected == given else Grade.WRONG
+        if (objected := objection(pair.truth, pair.answer)) is not None:
+            return Grade(objected)
         return self._cache.get(pair)
 
     def _result(self, pair: _Pair, call: CallResult) -> Grade:
         grade = Grade(call.value) if call.status is CallStatus.RETURNED else _GRADE_OF_FAILURE[call.status]
-        # A timeout is not cached: on a busy machine it may not repeat.
-        if grade.checked:
+        # A first timeout may be due to a busy machine; an answer that times out again will always cost the limit.
+        if grade.checked or pair in self._timed_out:
             if len(self._cache) >= self.cache_size:
                 self._cache.pop(next(iter(self._cache)))
             self._cache[pair] = grade
+            self._timed_out.discard(pair)
+        elif grade is Grade.TIMED_OUT:
+            self._timed_out.add(pair)
         return grade
 
     def _count(self, grade: Grade) -> Grade:

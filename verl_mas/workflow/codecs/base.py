@@ -51,7 +51,7 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
     if not values:
         return Malformed(f"no {what}")
     if len(values) > 1:
-        return Malformed(f"{len(values)} different {what}s")
+        return Malformed(f"more than one {what}: {len(values)} that differ")
     return values.pop()
 
 

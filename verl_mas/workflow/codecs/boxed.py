@@ -31,6 +31,8 @@ class Boxed:
                 return Malformed("a box that is never closed")
             end = closing
             found.append(answer[start:end].strip())
+            if BOX in found[-1]:
+                return Malformed("a box inside a box")
         value = only(found, "box")
         return value or (value if isinstance(value, Malformed) else Malformed("an empty box"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -58,7 +59,7 @@ class JsonBlock:
 
 def _object(text: str) -> JsonObject | Malformed:
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         return Malformed(f"not JSON: {type(error).__name__}: {error}"[:200])
     return value if isinstance(value, dict) else Malformed(f"a JSON {type(value).__name__}, not an object")
@@ -69,6 +70,14 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(set(keys)) < len(keys):
         raise ValueError("a key occurs twice")
     return dict(pairs)
+
+
+def _finite(number: str) -> float:
+    """A number too large for a float is not infinity."""
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:40]} is too large")
+    return value
 
 
 def _refuse(constant: str) -> None:
