@@ -4,9 +4,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks.refusals import Refusals, user_code
-from verl_mas.errors import ConfigError, ConfigErrors, DataError
+from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, DataError
 
 ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")
+THREE = ConfigError("z=1", rule="z is 4", fix="set z=4")
 
 
 def passes():
@@ -49,17 +50,27 @@ def test_a_value_that_cannot_be_resolved_is_an_error_without_a_traceback():
     assert "set a.b" in error.fix
 
 
-def test_an_error_that_ends_the_checks_is_raised_with_all_before_it():
+def test_the_result_of_a_function_that_raises_is_an_error_and_none():
     found = Refusals()
     found.of([ONE])
 
     def load():
-        raise TWO
+        raise ConfigErrors([TWO, THREE])
 
-    with pytest.raises(ConfigErrors) as raised:
-        found.require(load)
-    assert raised.value.errors == (ONE, TWO)
-    assert Refusals().require(lambda: 3) == 3
+    assert found.result(load) is None
+    assert found.errors == [ONE, TWO, THREE]
+    assert Refusals().result(lambda: 3) == 3
+
+
+def test_a_warning_is_not_an_error():
+    found, warning = Refusals(), ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
+    assert found.of([warning, warning])
+    assert (found.errors, found.warnings) == ([], [warning])
+
+
+def test_a_user_who_ends_python_is_an_error():
+    with pytest.raises(ConfigError, match="SystemExit: 0"), user_code():
+        exit(0)
 
 
 def test_a_users_exception_is_reported_with_its_place_and_without_our_frames(tmp_path):

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from verl_mas.checks import run
-from verl_mas.checks.run import check_run, check_team, exit_on_error, finalize_team
-from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.checks.run import examine, examine_command, exit_on_error, finalize_team, require_accepted
+from verl_mas.errors import ConfigError, ConfigWarning
+
+RUN = ["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny"]
+TEAM = [*RUN, "+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo"]
 
 
 def test_a_refusal_ends_the_run_without_a_traceback():
@@ -13,10 +18,23 @@ def test_a_refusal_ends_the_run_without_a_traceback():
     assert str(ended.value) == "verl-mas: x=1\n  rule: x is 2\n  fix:  set x=2"
 
 
-def test_any_other_exception_ends_the_run_with_its_traceback():
-    with pytest.raises(SystemExit, match="raised KeyError") as ended, exit_on_error():
-        raise KeyError("pool")
-    assert 'raise KeyError("pool")' in str(ended.value)
+def nested(depth):
+    return nested(depth + 1)
+
+
+@pytest.mark.parametrize(
+    ("raises", "says"),
+    [
+        (lambda: {}["pool"], "raised KeyError: 'pool'"),
+        (lambda: int("x"), "raised ValueError: invalid literal"),
+        (lambda: nested(0), "raised RecursionError"),
+        (lambda: exit(0), "raised SystemExit: 0"),
+    ],
+)
+def test_any_other_exception_ends_the_run_with_its_traceback_and_exit_code_1(raises, says):
+    with pytest.raises(SystemExit, match=says) as ended, exit_on_error():
+        raises()
+    assert "Traceback" in str(ended.value.code)
 
 
 def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in_one_call(two, monkeypatch):
@@ -25,18 +43,15 @@ def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in
     config = two(mas__policies={name: {"overrides": o} for name, o in zip("ab", overrides, strict=True)})
     config.mas.updates_per_step = 64
     finalize_team(config)
-    with pytest.raises(ConfigErrors) as raised:
-        check_team(config)
-    refused = [error.value for error in raised.value.errors]
+    refused = [error.value for error in examine(config).errors]
     assert refused[0] == "VERL_PLATFORM=gpu"
     assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(refused)
     assert "policy a: 64 optimiser steps for 32 sessions per training step" in refused
 
 
 def test_a_mistake_that_policies_share_is_reported_once(two):
-    with pytest.raises(ConfigError) as raised:
-        check_team(two(actor_rollout_ref__model__path="/nowhere"))
-    assert raised.value.value == "actor_rollout_ref.model.path=/nowhere"
+    (error,) = examine(two(actor_rollout_ref__model__path="/nowhere")).errors
+    assert error.value == "actor_rollout_ref.model.path=/nowhere"
 
 
 def test_an_interpolation_of_a_missing_key_is_one_error(two):
@@ -48,12 +63,64 @@ def test_an_interpolation_of_a_missing_key_is_one_error(two):
 def test_a_run_without_a_team_reports_all_errors(make):
     config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__rollout__name="sglangg")
     config.ray_kwargs.ray_init.num_cpus = 1
-    with pytest.raises(ConfigErrors) as raised:
-        check_run(config)
-    assert len(raised.value.errors) == 3
+    config.trainer.v1.trainer_mode = "sync"
+    report = examine(config)
+    assert len(report.errors) == 3
+    assert report.mas is None and report.verdict == "refused: 3 errors"
 
 
-def test_an_exception_in_a_check_is_an_error_with_its_traceback(two, monkeypatch):
-    monkeypatch.setattr(run, "check_checkpoint", lambda config, mas: (1 / 0 for _ in [0]))
-    with pytest.raises(ConfigError, match=r"a check raised ZeroDivisionError(?s:.)*Traceback"):
-        check_team(two())
+@pytest.mark.parametrize("error", [ZeroDivisionError, RecursionError, SystemExit])
+def test_an_exception_in_a_check_is_an_error_with_its_traceback_beside_the_other_errors(two, monkeypatch, error):
+    def breaks(config, mas):
+        yield ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
+        raise error("in a check")
+
+    monkeypatch.setattr(run, "check_checkpoint", breaks)
+    report = examine(two(actor_rollout_ref__model__path="/nowhere"))
+    path, raised = report.errors
+    assert path.value.endswith("/nowhere")
+    assert f"a check raised {error.__name__}: in a check" in raised.value and "Traceback" in raised.value
+    assert report.verdict == "refused: 2 errors, 1 warning"
+
+
+def test_a_command_that_does_not_compose_is_refused_with_every_mistake():
+    report = examine_command([*TEAM, "trainer.no_such_key=1", "trainer.nor_this=1"])
+    assert len(report.errors) == 2 and report.config is None
+    assert not report.accepted
+
+
+def test_a_command_whose_team_cannot_be_read_is_refused_with_its_other_errors():
+    report = examine_command([*TEAM, "trainer.use_v1=false", "+mas.polices={}"])
+    assert report.verdict == "refused: 2 errors"
+
+
+def test_a_team_and_a_run_without_one_are_accepted():
+    team, stock = examine_command(TEAM), examine_command(RUN)
+    assert (team.problems, stock.problems) == ("accepted", "accepted")
+    assert team.mas is not None and stock.mas is None and team.machine
+
+
+def test_what_is_wrong_only_for_the_completion_is_an_error(monkeypatch):
+    def breaks(config, mas):
+        raise ConfigError("x=1", rule="x is 2", fix="set x=2")
+
+    monkeypatch.setattr(run, "finalize", breaks)
+    assert [error.value for error in examine_command(TEAM).errors] == ["x=1"]
+
+
+def test_warnings_are_logged_once_before_a_run_and_errors_end_it(two, monkeypatch, caplog):
+    def doubtful(config, mas):
+        for _ in range(2):
+            yield ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
+
+    monkeypatch.setattr(run, "check_checkpoint", doubtful)
+    with caplog.at_level(logging.WARNING):
+        require_accepted(two())
+    assert [record.getMessage() for record in caplog.records].count(
+        "y=1\n  reason: y is most often 2\n  fix:    set y=2"
+    ) == 1
+    wrong = two(actor_rollout_ref__model__path="/nowhere")
+    with pytest.raises(SystemExit) as ended:
+        require_accepted(wrong)
+    assert str(ended.value).endswith(examine(wrong).problems)
+    assert str(ended.value).endswith("refused: 1 error, 1 warning")

@@ -6,7 +6,6 @@ import pytest
 
 from verl_mas import cli
 from verl_mas.cli.check import main
-from verl_mas.errors import ConfigError
 
 TEAM = [
     *("+mas=solver_verifier", "+platform=cpu", "algorithm.adv_estimator=agent_grpo", "data.train_batch_size=8"),
@@ -31,7 +30,7 @@ def test_the_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrappe
     ):
         assert part in output
     assert "where it branches" not in output
-    assert output.rstrip().splitlines()[-1].startswith("No errors found.")
+    assert output.rstrip().splitlines()[-1].startswith("accepted")
 
 
 def test_the_rows_of_a_branching_team_are_multiplied_by_its_candidates(capsys):
@@ -46,23 +45,19 @@ def test_gpus_are_shown_where_there_are_some(capsys):
     assert "shared: 16 GPUs on 2 nodes, engines awake one policy at a time: a, b" in capsys.readouterr().out
 
 
-def test_what_cannot_run_is_refused():
-    with pytest.raises(ConfigError, match="acts on policy c"):
-        main([*TEAM, "mas.agents.solver.policy=c"])
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        (["mas.agents.solver.policy=c"], "acts on policy c"),
         (["actor_rollout_ref.model.path=/nowhere"], "/nowhere"),
-        (["actor_rollout_ref.rollout.name=nonsense"], r"rollout\.name=nonsense"),
+        (["actor_rollout_ref.rollout.name=nonsense"], "rollout.name=nonsense"),
         (["mas.policies=null", "mas.agents=null", "mas.workflow.name=reasoner_tool_user"], "executor"),
-        (["algorithm.norm_adv_by_std_in_grpo=false"], r"mas\.advantage\.scale=none"),
+        (["algorithm.norm_adv_by_std_in_grpo=false"], "mas.advantage.scale=none"),
     ],
 )
-def test_errors_that_end_a_run_before_ray_are_refused(changed, message):
-    with pytest.raises(ConfigError, match=message):
-        main([*TEAM, *changed])
+def test_errors_that_end_a_run_before_ray_are_refused(capsys, changed, message):
+    assert main([*TEAM, *changed]) == 1
+    assert message in capsys.readouterr().out
 
 
 def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypatch, tmp_path):
@@ -89,9 +84,9 @@ def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
 
 def test_all_errors_are_shown_with_their_number(capsys):
     assert cli.main(["check", *TEAM, "mas.agents.solver.policy=c", "trainer.use_v1=false"]) == 1
-    output = capsys.readouterr().err
+    output = capsys.readouterr().out
     assert "trainer.use_v1=False" in output and "agent solver acts on policy c" in output
-    assert output.rstrip().splitlines()[-1] == "3 errors"
+    assert output.rstrip().splitlines()[-1] == "refused: 3 errors"
 
 
 def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, monkeypatch, tmp_path):

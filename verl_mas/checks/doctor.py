@@ -1,11 +1,11 @@
-"""The checks of `verl-mas doctor`. Each yields findings and starts nothing heavy."""
+"""What is installed on this machine. Each function yields findings and starts nothing heavy."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
 
@@ -13,12 +13,10 @@ from packaging.requirements import Requirement
 
 from verl_mas.checks.contract import differences
 from verl_mas.checks.machine import plugin_error, requirements
-from verl_mas.checks.run import check_run, check_team, finalize_team
-from verl_mas.checks.trainer import is_team
-from verl_mas.config.compose import compose
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
-from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.errors import ConfigWarning
+from verl_mas.plugin import active
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip checks the others.
@@ -35,14 +33,21 @@ class Finding:
     fix: str = ""
 
 
-def diagnose(overrides: list[str]) -> Iterator[Finding]:
+def diagnose() -> Iterator[Finding]:
     yield from look_at_versions()
     yield from look_at_verl()
     yield from look_at_plugin()
     yield from look_at_machine()
     yield from look_at_engines()
-    if overrides:
-        yield from look_at_config(overrides)
+
+
+def problems(findings: Iterable[Finding]) -> Iterator[ConfigWarning]:
+    """A machine that may fail to run anything: a warning, as the configuration is not at fault."""
+    for finding in findings:
+        if finding.ok is False:
+            yield ConfigWarning(
+                f"{finding.what}: {finding.seen}", reason="verl-mas is not tested with it", fix=finding.fix
+            )
 
 
 def look_at_versions() -> Iterator[Finding]:
@@ -86,7 +91,7 @@ def look_at_plugin() -> Iterator[Finding]:
         yield Finding(
             "plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset VERL_USE_EXTERNAL_PLUGINS"
         )
-    elif error := plugin_error():
+    elif not active() and (error := plugin_error()):
         yield Finding("plugin", f"verl could not load it:\n{error}", False, "correct this error")
     else:
         yield Finding("plugin", "loaded by verl")
@@ -121,30 +126,3 @@ def look_at_engines() -> Iterator[Finding]:
         yield Finding(
             "engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else ""
         )
-
-
-def look_at_config(overrides: list[str]) -> Iterator[Finding]:
-    try:
-        config = compose(overrides)
-    except ConfigError as error:
-        yield from _refused("config", error)
-        return
-    yield Finding("config", "composes")
-    if is_team(config):
-        yield from _look("team", lambda: finalize_team(config), lambda: check_team(config))
-    else:
-        yield from _look("run", lambda: check_run(config))
-
-
-def _look(what: str, *checks: Callable[[], object]) -> Iterator[Finding]:
-    try:
-        for check in checks:
-            check()
-        yield Finding(what, "accepted")
-    except ConfigError as error:
-        yield from _refused(what, error)
-
-
-def _refused(what: str, error: ConfigError) -> Iterator[Finding]:
-    for part in error.errors if isinstance(error, ConfigErrors) else [error]:
-        yield Finding(what, f"{part.value} ({part.rule})", False, part.fix)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
-from verl_mas.checks.run import check_run, check_team, exit_on_error, finalize_team
+from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.checks.trainer import is_team
 
 
@@ -27,9 +27,10 @@ class UseCpu(Callback):
             check_plugin()
             if not isinstance(get_platform(), PlatformCPU):
                 set_platform(PlatformCPU())
-            # With a team, TeamCheck reports all errors in one message.
-            if not is_team(config):
-                check_run(config)
+            team = is_team(config)
+        # With a team, TeamCheck reports all errors in one message.
+        if not team:
+            require_accepted(config)
 
 
 class TeamCheck(Callback):
@@ -38,10 +39,10 @@ class TeamCheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         # The only hook that gets the same configuration object as the job.
         with exit_on_error():
-            if is_team(config):
-                finalize_team(config)
+            finalize_team(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         with exit_on_error():
-            if is_team(config):
-                check_team(config)
+            team = is_team(config)
+        if team:
+            require_accepted(config)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInput, MasError, raise_all
 
 T = TypeVar("T")
 
@@ -21,41 +22,57 @@ PACKAGE = str(Path(__file__).parents[1])
 
 
 class Refusals:
-    """Collects problems, so that a user can fix them together. An exception in a check is an error, too."""
+    """Collects problems, so that a user can fix them together. An exception in a check is an error, too.
+
+    Policies share settings, so the same problem may occur once per policy; it is listed once.
+    """
 
     def __init__(self) -> None:
-        self.errors: list[ConfigError] = []
-        self.warnings: list[ConfigWarning] = []
+        self._errors: dict[str, ConfigError] = {}
+        self._warnings: dict[str, ConfigWarning] = {}
+
+    @property
+    def errors(self) -> list[ConfigError]:
+        return list(self._errors.values())
+
+    @property
+    def warnings(self) -> list[ConfigWarning]:
+        return list(self._warnings.values())
 
     def of(self, *checks: Iterable[Problem]) -> bool:
         """Run checks; whether none of them found an error, for checks that depend on them."""
-        before = len(self.errors)
-        for check in checks:
-            try:
-                for problem in check:
-                    if isinstance(problem, ConfigWarning):
-                        self.warnings.append(problem)
-                    else:
-                        self.errors.append(problem)
-            except Exception as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
-                self.errors.append(as_refusal(error))
-        return len(self.errors) == before
+        return all([self.result(partial(self._listed, check)) for check in checks])
 
-    def require(self, function: Callable[[], T]) -> T:
-        """The result of a function that later checks need. If it raises, all errors so far are raised with it."""
+    def result(self, function: Callable[[], T]) -> T | None:
+        """The result of a function that later checks need. None if it raises: that is an error of the run."""
         try:
             return function()
-        except Exception as error:
-            self.errors.append(as_refusal(error))
-            self.raise_all()
-            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
+            for part in as_refusals(error):
+                self._add(part)
+            return None
 
     def raise_all(self) -> None:
-        """Raise all errors. Policies share settings, so the same error may occur once per policy; it is raised once."""
-        raise_all({str(error): error for error in self.errors}.values())
+        raise_all(self.errors)
+
+    def _listed(self, check: Iterable[Problem]) -> bool:
+        found = [self._add(problem) for problem in check]
+        return not any(isinstance(problem, ConfigError) for problem in found)
+
+    def _add(self, problem: Problem) -> Problem:
+        if isinstance(problem, ConfigWarning):
+            self._warnings[str(problem)] = problem
+        else:
+            self._errors[str(problem)] = problem
+        return problem
 
 
-def as_refusal(error: Exception) -> ConfigError:
+def as_refusals(error: BaseException) -> Sequence[ConfigError]:
+    """An exception of a check as the errors that it stands for."""
+    return error.errors if isinstance(error, ConfigErrors) else [as_refusal(error)]
+
+
+def as_refusal(error: BaseException) -> ConfigError:
     """An exception of a check as a ConfigError."""
     if isinstance(error, ConfigError):
         return error
@@ -97,7 +114,7 @@ def user_code() -> Iterator[None]:
         yield
     except MasError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
         # Without a frame of user code, the exception is about how we call it; a SyntaxError has no frame.
@@ -115,11 +132,11 @@ def _ours(filename: str) -> bool:
     return filename.startswith(PACKAGE) or "importlib" in filename
 
 
-def _place(error: Exception, stack: traceback.StackSummary) -> str:
+def _place(error: BaseException, stack: traceback.StackSummary) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     return f"{stack[-1].filename}, line {stack[-1].lineno}"
 
 
-def _name(error: Exception) -> str:
+def _name(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

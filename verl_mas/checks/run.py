@@ -1,27 +1,80 @@
-"""Everything that is refused before Ray starts, in one call."""
+"""Everything that is checked before Ray starts, in one call."""
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
-from verl_mas.checks.refusals import Refusals, raised_by
+from verl_mas.checks.refusals import Problem, Refusals, raised_by
+from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
 from verl_mas.checks.team import check_config
-from verl_mas.checks.trainer import check_counts
+from verl_mas.checks.trainer import check_counts, is_team
+from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError, ConfigWarning, MasError
+from verl_mas.errors import ConfigError, MasError
 from verl_mas.workflow.base import resolve
 
 logger = logging.getLogger(__name__)
+
+
+def examine_command(arguments: Iterable[str]) -> Report:
+    """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments."""
+    found = Refusals()
+    config = found.result(lambda: compose(arguments))
+    if config is None:
+        return Report(errors=found.errors)
+    found.result(lambda: _complete(config))
+    report = examine(config)
+    # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
+    return report if report.errors else replace(report, errors=found.errors)
+
+
+def examine(config: DictConfig) -> Report:
+    """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
+    found = Refusals()
+    machine = found.result(lambda: list(diagnose())) or []
+    found.of(check_plugin(), check_versions(), check_platform(), problems(machine))
+    mas = None
+    if found.result(lambda: is_team(config)):
+        mas = _examine_team(config, found)
+    else:
+        _examine_run(config, found)
+    return Report(found.errors, found.warnings, config, mas, machine)
+
+
+def _examine_run(config: DictConfig, found: Refusals) -> None:
+    found.of(check_served(config))
+    if found.of(check_counts(config)):
+        found.of(check_resources(config))
+
+
+def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
+    mas = check_config(config, found)
+    if mas is not None:
+        found.of(check_policies(config, mas), raised_by(lambda: resolve(mas.workflow).check()))
+        found.of(check_checkpoint(config, mas), check_finalized(config, mas))
+    return mas
+
+
+def require_accepted(config: DictConfig) -> None:
+    """End the driver with every error of a configuration; log its warnings if there is none."""
+    with exit_on_error():
+        report = examine(config)
+    if not report.accepted:
+        raise SystemExit(f"verl-mas checked this run before Ray starts\n{report.problems}")
+    for warning in report.warnings:
+        logger.warning("%s", warning)
 
 
 @contextmanager
@@ -31,58 +84,35 @@ def exit_on_error() -> Iterator[None]:
         yield
     except MasError as error:
         raise SystemExit(f"verl-mas: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # What the check would have found is unknown, so the run ends.
         trace = "".join(traceback.format_exception(error))
         raise SystemExit(f"{trace}verl-mas: a check before the run raised {type(error).__name__}: {error}") from error
 
 
-def check_run(config: DictConfig) -> None:
-    """Checks of a run without a team."""
-    found = Refusals()
-    found.of(check_plugin(), check_versions(), check_platform(), check_served(config))
-    if found.of(check_counts(config)):
-        found.of(check_resources(config))
-    found.raise_all()
-
-
-def check_team(config: DictConfig) -> MasConfig:
-    """The team, if no check before Ray starts finds an error; warnings are logged."""
-    mas, warnings = examine_team(config)
-    for warning in warnings:
-        logger.warning("verl-mas: %s", warning)
-    return mas
-
-
-def examine_team(config: DictConfig) -> tuple[MasConfig, list[ConfigWarning]]:
-    """The team and all warnings, if no check before Ray starts finds an error."""
-    found = Refusals()
-    found.of(check_plugin(), check_versions(), check_platform())
-    mas = check_config(config, found)
-    found.of(check_policies(config, mas), raised_by(lambda: resolve(mas.workflow).check()))
-    found.of(check_checkpoint(config, mas), check_finalized(config, mas))
-    found.raise_all()
-    return mas, found.warnings
-
-
 def finalize_team(config: DictConfig) -> None:
-    """Complete a composed configuration for `check_team`, or raise every error in it."""
+    """Complete a composed configuration for `examine`, or raise every error in it."""
     try:
-        finalize(config, load(config.get("mas")))
+        _complete(config)
     except Exception:
         # The checks report the same error, and all others with it.
-        check_team(config)
+        examine(config).raise_errors()
         raise
 
 
-def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def _complete(config: DictConfig) -> None:
+    if is_team(config):
+        finalize(config, load(config.get("mas")))
+
+
+def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     """The model and the engine of every policy that is served here."""
     for name, spec in mas.policies.items():
         if spec.remote is None:
             yield from check_served(policy_view(config, name, spec))
 
 
-def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
     missing = materialize_interpolations(config.copy(), mas)
     if missing:

@@ -48,14 +48,17 @@ def validate(config: DictConfig) -> MasConfig:
     found = Refusals()
     mas = check_config(config, found)
     found.raise_all()
+    assert mas is not None
     return mas
 
 
-def check_config(config: DictConfig, found: Refusals) -> MasConfig:
-    """The team; errors are collected in `found`, and raised at once if the `mas:` block cannot be read."""
+def check_config(config: DictConfig, found: Refusals) -> MasConfig | None:
+    """The team, or None if the `mas:` block cannot be read; errors are collected in `found`."""
     found.of(check_settings(config))
     counted = found.of(check_counts(config))
-    mas = found.require(lambda: load(config.get("mas")))
+    mas = found.result(lambda: load(config.get("mas")))
+    if mas is None:
+        return None
     found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
     known = found.of(check_overrides(config, mas))
     if found.of(raised_by(load_user_code, mas)):

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from rich.tree import Tree
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.checks.run import check_team, finalize_team
+from verl_mas.checks.run import examine_command
 from verl_mas.cli._output import console
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import settings
@@ -26,7 +26,6 @@ USAGE = """usage: verl-mas check <arguments of python -m verl.trainer.main_ppo>
        verl-mas check --schema [the same arguments, to list the settings of their workflow, too]
 """
 SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
-SUMMARY = "No errors found. Ray was not started; models were not loaded, and data files were not read."
 
 
 def main(argv: list[str]) -> int:
@@ -35,13 +34,12 @@ def main(argv: list[str]) -> int:
         return 0
     if "--schema" in argv:
         return _schema([item for item in argv if item != "--schema"])
-    config = compose(argv)
-    finalize_team(config)
-    mas = check_team(config)
+    report = examine_command(argv)
     out = console()
-    out.print(tree(config, mas))
-    out.print(SUMMARY, style="green")
-    return 0
+    if report.accepted and report.config and report.mas:
+        out.print(tree(report.config, report.mas))
+    out.print(report.problems, style="green" if report.accepted else "red", markup=False, highlight=False)
+    return 0 if report.accepted else 1
 
 
 def _schema(overrides: list[str]) -> int:

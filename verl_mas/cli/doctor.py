@@ -1,4 +1,4 @@
-"""Report whether verl-mas works on this machine, and what is missing.
+"""Report what is installed on this machine, and what is missing. With the arguments of a run, check it, too.
 
 usage: verl-mas doctor [arguments of python -m verl.trainer.main_ppo ...]
 """
@@ -10,6 +10,7 @@ import sys
 from rich.console import Console
 
 from verl_mas.checks.doctor import Finding, diagnose
+from verl_mas.cli import check
 from verl_mas.cli._output import console
 
 MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> int:
         return 0
     out = console()
     findings = []
-    for finding in diagnose(argv):
+    for finding in diagnose():
         findings.append(finding)
         _show(out, finding)
     problems = [finding for finding in findings if finding.ok is False]
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
         out.print(f"\n[bold red]verl-mas cannot run: {len(problems)} problem(s) above.[/]")
         return 1
     out.print("\n[bold green]Ready.[/]")
-    return 0
+    return check.main(argv) if argv else 0
 
 
 def _show(out: Console, finding: Finding) -> None:

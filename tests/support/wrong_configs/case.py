@@ -10,9 +10,7 @@ from enum import Enum
 from pathlib import Path
 from types import FrameType
 
-from verl_mas.checks.run import examine_team, finalize_team
-from verl_mas.config.compose import compose
-from verl_mas.errors import ConfigError
+from verl_mas.checks.run import examine_command
 
 # A sound command; the arguments of a case follow it. {task} is the folder of the tiny model and its data.
 TEAM = (
@@ -75,27 +73,19 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
         case.prepare(folder)
     try:
         with time_limit(TIME_LIMIT):
-            warnings = check(case.command(task, folder))
-    except ConfigError as error:
-        message = str(error)
-        if "a check raised" in message or "Traceback" in message:
-            return Seen(Verdict.TRACEBACK, message)
-        return Seen(Verdict.REFUSED if case.says in message else Verdict.UNCLEAR, message)
+            report = examine_command(case.command(task, folder))
     except (TimeoutError, SystemExit) as error:
         return Seen(Verdict.HANG, repr(error))
     except Exception as error:  # noqa: BLE001  # a traceback is what is counted here
         return Seen(Verdict.TRACEBACK, repr(error))
-    if warnings:
-        return Seen(Verdict.WARNED if case.says in warnings else Verdict.UNCLEAR, warnings)
-    return Seen(Verdict.ACCEPTED, "")
-
-
-def check(command: list[str]) -> str:
-    """The warnings of a command that is accepted."""
-    config = compose(command)
-    finalize_team(config)
-    _, warnings = examine_team(config)
-    return "\n".join(map(str, warnings))
+    message = "\n".join(map(str, report.errors or report.warnings))
+    if "a check raised" in message or "Traceback" in message:
+        return Seen(Verdict.TRACEBACK, message)
+    if not message:
+        return Seen(Verdict.ACCEPTED, "")
+    if case.says not in message:
+        return Seen(Verdict.UNCLEAR, message)
+    return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message)
 
 
 @contextmanager

@@ -1,0 +1,48 @@
+"""What the checks before a run found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+
+from verl_mas.checks.doctor import Finding
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError, ConfigWarning, raise_all
+
+
+@dataclass(frozen=True)
+class Report:
+    """`config` is None if the arguments do not compose, `mas` if the run has no team or its block cannot be read."""
+
+    errors: Sequence[ConfigError] = ()
+    warnings: Sequence[ConfigWarning] = ()
+    config: DictConfig | None = None
+    mas: MasConfig | None = None
+    machine: Sequence[Finding] = ()
+
+    @property
+    def accepted(self) -> bool:
+        return not self.errors
+
+    @property
+    def verdict(self) -> str:
+        """`accepted`, `accepted with 2 warnings`, `refused: 3 errors, 1 warning`."""
+        errors, warnings = _count(self.errors, "error"), _count(self.warnings, "warning")
+        if self.errors:
+            return f"refused: {errors}, {warnings}" if self.warnings else f"refused: {errors}"
+        return f"accepted with {warnings}" if self.warnings else "accepted"
+
+    @property
+    def problems(self) -> str:
+        """Every error and warning, and the verdict."""
+        errors = [f"error: {error}" for error in self.errors]
+        return "\n".join([*errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
+
+    def raise_errors(self) -> None:
+        raise_all(self.errors)
+
+
+def _count(found: Sequence[object], noun: str) -> str:
+    return f"{len(found)} {noun}" if len(found) == 1 else f"{len(found)} {noun}s"
