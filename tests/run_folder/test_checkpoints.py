@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.errors import ConfigError
+from verl_mas.run_folder.checkpoints import (
+    POINTER,
+    RUN_FILE,
+    complete,
+    folder_of_step,
+    latest,
+    to_resume,
+    whole_checkpoints,
+)
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save(step, finish=True):
+        folder = folder_of_step(tmp_path, step)
+        (folder / "main").mkdir(parents=True)
+        (folder / "main" / "model.pt").write_bytes(b"weights")
+        (folder / "data.pt").write_bytes(b"data")
+        if finish:
+            complete(folder, {"models": {"main": "m"}})
+        return folder
+
+    return save
+
+
+def steps(folder):
+    return [one.step for one in whole_checkpoints(folder)]
+
+
+def test_the_pointer_names_the_last_complete_checkpoint(save, tmp_path):
+    assert latest(tmp_path) is None and latest(tmp_path / "none") is None
+    for step in (2, 10, 4):
+        save(step)
+    save(12, finish=False)
+    assert steps(tmp_path) == [2, 4, 10]
+    found = latest(tmp_path)
+    assert (found.step, found.folder, found.run["models"]) == (4, tmp_path / "global_step_4", {"main": "m"})
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+DAMAGE = {
+    "no model": (lambda folder: (folder / "main" / "model.pt").unlink(), "main/model.pt is missing"),
+    "cut model": (lambda folder: cut(folder / "main" / "model.pt"), "main/model.pt has 5 bytes and was saved with 7"),
+    "no data": (lambda folder: (folder / "data.pt").unlink(), "data.pt is missing"),
+    "no run.json": (lambda folder: (folder / RUN_FILE).unlink(), "it has no run.json"),
+    "cut run.json": (lambda folder: cut(folder / RUN_FILE), "run.json cannot be read as JSON"),
+    "list in run.json": (lambda folder: (folder / RUN_FILE).write_text("[]"), "holds no JSON object"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_not_resumed_from_and_the_one_before_is_named(kind, save, tmp_path):
+    damage, reason = DAMAGE[kind]
+    before, folder = save(2), save(4)
+    damage(folder)
+    with pytest.raises(ConfigError) as refused:
+        latest(tmp_path)
+    assert reason in refused.value.value and "names step 4" in refused.value.value
+    assert f"trainer.resume_mode=resume_path trainer.resume_from_path={before}" in refused.value.fix
+    assert steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("99998", "names step 99998, but .*global_step_99998 is not there"),
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("seven", "holds 'seven', which is no step"),
+        ("-3", "holds '-3', which is no step"),
+        (None, "iteration.txt is not there"),
+    ],
+)
+def test_a_pointer_to_nothing_is_refused_with_the_checkpoints_that_are_there(text, reason, save, tmp_path):
+    save(2), save(4)
+    if text is None:
+        (tmp_path / POINTER).unlink()
+    else:
+        (tmp_path / POINTER).write_text(text)
+    with pytest.raises(ConfigError, match=reason) as refused:
+        latest(tmp_path)
+    assert "there of step 2, 4; resume from one with" in refused.value.fix
+    assert f"resume_from_path={tmp_path}/global_step_4;" in refused.value.fix
+
+
+def test_where_no_checkpoint_is_complete_the_fix_is_to_start_anew(save, tmp_path):
+    save(2, finish=False)
+    assert latest(tmp_path) is None
+    (tmp_path / POINTER).write_text("2")
+    with pytest.raises(ConfigError, match=r"no complete checkpoint; trainer\.resume_mode=disable starts from step 0"):
+        latest(tmp_path)
+
+
+def test_a_checkpoint_of_an_earlier_version_lists_no_files_and_is_complete_with_its_data_file(save, tmp_path):
+    folder = save(2)
+    (folder / RUN_FILE).write_text(json.dumps({"models": {"main": "m"}}))
+    assert steps(tmp_path) == [2]
+    (folder / "data.pt").unlink()
+    assert steps(tmp_path) == []
+
+
+def test_the_configuration_says_where_a_run_resumes_from(save, tmp_path):
+    first, last, half = save(2), save(4), save(6, finish=False)
+
+    def resumed(mode, path=None):
+        trainer = {"default_local_dir": str(tmp_path), "resume_mode": mode, "resume_from_path": path}
+        return to_resume(OmegaConf.create({"trainer": trainer}))
+
+    assert resumed("disable") is None
+    assert resumed("auto").folder == last
+    assert resumed("resume_path", f"{first}/").folder == first
+    for mode, path, reason in [
+        ("resume_path", None, "resume_from_path=None: it names no folder"),
+        ("resume_path", str(tmp_path), "is not named global_step_N"),
+        ("resume_path", f"{tmp_path}/global_step_3", "global_step_3 is not there"),
+        ("resume_path", str(half), "has no run.json, which is written last"),
+        ("bogus", None, "auto, disable or resume_path"),
+    ]:
+        with pytest.raises(ConfigError, match=reason):
+            resumed(mode, path)

@@ -1,0 +1,148 @@
+"""The checkpoints of a run's folder, and the pointer to the latest one.
+
+A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt` and `run.json`. `run.json`
+is written last and lists the files and their sizes, so what a crash or a full disk left behind is never taken for a
+checkpoint. The pointer is written after it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_mas.errors import ConfigError
+from verl_mas.run_folder.disk import flush, write_whole
+
+POINTER = "latest_checkpointed_iteration.txt"
+RUN_FILE = "run.json"
+DATA_FILE = "data.pt"  # verl's name for the data loader's state
+FILES = "files"
+_NAME = re.compile(r"global_step_(\d+)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    folder: Path
+    step: int
+    # What `run.json` holds: the identity of the run, and the files.
+    run: Mapping[str, object]
+
+    @property
+    def arguments(self) -> str:
+        """What to add to a command that resumes from this checkpoint."""
+        return f"trainer.resume_mode=resume_path trainer.resume_from_path={self.folder}"
+
+
+def folder_of_step(folder: Path, step: int) -> Path:
+    return folder / f"global_step_{step}"
+
+
+def complete(folder: Path, run: Mapping[str, object]) -> None:
+    """Declare the checkpoint in `folder` complete, and point to it. `run` is the identity of the run."""
+    for path in [*folder.rglob("*"), folder]:
+        flush(path)
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    write_whole(folder / RUN_FILE, json.dumps({**run, FILES: sizes}, indent=1))
+    write_whole(folder.parent / POINTER, str(step_of(folder)))
+
+
+def whole_checkpoints(folder: Path) -> list[Checkpoint]:
+    """The complete checkpoints of a run's folder, by step."""
+    found = [read(path) for path in folder.glob("global_step_*") if step_of(path) is not None]
+    return sorted((one for one in found if isinstance(one, Checkpoint)), key=lambda one: one.step)
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """The checkpoint that the pointer of a run's folder names; None in a folder without checkpoints.
+
+    Raises ConfigError where the pointer names no complete checkpoint, or is missing although there are some.
+    """
+    pointer = folder / POINTER
+    if not pointer.exists():
+        if whole_checkpoints(folder):
+            raise _refused(folder, f"{pointer} is not there")
+        return None
+    text = pointer.read_bytes().decode(errors="replace").strip()
+    if not text.isdecimal():
+        raise _refused(folder, f"{pointer} holds {text!r}, which is no step" if text else f"{pointer} is empty")
+    found = read(folder_of_step(folder, int(text)))
+    if isinstance(found, Checkpoint):
+        return found
+    raise _refused(folder, f"{pointer} names step {text}, but {found}")
+
+
+def to_resume(config: DictConfig) -> Checkpoint | None:
+    """The checkpoint that a run with this configuration resumes from. Raises ConfigError where it cannot."""
+    trainer = config.trainer
+    folder = Path(trainer.default_local_dir).absolute()
+    if trainer.resume_mode == "disable":
+        return None
+    if trainer.resume_mode == "auto":
+        return latest(folder)
+    if trainer.resume_mode != "resume_path":
+        raise ConfigError(
+            f"trainer.resume_mode={trainer.resume_mode}",
+            rule="it is auto, disable or resume_path",
+            fix="set trainer.resume_mode=auto",
+        )
+    path = trainer.resume_from_path
+    found = read(Path(path).absolute()) if isinstance(path, str) and path else "it names no folder"
+    if isinstance(found, Checkpoint):
+        return found
+    raise _refused(folder, f"trainer.resume_from_path={path}: {found}")
+
+
+def read(folder: Path) -> Checkpoint | str:
+    """The checkpoint in a folder, or why it is none."""
+    step = step_of(folder)
+    if step is None:
+        return f"{folder} is not named global_step_N"
+    if not folder.is_dir():
+        return f"{folder} is not there"
+    try:
+        run = json.loads((folder / RUN_FILE).read_bytes())
+    except FileNotFoundError:
+        return f"{folder} is not complete: it has no {RUN_FILE}, which is written last"
+    except ValueError:  # JSONDecodeError and UnicodeDecodeError
+        return f"{folder / RUN_FILE} cannot be read as JSON"
+    if not isinstance(run, dict):
+        return f"{folder / RUN_FILE} holds no JSON object"
+    damaged = next(_damaged(folder, run), None)
+    return f"{folder} is not complete: {damaged}" if damaged else Checkpoint(folder, step, run)
+
+
+def step_of(folder: Path) -> int | None:
+    matched = _NAME.fullmatch(folder.name)
+    return int(matched[1]) if matched else None
+
+
+def choices(folder: Path) -> str:
+    """How a run in `folder` can be started when it cannot resume as it should."""
+    anew = "trainer.resume_mode=disable starts from step 0"
+    whole = whole_checkpoints(folder)
+    if not whole:
+        return f"{folder} has no complete checkpoint; {anew}"
+    steps = ", ".join(str(one.step) for one in whole)
+    return f"complete checkpoints are there of step {steps}; resume from one with {whole[-1].arguments}; {anew}"
+
+
+def _damaged(folder: Path, run: Mapping[str, object]) -> Iterator[str]:
+    # Earlier versions listed no files, and verl wrote this one last.
+    sizes = run.get(FILES, {DATA_FILE: None})
+    for name, size in sizes.items() if isinstance(sizes, dict) else ():
+        path = folder / name
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif size is not None and path.stat().st_size != size:
+            yield f"{name} has {path.stat().st_size} bytes and was saved with {size}"
+
+
+def _refused(folder: Path, value: str) -> ConfigError:
+    return ConfigError(value, rule="a run resumes from a complete checkpoint", fix=choices(folder))

@@ -1,0 +1,39 @@
+"""Files that are there as a whole or not at all, and what to print when a disk refuses one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+# How file systems without fsync of a folder answer, for example mounted object stores.
+NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A crash, or a power cut, leaves the former content or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    flush(new)
+    new.replace(path)
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FSYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def free_space(path: Path) -> str:
+    """The space on the disk of a file or folder, also of one that could not be made."""
+    there = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    disk = shutil.disk_usage(there)
+    return f"{disk.free / 1e9:.3g} GB of {disk.total / 1e9:.3g} GB are free on the disk of {there}"

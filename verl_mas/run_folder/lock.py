@@ -1,0 +1,78 @@
+"""One run per folder: two would overwrite each other's checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_mas.errors import ConfigError
+
+LOCK = ".lock"
+# A check holds the lock for an instant, which must not make a run that starts meanwhile fail.
+ATTEMPTS, PAUSE_S = 5, 0.1
+# What locking answers where another process has the lock, and where a file system has no locks.
+TAKEN = {errno.EAGAIN, errno.EACCES}
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
+logger = logging.getLogger(__name__)
+
+
+class RunLock:
+    """Held by a process until it ends, also by `kill -9`."""
+
+    def __init__(self, folder: Path):
+        """Raises ConfigError when another process has the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / LOCK
+        self._file = self.path.open("a+")
+        if not _lock(self._file.fileno(), fcntl.LOCK_EX):
+            raise _in_use(self.path)
+        # A forked child (a data loader's worker) may outlive this process, and would keep the lock.
+        os.register_at_fork(after_in_child=self._file.close)
+        self._file.truncate(0)
+        self._file.write(f"pid {os.getpid()}, host {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def check_lock(config: DictConfig) -> Iterator[ConfigError]:
+    """Whether another run has the folder of this one. An evaluation writes no checkpoints and may run beside it."""
+    path = Path(config.trainer.default_local_dir) / LOCK
+    if config.trainer.val_only or not path.exists():
+        return
+    with path.open() as file:
+        if not _lock(file.fileno(), fcntl.LOCK_SH):
+            yield _in_use(path)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    for attempt in range(ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                logger.warning("the file system has no locks: a second run in the same folder would not be noticed")
+                return True
+            if error.errno not in TAKEN:
+                raise
+        time.sleep(PAUSE_S if attempt + 1 < ATTEMPTS else 0)
+    return False
+
+
+def _in_use(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path.parent.absolute()} is in use by {path.read_text() or 'a run that is starting'}",
+        rule="a run has a folder of its own; two would overwrite each other's checkpoints",
+        fix="set another trainer.default_local_dir, or wait until that run has ended",
+    )
