@@ -60,7 +60,7 @@ _NAME = re.compile(
 _ASSIGNS = re.compile(r"=|\\in(?![A-Za-z])|∈")
 _SEPARATOR = re.compile(r",|;|\\q?quad|\\text\{\s*(?:or|and)\s*\}")
 # A base of a number, as in `101_2`; base ten changes nothing.
-_BASE = re.compile(r"\d\s*_\s*(?!\{?10\}?(?!\d))")
+_BASE = re.compile(r"\d\s*_\s*(?!\{10\})")
 # `8 % 7` is not seven: a percent sign ends its number.
 _PERCENT_INSIDE = re.compile(r"%\s*[\w\\(]")
 _INTERVAL = re.compile(r"[\[(].*,.*[\])]|\\cup|\\infty|∪|∞", re.DOTALL)  # noqa: RUF001
