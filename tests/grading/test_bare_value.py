@@ -9,7 +9,7 @@ from verl_mas.grading.bare_value import objection
 OTHER_THAN_SEVEN = r"""
 \neq 7 | \not= 7 | < 7 | > 7 | \le 7 | \sim 7 | 8=7 | 1=2=3=7 | = 7 | x == 7 | x := 7 | 2x = 14 | x \ne 7 | ≤ 7
 \neg 7 | \approx 7 | 8 \equiv 7 | 8 \Rightarrow 7 | \therefore 7 | 8 \mod 7 | 8 % 7 | \phantom{7} | \underline{8} 7
-7 \text{ or eight} | 7 or 8 | \text{not } 7 | 7 \text{ (wrong)} | \text{less than } 7 | 7\text{8} | 7_8 | 7_10 | 7 \cup 8
+7 \text{ or eight} | \text{not } 7 | 7 \text{ (wrong)} | \text{less than } 7 | 7\text{8} | 7_8 | 7_10 | 7 \cup 8
 1 \\ 7 | \begin{cases}7\\8\end{cases} | 7 & 8 | 1 \boxed{7} | \boxed 7 | \fbox{7} | 7 \setminus 8 | 7\ldots | 7 ∧ 8
 """
 
