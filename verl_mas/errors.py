@@ -85,6 +85,10 @@ class DataError(InvalidInput):
     """A dataset row or a batch that breaks its contract."""
 
 
+class DiskError(InvalidInput):
+    """A file that a run needs and that its disk does not give or take: a checkpoint, a session record."""
+
+
 class PatchRefused(MasError):
     """The source of verl differs from the one that a patch was written for."""
 

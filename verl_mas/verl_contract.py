@@ -27,6 +27,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_init_resource_pool_mgr": "self",
         "_load_checkpoint": "self",
         "_log_rollout_data": "self, batch, timing_raw, rollout_data_dir",
+        "_save_checkpoint": "self",
         "_setup": "self",
         "_start_profiling": "self",
         "_step_once": "self, metrics, timing_raw, sample_batch_size",

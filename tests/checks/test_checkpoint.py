@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-import json
+import pytest
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
-from verl_mas.trainer.checkpoint import RUN_FILE, run_identity
+from verl_mas.errors import ConfigError
+from verl_mas.run_folder.checkpoints import POINTER, complete
+from verl_mas.run_folder.lock import RunLock
+from verl_mas.trainer.checkpoint import run_identity
 
 
 def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path):
@@ -21,12 +24,19 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     assert errors() == []
     folder = tmp_path / "global_step_3"
     folder.mkdir()
-    (folder / RUN_FILE).write_text(json.dumps(run_identity(*composed())))
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
+    complete(folder, run_identity(*composed()))
     tuned = ("data.train_batch_size=8", "++mas.workflow.args.max_rounds=3", "actor_rollout_ref.model.path=/moved/m")
     assert errors(*tuned) == []
     other = "algorithm.adv_estimator=team_grpo"
-    for same in ("trainer.val_only=true", "trainer.resume_mode=disable", "trainer.resume_mode=resume_path"):
-        assert errors(other, same) == []
+    by_path = (f"trainer.resume_from_path={folder}", "trainer.resume_mode=resume_path")
+    for same in (["trainer.val_only=true"], ["trainer.resume_mode=disable"], by_path):
+        assert errors(other, *same) == []
     (error,) = errors(other)
     assert "adv_estimator=agent_grpo, and this run has team_grpo" in error.value
+    lock = RunLock(tmp_path)
+    (error,) = errors()
+    lock.close()
+    assert "is in use by pid" in error.value
+    (tmp_path / POINTER).write_text("4")
+    with pytest.raises(ConfigError, match=r"names step 4, but .*global_step_4 is not there"):
+        errors()

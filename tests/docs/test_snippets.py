@@ -109,9 +109,8 @@ def workplace(tmp_path_factory) -> Path:
     (folder / "recipes").symlink_to(ROOT / "recipes")
     task = verl_mas.Task([{"role": "user", "content": "2 + 2?"}], step=3)
     session = verl_mas.run("solver_verifier", task, verl_mas.ScriptedLLM("<verify>approve</verify> \\boxed{4}"))
-    writer = TrajectoryWriter(TrajectorySpec(), folder / "runs/math/shared/trajectories", worker="0")
+    writer = TrajectoryWriter(TrajectorySpec(), folder / "runs/math/shared/trajectories", "first")
     writer.write(SessionResult(session), "finished")
-    writer.close()
     return folder
 
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectorySpec
-from verl_mas.errors import ConfigError, DataError, EngineLost
+from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import TrajectoryWriter, read_sessions, write_advantages
@@ -85,7 +85,7 @@ def make(policy, loop, monkeypatch, tmp_path):
             members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
-        worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "w")
+        worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
         worker.broken, worker.distillation_enabled = None, False
 
         def run(*, validate=False, sampling=None, **fields):
@@ -152,8 +152,7 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     counts = it.call(it.worker.pop_counts(False))
     assert (counts.sessions, counts.dropped, counts.faults) == (3, 1, {"workflow": 1})
     assert it.call(it.worker.pop_counts(False)) == SessionCounts()
-    it.worker.trajectories.close()
-    write_advantages(tmp_path, 4, {"u_0_0": 1.25})
+    write_advantages(tmp_path, 4, "1", {"u_0_0": 1.25})
     sessions = {session["session"]: session for session in read_sessions(tmp_path)}
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]
     assert sessions[0]["acts"][0]["advantage"] == 1.25 and sessions[2]["acts"][0]["advantage"] is None
@@ -231,6 +230,15 @@ def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
         it.call(it.worker.generate_sequences(None))
 
 
+def test_a_session_that_cannot_be_recorded_ends_the_run_and_names_the_disk(make, tmp_path):
+    it = make(Solve)
+    (tmp_path / "train").write_text("a file where the folder belongs")
+    it.run()
+    assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
+    with pytest.raises(DiskError, match=r"000004-1-\w+\.jsonl cannot be written: .* GB are free on the disk of"):
+        it.call(it.worker.pop_counts(False))
+
+
 def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, monkeypatch):
     class Votes(Workflow):
         agents = ("solver",)
@@ -288,29 +296,7 @@ def test_the_trainers_advantages_are_written_beside_the_sessions(tmp_path, enabl
 
     manager = object.__new__(MasAgentLoopManager)
     mas = {"trajectories": {"enabled": enabled}}
-    manager.config = OmegaConf.create({"mas": mas, "trainer": {"default_local_dir": str(tmp_path)}})
+    trainer = {"default_local_dir": str(tmp_path)}
+    manager.config = OmegaConf.create({"mas": mas, "trainer": trainer, module.ATTEMPT: "1"})
     manager.record_advantages(3, {"u_0_0": 0.5})
-    assert (tmp_path / "trajectories" / "train" / "000003-advantages.jsonl").exists() == enabled
-
-
-def test_trajectories_are_sampled_the_same_way_every_time_and_clipped(tmp_path, play):
-    from verl_mas.testing.scripted_llm import ScriptedLLM
-    from verl_mas.workflow import Task
-    from verl_mas.workflows.single import Single
-
-    def write(folder):
-        writer = TrajectoryWriter(TrajectorySpec(sampling_rate=0.3, max_text_chars=5), folder, "w")
-        for session in range(200):
-            task = Task([{"role": "user", "content": "long question"}], session=session)
-            writer.write(play(Single, ScriptedLLM("long \ud800 answer"), task=task), "finished")
-        writer.close()
-        return list(read_sessions(folder))
-
-    first, second = write(tmp_path / "a"), write(tmp_path / "b")
-    assert [s["session"] for s in first] == [s["session"] for s in second] and 30 < len(first) < 90
-    assert first[0]["acts"][0]["messages"][0]["content"] == "long ... (13 characters)"
-
-
-def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
-    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
-        list(read_sessions(tmp_path / "elsewhere"))
+    assert (tmp_path / "trajectories" / "train" / "000003-1-advantages.jsonl").exists() == enabled

@@ -1,72 +1,193 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
+from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
-from verl_mas.errors import ConfigError
-from verl_mas.trainer.checkpoint import Checkpoints, run_identity
+from verl_mas.errors import ConfigError, DiskError
+from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
+from verl_mas.trainer.checkpoint import RNG_FILE, Checkpoints, other_run, run_identity
 
 
 class Policy:
+    """As its workers do: the weights, in a process of their own, whose errors come back as RayTaskError."""
+
     def __init__(self, name, log):
-        self.name, self.log = name, log
+        self.name, self.log, self.size = name, log, 100
 
     def save(self, folder, remote, step, keep):
         self.log.append(("save", self.name, step, keep))
         (Path(folder) / self.name).mkdir(parents=True)
+        self._remote(lambda: torch.save(torch.zeros(self.size), Path(folder) / self.name / "model.pt"))
 
     def load(self, folder, delete):
         self.log.append(("load", self.name, delete))
+        self._remote(lambda: torch.load(Path(folder) / self.name / "model.pt", weights_only=True))
+
+    def _remote(self, call):
+        try:
+            call()
+        except (OSError, RuntimeError) as error:
+            raise RayTaskError("save_checkpoint", "the worker's traceback", error) from error
+
+
+RUN = {"estimator": "agent_grpo", "models": {"a": "m"}}
 
 
 @pytest.fixture
-def saved(tmp_path):
-    log = []
-    policies = {name: Policy(name, log) for name in ("a", "b")}
-    checkpoints = Checkpoints(policies, {"estimator": "agent_grpo", "models": {"main": "a"}}, resumes=True)
-    checkpoints.save_checkpoint(str(tmp_path / "global_step_3" / "actor"), None, 3, max_ckpt_to_keep=2)
-    return checkpoints, tmp_path / "global_step_3", log
+def checkpoints(tmp_path):
+    trainer = {"default_local_dir": str(tmp_path), "default_hdfs_dir": None, "max_actor_ckpt_to_keep": 2}
+    made = Checkpoints({}, OmegaConf.create(trainer), RUN)
+    made.log = []
+    made.policies = {name: Policy(name, made.log) for name in ("a", "b")}
+    return made
 
 
-def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kept(saved):
-    _, folder, log = saved
+@pytest.fixture
+def saved(checkpoints):
+    return checkpoints, checkpoints.save(3, {"position": 7}), checkpoints.log
+
+
+def load_from(checkpoints, folder):
+    checkpoints.load_checkpoint(str(folder / "actor"))
+
+
+def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kept(saved, tmp_path):
+    checkpoints, folder, log = saved
     assert log == [("save", "a", 3, 3), ("save", "b", 3, 3)]
-    assert {path.name for path in folder.iterdir()} == {"a", "b", "driver_rng.pt", "run.json"}
+    assert {path.name for path in folder.iterdir()} == {"a", "b", "data.pt", "driver_rng.pt", "run.json"}
+    assert (tmp_path / POINTER).read_text() == "3" and latest(tmp_path).run["models"] == {"a": "m"}
+    checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
+    checkpoints.save(4, {})
+    assert log[-1] == ("save", "b", 4, 2)
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
     checkpoints, folder, log = saved
     expected = [random.random(), float(np.random.rand()), float(torch.rand(()))]
-    checkpoints.load_checkpoint(str(folder / "actor"))
+    load_from(checkpoints, folder)
     assert log[2:] == [("load", "a", False), ("load", "b", False)]
     assert [random.random(), float(np.random.rand()), float(torch.rand(()))] == expected
+
+
+def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
+    checkpoints, folder, _ = saved
+    ran = folder / "ran"
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (ran,)
+
+    torch.save({"python": Payload()}, folder / RNG_FILE)
+    with pytest.raises(DiskError, match=r"driver_rng\.pt cannot be read: UnpicklingError: Weights only load failed"):
+        load_from(checkpoints, folder)
+    assert not ran.exists()
+
+
+def test_a_crash_between_two_saves_leaves_the_checkpoint_before(saved, tmp_path, monkeypatch):
+    checkpoints, _, _ = saved
+
+    def save_or_die(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.policies["b"], "save", save_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(4, {})
+    (tmp_path / "global_step_4" / "a" / "of_another_world_size.pt").touch()
+    assert (latest(tmp_path).step, [one.step for one in whole_checkpoints(tmp_path)]) == (3, [3])
+    folder = checkpoints.save(4, {})
+    assert latest(tmp_path).step == 4 and [path.name for path in (folder / "a").iterdir()] == ["model.pt"]
+
+
+def full_disk(size):
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+
+@pytest.mark.parametrize("part", ["b", "the trainer's own files"])
+def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(part, saved, tmp_path):
+    checkpoints, folder, _ = saved
+    before, data = resource.getrlimit(resource.RLIMIT_FSIZE), {}
+    if part == "b":
+        checkpoints.policies["b"].size = 100_000
+    else:
+        data = {"state": torch.zeros(100_000)}
+    full_disk(50_000)
+    try:
+        with pytest.raises(DiskError) as refused:
+            checkpoints.save(4, data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    place = "global_step_4/b" if part == "b" else "global_step_4"
+    assert refused.value.value.startswith(f"{tmp_path / place} cannot be written: ")
+    assert "GB are free on the disk of" in refused.value.value and "\n" not in refused.value.value
+    assert "run the command again" in refused.value.fix and f"resume_from_path={folder};" in refused.value.fix
+    assert latest(tmp_path).step == 3 and whole_checkpoints(tmp_path)[-1].step == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_checkpoint_that_cannot_be_read_names_policy_file_and_the_one_before(damage, saved):
+    checkpoints, before, _ = saved
+    folder = checkpoints.save(4, {})
+    model = folder / "b" / "model.pt"
+    data = model.read_bytes()
+    model.write_bytes(data[: len(data) // 2] if damage == "cut" else b"x" * len(data))
+    with pytest.raises(DiskError) as refused:
+        load_from(checkpoints, folder)
+    assert refused.value.value.startswith(f"{folder}/b cannot be read: model.pt: ")
+    assert "there of step 3; resume from one with trainer.resume_mode=resume_path" in refused.value.fix
+    assert f"trainer.resume_from_path={before};" in refused.value.fix
+
+
+def test_a_process_that_is_lost_while_it_loads_is_not_called_a_damaged_file(saved, monkeypatch):
+    checkpoints, folder, _ = saved
+
+    def lost(*args):
+        raise RayActorError
+
+    monkeypatch.setattr(checkpoints.policies["a"], "load", lost)
+    with pytest.raises(RayActorError):
+        load_from(checkpoints, folder)
+
+
+def test_the_data_loaders_state_is_part_of_what_is_read(saved):
+    import verl.trainer.ppo.v1  # noqa: F401  # registers MasTrainer, and so has to be first
+
+    from verl_mas.trainer.trainer import MasTrainer
+
+    checkpoints, folder, _ = saved
+    (folder / "data.pt").write_bytes(b"nothing")
+    trainer = object.__new__(MasTrainer)
+    trainer.actor_rollout_wg, trainer.resumed = checkpoints, SimpleNamespace(folder=folder, step=3)
+    config = {"resume_mode": "auto", "del_local_ckpt_after_load": False, **checkpoints.trainer}
+    trainer.config, trainer.use_critic = OmegaConf.create({"trainer": config}), False
+    with pytest.raises(DiskError, match=r"global_step_3/data\.pt cannot be read: UnpicklingError"):
+        trainer._load_checkpoint()
 
 
 def test_a_checkpoint_of_another_team_is_refused(saved):
     checkpoints, folder, log = saved
     checkpoints.policies = {"a": Policy("a", log), "c": Policy("c", log)}
     with pytest.raises(ConfigError, match="has no policy c; it has a, b"):
-        checkpoints.load_checkpoint(str(folder / "actor"))
+        load_from(checkpoints, folder)
 
 
-def test_a_run_does_not_resume_by_itself_from_another_runs_checkpoint(saved):
-    checkpoints, folder, log = saved
-    checkpoints.run = checkpoints.run | {"models": {"main": "b"}, "of a later version": 1}
-    with pytest.raises(ConfigError) as refused:
-        checkpoints.load_checkpoint(str(folder / "actor"))
-    message = str(refused.value)
-    assert "was trained with models={'main': 'a'}, and this run has {'main': 'b'}" in message
-    assert f"trainer.resume_from_path={folder}" in message and len(log) == 2
-    # Given by its path, it is loaded.
-    checkpoints.resumes = False
-    checkpoints.load_checkpoint(str(folder / "actor"))
-    assert len(log) == 4
+def test_a_run_does_not_resume_by_itself_from_another_runs_checkpoint(saved, tmp_path):
+    _, folder, _ = saved
+    assert list(other_run(latest(tmp_path), RUN | {"of a later version": 1})) == []
+    (error,) = other_run(latest(tmp_path), RUN | {"models": {"a": "n"}})
+    assert "was trained with models={'a': 'm'}, and this run has {'a': 'n'}" in error.value
+    assert f"trainer.resume_from_path={folder}" in error.fix
 
 
 def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models():

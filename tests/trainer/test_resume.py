@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
 from verl_mas.warmup.tiny_model import tiny_model
 
 pytestmark = pytest.mark.e2e
@@ -73,9 +77,9 @@ def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weight
 
 
 def test_a_run_killed_between_two_saves_keeps_the_last_complete_checkpoint(broken):
-    pointer = broken.folder / "checkpoints" / "latest_checkpointed_iteration.txt"
     assert (broken.checkpoint(4) / "mini").is_dir() and not (broken.checkpoint(4) / "other").exists()
-    assert pointer.read_text() == "2" or "global_step_2" in pointer.read_text()
+    folder = broken.folder / "checkpoints"
+    assert latest(folder).step == 2 and [one.step for one in whole_checkpoints(folder)] == [2]
 
 
 def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, resumed, weights_of):
@@ -88,6 +92,28 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
             name = f"{part}_world_size_1_rank_0.pt"
             states = (torch.load(run.checkpoint(4) / policy / name, weights_only=False) for run in (unbroken, resumed))
             same(*map(select, states))
+
+
+def test_the_sessions_of_a_repeated_step_are_read_once_with_their_own_advantages(resumed):
+    folder = resumed.folder / "checkpoints" / "trajectories"
+
+    def acts(**wanted):
+        return [
+            (session["step"], session["attempt"], act["key"], act["advantage"])
+            for session in read_sessions(folder, **wanted)
+            for act in session["acts"]
+        ]
+
+    first, second = sorted({attempt for _, attempt, _, _ in acts(attempts="all")})
+    last = acts()
+    assert {(step, attempt) for step, attempt, _, _ in last} == {(1, first), (2, first), (3, second), (4, second)}
+    assert set(Counter(key for _, _, key, _ in last).values()) == {1}
+    repeated = Counter(key for step, _, key, _ in acts(attempts="all") if step > 2)
+    assert set(repeated.values()) == {2}
+    for _, attempt, key, advantage in acts(attempts="all"):
+        step = int(key.split("-")[0])
+        (file,) = (folder / "train").glob(f"{step:06d}-{attempt}-advantages.jsonl")
+        assert json.loads(file.read_text())[key] == advantage
 
 
 def same(left, right):

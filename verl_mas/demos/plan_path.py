@@ -21,8 +21,8 @@ from verl_mas.demos.metrics import Step, series
 from verl_mas.demos.puzzle_session import draw
 from verl_mas.errors import ConfigError
 from verl_mas.puzzles.boards import board, write_boards
+from verl_mas.run_folder.checkpoints import latest
 from verl_mas.splits import TEST, TRAIN
-from verl_mas.trainer.checkpoint import latest_step
 from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.train import WarmUp, warm_up
 
@@ -60,7 +60,8 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
         shutil.rmtree(FOLDER, ignore_errors=True)
     console.print("Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both.")
     prepare(settings, console)
-    done = latest_step(FOLDER / "checkpoints")
+    checkpoint = latest(FOLDER / "checkpoints")
+    done = checkpoint.step if checkpoint else 0
     training = Run(
         overrides=[
             *("+platform=cpu", "+mas=planner_executor", "+recipe=plan_path/laptop"),

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import cast
 
 import ray
+from omegaconf import open_dict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.trajectories import folder_of, write_advantages
-from verl_mas.rollout.worker import RemoteMasAgentLoopWorker
+from verl_mas.rollout.trajectories import folder_of, new_attempt, write_advantages
+from verl_mas.rollout.worker import ATTEMPT, RemoteMasAgentLoopWorker
 from verl_mas.verl_types import Actor
 
 
@@ -22,12 +23,16 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
         # verl's __init__ sets its own class.
         self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
+        with open_dict(self.config):
+            # Every worker gets the configuration.
+            self.config[ATTEMPT] = new_attempt()
 
     def record_advantages(self, step: int, advantages: Mapping[str, float]) -> None:
         """Written beside the sessions on disk; keys are those of the rows."""
         spec = load(self.config.get("mas")).trajectories
         if spec.enabled:
-            write_advantages(folder_of(spec, self.config.trainer.default_local_dir), step, advantages)
+            folder = folder_of(spec, self.config.trainer.default_local_dir)
+            write_advantages(folder, step, self.config[ATTEMPT], advantages)
 
     def pop_metrics(self, validate: bool = False) -> dict[str, float]:
         """Sessions since the last call: how many, what they reported, how many were dropped or retried, faults by kind.

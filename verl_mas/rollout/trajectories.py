@@ -1,22 +1,28 @@
-"""Sessions on disk: JSON lines, one file per step and worker. Advantages are in a file of their own.
+"""Sessions on disk: JSON lines, one file per step, attempt and worker. Advantages are in a file of their own.
 
-<dir>/<train|val>/<step>-<worker>.jsonl            one session per line, `schema` 1
-<dir>/<train|val>/<step>-advantages.jsonl          {key: advantage}, from the trainer
+<dir>/<train|val>/<step>-<attempt>-<worker>.jsonl        one session per line, `schema` 1
+<dir>/<train|val>/<step>-<attempt>-advantages.jsonl      {key: advantage}, from the trainer
+
+A run that resumes is a new attempt. It repeats steps under the same keys, so nothing is joined across attempts.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import queue
+import os
 import threading
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
+from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
-from verl_mas.errors import DataError
+from verl_mas.errors import DataError, DiskError
+from verl_mas.run_folder.disk import free_space
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
@@ -25,28 +31,33 @@ from verl_mas.workflow.session import Session, SessionResult
 SCHEMA = 1
 # A session as plain data.
 Record: TypeAlias = dict[str, Any]
+Attempts: TypeAlias = Literal["last", "all"]
 ADVANTAGES = "advantages"
 logger = logging.getLogger(__name__)
 
 
-class TrajectoryWriter:
-    """Writes in a thread of its own; `write` returns at once."""
+def new_attempt() -> str:
+    """A name that sorts after those of earlier attempts, on every machine whose clock is right."""
+    return datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
 
-    def __init__(self, spec: TrajectorySpec, directory: str | Path, worker: str):
-        self._spec, self._directory, self._worker = spec, Path(directory), worker
-        self._waiting: queue.SimpleQueue[tuple[SessionResult, str] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="trajectories", daemon=True)
-        self._thread.start()
+
+class TrajectoryWriter:
+    """Writes the sessions of one worker. Threads may share it."""
+
+    def __init__(self, spec: TrajectorySpec, directory: str | Path, attempt: str):
+        self._spec, self._directory, self._attempt = spec, directory, attempt
+        self._worker = uuid4().hex[:8]
+        self._lock = threading.Lock()
 
     def write(self, finished: SessionResult, status: str) -> None:
-        """`status`: finished, dropped or cancelled."""
-        if self._chosen(finished.session):
-            self._waiting.put((finished, status))
-
-    def close(self) -> None:
-        """Wait until everything is on disk."""
-        self._waiting.put(None)
-        self._thread.join()
+        """`status`: finished, dropped or cancelled. Raises DiskError when the disk is full."""
+        session = finished.session
+        if not self._chosen(session):
+            return
+        record = session_record(finished, status, self._spec.max_text_chars)
+        path = file_of(self._directory, session.task.validate, session.task.step, self._attempt, self._worker)
+        with self._lock:
+            _append(path, record)
 
     def _chosen(self, session: Session) -> bool:
         """The same sessions in every run, whatever the order in which they end."""
@@ -54,41 +65,30 @@ class TrajectoryWriter:
         draw = zlib.crc32(f"{task.extra_info.get('index')}/{task.step}/{task.session}".encode()) / 2**32
         return draw < self._spec.sampling_rate
 
-    def _work(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            try:
-                self._append(*item)
-            except (OSError, TypeError, ValueError):
-                # A full disk must not stop a training run, so the log is the only place where this is reported.
-                logger.exception("a trajectory was not written")
-
-    def _append(self, finished: SessionResult, status: str) -> None:
-        record = session_record(finished, status, self._spec.max_text_chars)
-        line = json.dumps(record, ensure_ascii=False, default=_plain)
-        path = file_of(self._directory, finished.session.task.validate, finished.session.task.step, self._worker)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(line + "\n")
-
 
 def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
     return Path(spec.dir) if spec.dir else Path(default_local_dir) / "trajectories"
 
 
-def file_of(directory: str | Path, validate: bool, step: int, worker: str) -> Path:
-    return Path(directory) / ("val" if validate else "train") / f"{step:06d}-{worker}.jsonl"
+def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str) -> Path:
+    return Path(directory) / ("val" if validate else "train") / f"{step:06d}-{attempt}-{worker}.jsonl"
 
 
-def write_advantages(directory: str | Path, step: int, advantages: Mapping[str, float]) -> None:
-    """Called by the trainer; keys are those of the rows."""
-    path = file_of(directory, validate=False, step=step, worker=ADVANTAGES)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(dict(advantages)) + "\n")
+def write_advantages(directory: str | Path, step: int, attempt: str, advantages: Mapping[str, float]) -> None:
+    """Called by the trainer; keys are those of the rows. Raises DiskError when the disk is full."""
+    _append(file_of(directory, False, step, attempt, ADVANTAGES), dict(advantages))
 
 
-def read_sessions(directory: str | Path, validate: bool = False, step: int | None = None) -> Iterator[Record]:
-    """Sessions in the order of their steps, their acts with advantages where the trainer has written them."""
+def read_sessions(
+    directory: str | Path, validate: bool = False, step: int | None = None, attempts: Attempts = "last"
+) -> Iterator[Record]:
+    """Sessions in the order of their steps, their acts with advantages where the trainer has written them.
+
+    A run that was resumed may have repeated steps. Of each step the last attempt is read, or all of them, in order;
+    `attempt` in a session names its own. A line that is damaged is skipped with a warning.
+    """
+    if attempts not in ("last", "all"):
+        raise DataError(f"attempts={attempts!r}", rule="it is last or all", fix='give attempts="last"')
     folder = Path(directory) / ("val" if validate else "train")
     if not folder.is_dir():
         raise DataError(
@@ -96,18 +96,83 @@ def read_sessions(directory: str | Path, validate: bool = False, step: int | Non
             rule="a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir",
             fix="give that folder",
         )
-    steps = sorted({path.name.split("-")[0] for path in folder.glob("*.jsonl")})
-    for name in steps if step is None else [f"{step:06d}"]:
-        known: dict[str, float] = {}
-        for line in _lines(folder / f"{name}-{ADVANTAGES}.jsonl"):
-            known.update(line)
-        for path in sorted(folder.glob(f"{name}-*.jsonl")):
-            if path.stem.endswith(ADVANTAGES):
-                continue
-            for session in _lines(path):
-                for act in session["acts"]:
-                    act["advantage"] = known.get(act["key"])
-                yield session
+    for number, by_attempt in sorted(_files(folder).items()):
+        if step is None or step == number:
+            wanted = sorted(by_attempt)
+            for attempt in wanted if attempts == "all" else wanted[-1:]:
+                yield from _sessions(by_attempt[attempt], attempt)
+
+
+def _files(folder: Path) -> dict[int, dict[str, list[Path]]]:
+    """By step and attempt. Earlier versions named no attempt, which is the first one here."""
+    found: dict[int, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.glob("*.jsonl")):
+        step, _, rest = path.stem.partition("-")
+        if step.isdecimal():
+            found[int(step)][rest.rpartition("-")[0]].append(path)
+    return found
+
+
+def _sessions(paths: Sequence[Path], attempt: str) -> Iterator[Record]:
+    """The sessions of one step and attempt."""
+    known: dict[str, float] = {}
+    for path in paths:
+        if path.stem.endswith(f"-{ADVANTAGES}"):
+            for line in _lines(path):
+                known.update(line)
+    for path in paths:
+        if path.stem.endswith(f"-{ADVANTAGES}"):
+            continue
+        for session in _lines(path):
+            for act in session["acts"]:
+                act["advantage"] = known.get(act["key"])
+            yield {**session, "attempt": attempt or None}
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                kind = "is damaged" if line.endswith(b"\n") else "was not finished"
+                logger.warning("%s, line %d %s and is skipped: %s", path, number, kind, error)
+
+
+def _append(path: Path, record: Mapping[str, object]) -> None:
+    """Add a line in one write, so that a process that is killed can cut at most the last line of a file."""
+    try:
+        line = json.dumps(record, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"a session record for {path}: {error}",
+            rule="Outcome.info and the data of a task are stored as JSON",
+            fix="use text as keys in every mapping, and no mapping that contains itself",
+        ) from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, f"{line}\n".encode(errors="backslashreplace"))
+    except OSError as error:
+        raise DiskError(
+            f"{path} cannot be written: {error.strerror}; {free_space(path)}",
+            rule="every session is recorded, so a run that cannot do so ends",
+            fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
+        ) from error
+
+
+def _write(path: Path, line: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            # Only a disk that is full takes a part; the next write raises its error.
+            while line:
+                line = line[os.write(descriptor, line) :]
+        except OSError:
+            os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def session_record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> Record:
@@ -197,12 +262,6 @@ class _Clip:
             part if part.get("type") == "text" else {"type": part.get("type")}
             for part in cast("list[Message]", content)
         ]
-
-
-def _lines(path: Path) -> Iterator[Record]:
-    if path.exists():
-        with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
 
 
 def _plain(value: object) -> object:

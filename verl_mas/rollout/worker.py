@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
-from uuid import uuid4
 
 import ray
 from omegaconf import DictConfig
@@ -57,6 +56,8 @@ from verl_mas.workflow.task import Task
 
 # The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
 AGENT_LOOP = "mas"
+# The key of the configuration under which the manager passes the name of the attempt.
+ATTEMPT = "mas_attempt"
 logger = logging.getLogger(__name__)
 
 _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -158,7 +159,7 @@ class MasAgentLoopWorker(_StockWorker):
             finished = await run_session(
                 partial(resolve, self.mas.workflow), task, self.session_config, partial(self._score, dataset=dataset)
             )
-        self._record(finished)
+        await self._record(finished)
         if finished.failed:
             return await self._without_rows(finished, dataset)
         for reply in finished.session.replies:
@@ -229,12 +230,13 @@ class MasAgentLoopWorker(_StockWorker):
             sample_kwargs=dataset,
         )
 
-    def _record(self, finished: SessionResult) -> None:
+    async def _record(self, finished: SessionResult) -> None:
         self.counts[finished.session.task.validate] += SessionCounts.of(finished)
         for fault in finished.faults:
             logger.warning("session %s: %s", finished.session.task.key, fault)
         if self.trajectories is not None:
-            self.trajectories.write(finished, "dropped" if finished.failed else "finished")
+            # A slow disk must not block the other sessions. A record that cannot be written ends the run.
+            await asyncio.to_thread(self.trajectories.write, finished, "dropped" if finished.failed else "finished")
 
     def _model(self, policy: str) -> Model:
         """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""
@@ -266,7 +268,7 @@ class MasAgentLoopWorker(_StockWorker):
         spec = self.mas.trajectories
         if not spec.enabled:
             return None
-        return TrajectoryWriter(spec, folder_of(spec, self.config.trainer.default_local_dir), worker=uuid4().hex[:8])
+        return TrajectoryWriter(spec, folder_of(spec, self.config.trainer.default_local_dir), self.config[ATTEMPT])
 
     @property
     def _log_probs(self) -> bool:

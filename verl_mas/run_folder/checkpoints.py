@@ -123,12 +123,12 @@ def step_of(folder: Path) -> int | None:
     return int(matched[1]) if matched else None
 
 
-def choices(folder: Path) -> str:
-    """How a run in `folder` can be started when it cannot resume as it should."""
+def choices(folder: Path, without: Path | None = None) -> str:
+    """How a run in `folder` can be started when it cannot resume as it should. `without`: not from this checkpoint."""
     anew = "trainer.resume_mode=disable starts from step 0"
-    whole = whole_checkpoints(folder)
+    whole = [one for one in whole_checkpoints(folder) if one.folder != without]
     if not whole:
-        return f"{folder} has no complete checkpoint; {anew}"
+        return f"{folder} has no {'other' if without else 'complete'} checkpoint; {anew}"
     steps = ", ".join(str(one.step) for one in whole)
     return f"complete checkpoints are there of step {steps}; resume from one with {whole[-1].arguments}; {anew}"
 

@@ -1,21 +1,25 @@
-"""Every policy under its own name in one checkpoint. verl writes the pointer to the latest one afterwards."""
+"""Every policy under its own name in one checkpoint, which counts only when all its parts are written."""
 
 from __future__ import annotations
 
-import json
-import os
 import random
+import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
+from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.merge import policy_value, trained
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError, raise_all
+from verl_mas.errors import ConfigError, DiskError, MasError
+from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step
+from verl_mas.run_folder.disk import free_space
 from verl_mas.verl_types import Fields
 from verl_mas.workflow.base import agents_of
 
@@ -23,30 +27,43 @@ if TYPE_CHECKING:
     from verl_mas.trainer.policy_trainer import PolicyTrainer
 
 RNG_FILE = "driver_rng.pt"
-RUN_FILE = "run.json"
+# What the random state consists of beside plain values and tensors. Nothing else is unpickled.
+NUMPY = [np.zeros(0).__reduce__()[0], np.ndarray, np.dtype, np.dtypes.UInt32DType]
 
 
 class Checkpoints:
-    """In place of the worker group whose checkpoint verl's trainer saves and loads."""
+    """In place of the worker group whose checkpoint verl's trainer loads."""
 
-    def __init__(self, policies: Mapping[str, PolicyTrainer], run: Mapping[str, object], resumes: bool):
-        """`run` is the identity of the run. `resumes`: verl finds the checkpoint itself, in the run's folder, so one of
-        another run is refused; a checkpoint that is given by its path is loaded."""
-        self.policies, self.run, self.resumes = policies, run, resumes
+    def __init__(self, policies: Mapping[str, PolicyTrainer], trainer: DictConfig, run: Mapping[str, object]):
+        """`trainer` is verl's section of that name, `run` the identity of the run."""
+        self.policies, self.trainer, self.run = policies, trainer, run
 
-    def save_checkpoint(
-        self, actor_path: str, remote_path: str | None, step: int, max_ckpt_to_keep: int | None = None
-    ) -> None:
-        folder = os.path.dirname(actor_path)
-        remote = remote_path and os.path.dirname(remote_path)
-        # verl's workers delete the oldest before they write the newest: keep one more, so that a run which
-        # breaks between two policies' saves still has a complete checkpoint.
-        keep = max_ckpt_to_keep and max_ckpt_to_keep + 1
-        for policy in self.policies.values():
-            policy.save(folder, remote, step, keep)
-        os.makedirs(folder, exist_ok=True)
-        torch.save(_rng_state(), os.path.join(folder, RNG_FILE))
-        Path(folder, RUN_FILE).write_text(json.dumps(self.run, indent=1))
+    def save(self, step: int, data: Fields) -> Path:
+        """`data` is the state of the data loader."""
+        folder = folder_of_step(Path(self.trainer.default_local_dir).absolute(), step)
+        remote = self.trainer.default_hdfs_dir and str(folder_of_step(Path(self.trainer.default_hdfs_dir), step))
+        with writing(folder):
+            if folder.exists():
+                # A checkpoint that a crash left unfinished, or that a run which resumed from an earlier one repeats.
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        for name, policy in self.policies.items():
+            with writing(folder / name):
+                policy.save(str(folder), remote, step, self._keep)
+        with writing(folder):
+            torch.save(data, folder / DATA_FILE)
+            torch.save(_rng_state(), folder / RNG_FILE)
+            complete(folder, self.run)
+        return folder
+
+    @property
+    def _keep(self) -> int | None:
+        """verl's workers delete the oldest before they write the newest: keep one more, so that a run which breaks
+        between two policies' saves still has a complete checkpoint."""
+        keep: int | None = (
+            1 if self.trainer.get("remove_previous_ckpt_in_save") else self.trainer.max_actor_ckpt_to_keep
+        )
+        return keep and keep + 1
 
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
@@ -59,18 +76,42 @@ class Checkpoints:
                 rule="a run resumes with the trainable policies that it was saved with",
                 fix="name the policies as in that run, or set trainer.resume_mode=disable",
             )
-        if self.resumes:
-            raise_all(other_run(folder, self.run))
-        for policy in self.policies.values():
-            policy.load(str(folder), del_local_after_load)
+        for name, policy in self.policies.items():
+            with reading(folder, name):
+                policy.load(str(folder), del_local_after_load)
         if (folder / RNG_FILE).exists():
-            _restore_rng(torch.load(folder / RNG_FILE, weights_only=False))
+            with reading(folder, RNG_FILE), torch.serialization.safe_globals(NUMPY):  # type: ignore[arg-type]
+                _restore_rng(torch.load(folder / RNG_FILE, weights_only=True))
 
 
-def latest_step(folder: Path) -> int:
-    """The step of the latest checkpoint; 0 without one. verl's own reader imports all its training engines."""
-    pointer = folder / "latest_checkpointed_iteration.txt"
-    return int(pointer.read_text()) if pointer.exists() else 0
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around a write of a part of a checkpoint, here or by a policy's workers."""
+    try:
+        yield
+    except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
+        raise DiskError(
+            f"{path} cannot be written: {_cause(error)}; {free_space(path)}",
+            rule="a checkpoint counts when all of it is written",
+            fix=f"make room and run the command again; {choices(_run_folder(path))}",
+        ) from error
+
+
+@contextmanager
+def reading(folder: Path, part: str) -> Iterator[None]:
+    """Around the loading of a part of the checkpoint in `folder`, here or by a policy's workers."""
+    try:
+        yield
+    except (MasError, RayActorError):
+        # A lost process is not a damaged file.
+        raise
+    except Exception as error:  # damaged bytes can raise anything
+        files = ", ".join(_damaged(folder / part))
+        raise DiskError(
+            f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(error)}",
+            rule="a run resumes from a checkpoint that can be read",
+            fix=choices(folder.parent, without=folder),
+        ) from error
 
 
 def auto_resumes(config: DictConfig) -> bool:
@@ -78,17 +119,16 @@ def auto_resumes(config: DictConfig) -> bool:
     return config.trainer.resume_mode == "auto" and not config.trainer.val_only
 
 
-def other_run(folder: Path, run: Mapping[str, object]) -> Iterator[ConfigError]:
+def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
     """How the run of a checkpoint differs from this one."""
-    file = folder / RUN_FILE
-    before = json.loads(file.read_text()) if file.exists() else run
+    before, folder = checkpoint.run, checkpoint.folder
     for key, value in run.items():
         if before.get(key, value) != value:
             yield ConfigError(
                 f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run resumes from the last checkpoint of its folder",
                 fix="set another trainer.default_local_dir; to resume from this checkpoint nevertheless, set "
-                f"trainer.resume_mode=resume_path trainer.resume_from_path={folder}",
+                f"{checkpoint.arguments}",
             )
 
 
@@ -112,3 +152,26 @@ def _restore_rng(state: Fields) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
+
+
+def _run_folder(path: Path) -> Path:
+    """Of a checkpoint, or of a policy in one."""
+    return path.parent if path.name.startswith("global_step_") else path.parent.parent
+
+
+def _cause(error: Exception) -> str:
+    """In one line: torch and Ray add the stack."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else ''}"
+
+
+def _damaged(path: Path) -> Iterator[str]:
+    """The files of torch that are cut or changed. Their errors do not name them."""
+    for file in sorted(path.rglob("*.pt")) if path.is_dir() else []:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                intact = archive.testzip() is None
+        except (zipfile.BadZipFile, OSError):
+            intact = False
+        if not intact:
+            yield file.name

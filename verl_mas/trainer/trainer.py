@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ray
@@ -30,6 +31,7 @@ from verl_mas.config.merge import policy_view, updates_per_step
 from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.facts import assign_ports
+from verl_mas.errors import raise_all
 from verl_mas.row import (
     AGENT,
     MAX_GLOBAL_STEPS,
@@ -43,8 +45,10 @@ from verl_mas.row import (
     UID,
     is_padding,
 )
+from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
+from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
@@ -81,6 +85,12 @@ class MasTrainer(PPOTrainerSync):
 
     def __init__(self, config: DictConfig):
         self.mas = load(config.get("mas"))
+        # An evaluation writes no checkpoint.
+        self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
+        self.resumed = to_resume(config)
+        self.identity = run_identity(config, self.mas)
+        if self.resumed and auto_resumes(config):
+            raise_all(other_run(self.resumed, self.identity))
         with open_dict(config):
             # verl tests for this mode by name where it chooses the replay buffer and the checkpoint's parts.
             config.trainer.v1.trainer_mode = "sync"
@@ -108,11 +118,9 @@ class MasTrainer(PPOTrainerSync):
                 # One after the other: an engine takes more memory while it starts than afterwards.
                 self.members[name] = self._member(name)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
-        # verl saves and loads through this attribute.
-        self.actor_rollout_wg = Checkpoints(
-            self.trained, run_identity(self.config, self.mas), auto_resumes(self.config)
-        )
-        self._load_checkpoint()  # type: ignore[no-untyped-call]
+        # verl loads through this attribute.
+        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity)
+        self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
 
@@ -200,6 +208,22 @@ class MasTrainer(PPOTrainerSync):
             awake[pool] = ray.get(name)
         served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
         self.pools.each(served, lambda name: self.members[name].sleep())
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def _load_checkpoint(self) -> None:
+        self.global_steps = 0
+        if self.resumed:
+            self.config.trainer.resume_from_path = str(self.resumed.folder)
+            with reading(self.resumed.folder, DATA_FILE):
+                super()._load_checkpoint()  # type: ignore[no-untyped-call]
+
+    def _save_checkpoint(self) -> None:
+        """verl writes its pointer in place, where a crash can leave it empty."""
+        folder = self.actor_rollout_wg.save(self.global_steps, self.train_dataloader.state_dict())
+        self.checkpoint_callback.on_save(
+            trainer=self, global_step=self.global_steps, checkpoint_dir=str(folder), async_save=False
+        )
 
     # -- data -----------------------------------------------------------------------------------------------
 
