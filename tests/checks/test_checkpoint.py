@@ -6,12 +6,13 @@ from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.errors import ConfigError
+from verl_mas.run_folder import lock
 from verl_mas.run_folder.checkpoints import POINTER, complete
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.checkpoint import run_identity
 
 
-def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path):
+def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path, monkeypatch):
     base = ["+mas=solver_verifier", "actor_rollout_ref.model.path=m", f"trainer.default_local_dir={tmp_path}"]
 
     def composed(*more: str):
@@ -33,9 +34,10 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         assert errors(other, *same) == []
     (error,) = errors(other)
     assert "adv_estimator=agent_grpo, and this run has team_grpo" in error.value
-    lock = RunLock(tmp_path)
+    running = RunLock(tmp_path)
+    monkeypatch.setattr(lock, "WAIT_S", 0)
     (error,) = errors()
-    lock.close()
+    running.close()
     assert "is in use by pid" in error.value
     (tmp_path / POINTER).write_text("4")
     with pytest.raises(ConfigError, match=r"names step 4, but .*global_step_4 is not there"):

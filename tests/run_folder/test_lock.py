@@ -5,12 +5,19 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.errors import ConfigError
+from verl_mas.run_folder import lock
 from verl_mas.run_folder.lock import RunLock, check_lock
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch):
+    monkeypatch.setattr(lock, "WAIT_S", 0.3)
 
 
 def config(folder, val_only=False):
@@ -57,6 +64,13 @@ time.sleep(60)
     finally:
         os.kill(child, 9)
         run.stdout.close()
+
+
+def test_a_run_waits_for_the_end_of_one_that_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "WAIT_S", 30)
+    first = RunLock(tmp_path)
+    threading.Timer(0.5, first.close).start()
+    RunLock(tmp_path).close()
 
 
 def test_a_file_system_without_locks_is_reported_and_another_error_is_raised(tmp_path, monkeypatch, caplog):

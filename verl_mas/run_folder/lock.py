@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 from verl_mas.errors import ConfigError
 
 LOCK = ".lock"
-# A check holds the lock for an instant, which must not make a run that starts meanwhile fail.
-ATTEMPTS, PAUSE_S = 5, 0.1
+# Ray takes some seconds to end the trainer of a run that was killed, and its next start should not fail for that.
+WAIT_S, PAUSE_S = 5.0, 0.1
 # What locking answers where another process has the lock, and where a file system has no locks.
 TAKEN = {errno.EAGAIN, errno.EACCES}
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
@@ -56,7 +56,8 @@ def check_lock(config: DictConfig) -> Iterator[ConfigError]:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    for attempt in range(ATTEMPTS):
+    end = time.monotonic() + WAIT_S
+    while True:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
@@ -66,8 +67,9 @@ def _lock(descriptor: int, kind: int) -> bool:
                 return True
             if error.errno not in TAKEN:
                 raise
-        time.sleep(PAUSE_S if attempt + 1 < ATTEMPTS else 0)
-    return False
+        if time.monotonic() > end:
+            return False
+        time.sleep(PAUSE_S)
 
 
 def _in_use(path: Path) -> ConfigError:

@@ -162,7 +162,7 @@ def _run_folder(path: Path) -> Path:
 def _cause(error: Exception) -> str:
     """In one line: torch and Ray add the stack."""
     cause = error.cause if isinstance(error, RayTaskError) else error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else ''}"
+    return ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])
 
 
 def _damaged(path: Path) -> Iterator[str]:
