@@ -11,6 +11,7 @@ from verl_mas.demos import plan_path
 from verl_mas.demos.live import Run
 from verl_mas.demos.plan_path import HIGH, LOW, SUCCESS
 from verl_mas.errors import ConfigError
+from verl_mas.run_folder.checkpoints import complete, folder_of_step
 from verl_mas.warmup.train import WarmUp
 
 
@@ -22,9 +23,9 @@ def demo(monkeypatch, tmp_path):
     def watch(run: Run, headline, console):
         trained.append(run)
         run.metrics.write_text("".join(json.dumps(step) + "\n" for step in logged(0, run.steps_in_all)))
-        pointer = run.folder / "checkpoints" / "latest_checkpointed_iteration.txt"
-        pointer.parent.mkdir(exist_ok=True)
-        pointer.write_text(str(run.steps_in_all))
+        checkpoint = folder_of_step(run.folder / "checkpoints", run.steps_in_all)
+        checkpoint.mkdir(parents=True)
+        complete(checkpoint, {})
         return run.steps()
 
     def call(*argv: str, fresh: bool = False) -> str:
