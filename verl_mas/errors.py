@@ -86,7 +86,7 @@ class DataError(InvalidInput):
 
 
 class DiskError(InvalidInput):
-    """A file that a run needs and that its disk does not give or take: a checkpoint, a session record."""
+    """A checkpoint or a session record that cannot be written or read."""
 
 
 class PatchRefused(MasError):
