@@ -235,7 +235,7 @@ def test_a_session_that_cannot_be_recorded_ends_the_run_and_names_the_disk(make,
     (tmp_path / "train").write_text("a file where the folder belongs")
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
-    with pytest.raises(DiskError, match=r"000004-1-\w+\.jsonl cannot be written: .* GB are free on the disk of"):
+    with pytest.raises(DiskError, match=r"000004-1-\w+\.jsonl cannot be written: .* GB are free on the disk at"):
         it.call(it.worker.pop_counts(False))
 
 

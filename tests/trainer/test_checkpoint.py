@@ -130,7 +130,7 @@ def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(part,
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     place = "global_step_4/b" if part == "b" else "global_step_4"
     assert refused.value.value.startswith(f"{tmp_path / place} cannot be written: ")
-    assert "GB are free on the disk of" in refused.value.value and "\n" not in refused.value.value
+    assert "GB are free on the disk at" in refused.value.value and "\n" not in refused.value.value
     assert "run the command again" in refused.value.fix and f"resume_from_path={folder};" in refused.value.fix
     assert latest(tmp_path).step == 3 and whole_checkpoints(tmp_path)[-1].step == 3
 

@@ -34,6 +34,6 @@ def flush(path: Path) -> None:
 
 def free_space(path: Path) -> str:
     """The space on the disk of a file or folder, also of one that could not be made."""
-    there = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
-    disk = shutil.disk_usage(there)
-    return f"{disk.free / 1e9:.3g} GB of {disk.total / 1e9:.3g} GB are free on the disk of {there}"
+    disk_of = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.is_mount())
+    disk = shutil.disk_usage(disk_of)
+    return f"{disk.free / 1e9:.3g} GB of {disk.total / 1e9:.3g} GB are free on the disk at {disk_of}"

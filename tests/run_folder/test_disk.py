@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from verl_mas.run_folder.disk import free_space, write_whole
+
+
+def test_a_file_has_its_former_text_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
+    path = tmp_path / "pointer"
+    write_whole(path, "2")
+
+    def fails(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        with pytest.raises(OSError, match="No space left"):
+            write_whole(path, "4")
+    assert path.read_text() == "2"
+    write_whole(path, "4")
+    assert path.read_text() == "4" and [one.name for one in tmp_path.iterdir()] == ["pointer"]
+
+
+def test_a_file_system_without_fsync_is_used_without_it(tmp_path, monkeypatch):
+    def unknown(descriptor):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", unknown)
+    write_whole(tmp_path / "pointer", "2")
+    assert (tmp_path / "pointer").read_text() == "2"
+
+
+def test_the_free_space_is_that_of_the_disk_of_a_path_that_need_not_be_there(tmp_path):
+    text = free_space(tmp_path / "none" / "file")
+    disk = next(parent for parent in tmp_path.parents if os.path.ismount(parent))
+    assert text.endswith(f"are free on the disk at {disk}") and float(text.split()[0]) >= 0
+    assert free_space(Path("/none")).endswith("at /")
