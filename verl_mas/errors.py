@@ -4,11 +4,13 @@ Vocabulary. What verl-mas raises on purpose is a `MasError`. A rejected value is
 rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, with its kind, cause, agent and turn.
 
 Classification. A `SessionFault` is data on its session: `mas.faults` says whether the session is retried or dropped.
-`EngineLost` stops the run, and so does an exception in an update. Cancellation passes through as it is.
+What stops the run: `EngineLost`, `SessionsFailed` (too many of them, by `mas.faults.max_dropped_share`), and an
+exception in an update (`UpdateFailed` if its gradient is not finite). Cancellation passes through as it is.
 
 Surfacing. What is known to be wrong before Ray starts is collected by `verl_mas.checks` and ends the driver with all
-errors in one message. Session faults are counted in `mas/session/faults/<kind>` and written, with their cause, in the
-session records. Any other exception ends the run with its traceback; a command prints its message and exits with 1.
+errors in one message. Session faults are counted in `mas/session/faults/<kind>`, written with cause and traceback in
+the session records, and logged: the first of each kind whole, the others in one line. Any other exception ends the run
+with its traceback; a command prints its message and exits with 1.
 
 Capture. `failures()` is the boundary around user workflows, clients and tools: what they raise leaves it as a
 `SessionFault`. Other code catches only what it expects; a broad `except` elsewhere is a boundary that says why.
@@ -21,6 +23,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+
+from verl_mas.text import encodable
 
 
 class MasError(Exception):
@@ -98,7 +102,15 @@ class RunFailed(MasError):
 
 
 class EngineLost(MasError):
-    """An inference engine died or failed; the run ends, and the message names the engine."""
+    """An inference engine or a reward worker died or failed; the run ends, and the message names it."""
+
+
+class SessionsFailed(MasError):
+    """So many sessions of a step or a validation failed that the run ends; the message has counts and first causes."""
+
+
+class UpdateFailed(MasError):
+    """An update of a policy without a finite loss and gradient; the run ends."""
 
 
 class RequestError(InvalidInput):
@@ -124,19 +136,30 @@ class FaultKind(str, Enum):
 
 
 class SessionFault(MasError):
-    """A failure that is data on its session: its kind, and where it happened."""
+    """A failure that is data on its session: its kind, and where it happened.
 
-    def __init__(self, kind: FaultKind, cause: str, *, agent: str | None = None, turn: int | None = None):
-        where = f" (agent {agent}, turn {turn})" if agent is not None else ""
-        super().__init__(f"{kind.value}: {cause}{where}")
-        self.kind, self.cause, self.agent, self.turn = kind, cause, agent, turn
+    `traceback` is its text, which the session sets when the attempt has ended.
+    """
+
+    def __init__(
+        self, kind: FaultKind, cause: str, *, agent: str | None = None, turn: int | None = None, traceback: str = ""
+    ):
+        self.kind, self.cause, self.agent, self.turn, self.traceback = kind, encodable(cause), agent, turn, traceback
+        self._where = f" (agent {agent}, turn {turn})" if agent is not None else ""
+        super().__init__(f"{kind.value}: {self.cause}{self._where}")
+
+    @property
+    def line(self) -> str:
+        """The fault without the further lines of its cause."""
+        first, _, _ = self.cause.partition("\n")
+        return f"{self.kind.value}: {first}{self._where}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_fault, (self.kind, self.cause, self.agent, self.turn)
+        return _rebuild_fault, (self.kind, self.cause, self.agent, self.turn, self.traceback)
 
 
-def _rebuild_fault(kind: FaultKind, cause: str, agent: str | None, turn: int | None) -> SessionFault:
-    return SessionFault(kind, cause, agent=agent, turn=turn)
+def _rebuild_fault(kind: FaultKind, cause: str, agent: str | None, turn: int | None, traceback: str) -> SessionFault:
+    return SessionFault(kind, cause, agent=agent, turn=turn, traceback=traceback)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ _VLLM = "verl.workers.rollout.vllm_rollout"
 OVERRIDDEN: dict[str, dict[str, str]] = {
     "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": {
         "__init__": "self, config",
+        "_add_prompts_to_generate": "self, num_prompts",
         "_balance_batch": "self, batch, metrics, logging_prefix=, keep_minibatch=",
         "_build_replay_buffer": "self",
         "_compute_metrics": "self, batch, metrics, timing_raw, global_steps, epoch",

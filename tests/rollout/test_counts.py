@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.errors import FaultKind, SessionFault
+from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 
 KINDS = st.sampled_from(list(FaultKind))
@@ -20,7 +20,8 @@ def sessions(draw):
     faults = [SessionFault(kind, "x") for kind in draw(st.lists(KINDS, max_size=3))]
     failed = bool(faults) and draw(st.booleans())
     replies = [None] * draw(st.integers(0, 5))
-    session = SimpleNamespace(info=info, replies=replies, seconds=float(draw(st.integers(0, 9))))
+    task = SimpleNamespace(key="u_0")
+    session = SimpleNamespace(info=info, replies=replies, seconds=float(draw(st.integers(0, 9))), task=task)
     return SimpleNamespace(session=session, faults=faults, failed=failed)
 
 
@@ -44,3 +45,52 @@ def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
 def test_dropped_groups_are_counted_when_there_are_any():
     assert "session/groups_given_up" not in SessionCounts(sessions=1).metrics()
     assert (SessionCounts() + SessionCounts(groups_given_up=2)).metrics()["session/groups_given_up"] == 2
+
+
+def failing(kind, number, cause="bad"):
+    fault = SessionFault(kind, cause, agent="solver", turn=1, traceback=f"Traceback of {number}")
+    session = SimpleNamespace(info={}, replies=[], seconds=0.0, task=SimpleNamespace(key=f"u_{number}"))
+    return SessionCounts.of(SimpleNamespace(session=session, faults=[fault], failed=True))
+
+
+FINE = SessionCounts(sessions=1)
+
+
+def test_a_step_that_loses_too_many_sessions_ends_with_counts_and_the_first_cause_of_each_kind():
+    refused = [failing(FaultKind.REFUSED, number, f"no key {number}\nfix: set it") for number in range(3)]
+    counts = sum([failing(FaultKind.TIMEOUT, 9), *refused, *[FINE] * 3], SessionCounts())
+    with pytest.raises(SessionsFailed) as raised:
+        counts.check(0.5, "step 3")
+    text = str(raised.value)
+    assert text.splitlines()[0] == "4 of 7 sessions of step 3 failed: 3 refused, 1 timeout"
+    assert "the first refused: session u_0: refused: no key 0\n  fix: set it (agent solver, turn 1)" in text
+    assert "Traceback of 0" in text and "Traceback of 9" in text and "Traceback of 1" not in text
+    assert "mas.faults.max_dropped_share=0.5" in text
+
+
+@pytest.mark.parametrize(
+    ("failed", "fine", "limit", "ends"),
+    [
+        (1, 1, 0.5, False),
+        (2, 1, 0.5, True),
+        (1, 9, 0.0, True),
+        (0, 1, 0.0, False),
+        (0, 0, 0.5, False),
+        (9, 1, 1.0, False),
+        (2, 0, 1.0, True),  # nothing is left, whatever the limit
+    ],
+)
+def test_the_limit_is_a_share_of_the_sessions_that_may_be_lost(failed, fine, limit, ends):
+    counts = sum([*[failing(FaultKind.REFUSED, n) for n in range(failed)], *[FINE] * fine], SessionCounts())
+    if ends:
+        with pytest.raises(SessionsFailed):
+            counts.check(limit, "step 1")
+    else:
+        counts.check(limit, "step 1")
+
+
+def test_where_a_session_takes_its_task_along_the_share_is_that_of_the_tasks():
+    counts = failing(FaultKind.REFUSED, 0) + SessionCounts(sessions=7, tasks=4, groups_given_up=3)
+    assert counts.dropped_share == 0.75
+    with pytest.raises(SessionsFailed, match="1 of 8 sessions of step 1 failed: 1 refused; 3 of 4 tasks dropped"):
+        counts.check(0.5, "step 1")

@@ -86,7 +86,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         )
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
-        worker.broken, worker.distillation_enabled = None, False
+        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
 
         def run(*, validate=False, sampling=None, **fields):
             prompt = {
@@ -156,9 +156,9 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     sessions = {session["session"]: session for session in read_sessions(tmp_path)}
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]
     assert sessions[0]["acts"][0]["advantage"] == 1.25 and sessions[2]["acts"][0]["advantage"] is None
-    assert sessions[1]["faults"] == [
-        {"attempt": 0, "kind": "workflow", "agent": None, "turn": None, "cause": "RuntimeError: trouble"}
-    ]
+    (fault,) = sessions[1]["faults"]
+    assert 'in run\n    raise RuntimeError("trouble")\nRuntimeError: trouble' in fault.pop("traceback")
+    assert fault == {"attempt": 0, "kind": "workflow", "agent": None, "turn": None, "cause": "RuntimeError: trouble"}
     act = sessions[0]["acts"][0]
     assert (act["text"], act["malformed"], act["sampled_tokens"], act["key"]) == ("x", "no <answer>", 2, "u_0_0")
     assert sessions[0]["outcome"] == {"answer": "x", "reward": 0.5, "info": {}} and sessions[0]["schema"] == 1
@@ -179,7 +179,7 @@ def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make,
     pop = SimpleNamespace(remote=lambda validate: it.call(it.worker.pop_counts(validate)))
     manager.agent_loop_workers = [SimpleNamespace(pop_counts=pop)]
     monkeypatch.setattr("ray.get", lambda parts: parts)
-    metrics = manager.pop_metrics()
+    metrics = manager.pop_counts().metrics()
     assert (metrics["session/searches/mean"], metrics["session/agreed/mean"]) == (3.5, 1.0)
     assert not any("note" in name or "info" in name for name in metrics)
 
@@ -239,6 +239,75 @@ def test_a_session_that_cannot_be_recorded_ends_the_run_and_names_the_disk(make,
         it.call(it.worker.pop_counts(False))
 
 
+class Answers(Workflow):
+    agents = ("solver",)
+
+    async def run(self, task, team):
+        await team.solver.act("q")
+        return Outcome(answer="42", info={"note \ud83d": ["\ud83d\0"]})
+
+
+def test_a_lost_reward_worker_ends_the_run_and_is_not_a_failure_of_sessions(make, monkeypatch):
+    import ray
+
+    it = make(Answers)
+
+    async def dead(outputs, kwargs):
+        raise ray.exceptions.ActorDiedError()
+
+    monkeypatch.setattr(it.worker, "_compute_score", dead)
+    it.run()
+    with pytest.raises(EngineLost, match="a reward worker is gone"):
+        it.call(it.worker.pop_counts(False))
+
+
+def test_a_reward_function_that_returns_no_number_fails_its_session(make, monkeypatch):
+    it = make(Answers, n=1)
+
+    async def compute(outputs, kwargs):
+        outputs[0].reward_score = float("nan")
+
+    monkeypatch.setattr(it.worker, "_compute_score", compute)
+    it.run()
+    counts = it.call(it.worker.pop_counts(False))
+    assert (
+        counts.failed == {"workflow": 1}
+        and "the score of the reward function is nan" in counts.first_faults["workflow"]
+    )
+
+
+def test_the_first_fault_of_a_kind_is_logged_whole_and_later_ones_in_one_line(make, caplog):
+    it = make(Hopeless)
+    it.run()
+    first, *others = [record.getMessage() for record in caplog.records if "always" in record.getMessage()]
+    assert first.startswith("the first workflow in this worker: session u_0: workflow: RuntimeError: always")
+    assert "Traceback" in first and "in run" in first
+    assert others == [f"session u_{number}: workflow: RuntimeError: always" for number in (1, 2)]
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_lone_surrogates_and_null_bytes_fail_no_more_than_their_sessions(make, validate, tmp_path):
+    it = make(Solve, n=1)
+    it.run(validate=validate, raw_prompt=[{"role": "user", "content": "half \ud83d, null \0"}])
+    counts = it.call(it.worker.pop_counts(validate))
+    assert counts.failed == {"refused": 1}
+    (session,) = read_sessions(tmp_path, validate=validate)
+    assert session["task"]["messages"][0]["content"] == "half \ud83d, null \0" and session["status"] == "dropped"
+
+
+def test_what_a_session_reports_reaches_metrics_and_rows_as_text_that_every_file_takes(make, monkeypatch):
+    class Reports(Answers):
+        async def run(self, task, team):
+            outcome = await super().run(task, team)
+            return Outcome(reward=1.0, info={**outcome.info, "\ud83d": 2})
+
+    it = make(Reports, n=1)
+    it.run()
+    (fields,) = it.queue.fields.values()
+    assert fields["extra_fields"]["reward_extra_info"]["note \\ud83d"] == ["\\ud83d\0"]
+    assert it.call(it.worker.pop_counts(False)).metrics()["session/\\ud83d/mean"] == 2
+
+
 def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, monkeypatch):
     class Votes(Workflow):
         agents = ("solver",)
@@ -273,13 +342,16 @@ def test_every_local_policy_needs_its_engines():
 def test_the_manager_adds_up_its_workers(monkeypatch):
     from verl_mas.rollout.manager import MasAgentLoopManager
 
-    counts = [SessionCounts(sessions=3, acts=6, dropped=1, faults={"timeout": 2}), SessionCounts(sessions=1, acts=2)]
+    counts = [
+        SessionCounts(sessions=3, acts=6, failed={"timeout": 1}, faults={"timeout": 2}),
+        SessionCounts(sessions=1, acts=2),
+    ]
     manager = object.__new__(MasAgentLoopManager)
     manager.agent_loop_workers = [
         SimpleNamespace(pop_counts=SimpleNamespace(remote=partial(lambda c, v: c, c))) for c in counts
     ]
     monkeypatch.setattr("ray.get", lambda parts: parts)
-    metrics = manager.pop_metrics()
+    metrics = manager.pop_counts().metrics()
     assert metrics == {
         "session/count": 4.0,
         "session/acts/mean": 2.0,

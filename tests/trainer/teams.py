@@ -26,3 +26,13 @@ class Trio(Workflow):
             return Outcome(answer=reply)
         reply = await team.second.act(f"{task.question} {reply}")
         return Outcome(answer=await team.third.act(f"{task.question} {reply}"))
+
+
+class Mistyped(Workflow):
+    """A sampling setting that no engine knows, in training only. Act by act it passes every check."""
+
+    agents = ("writer",)
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        sampling = {} if task.validate else {"temprature": 0.5}
+        return Outcome(answer=await team.writer.act(task.messages, **sampling))

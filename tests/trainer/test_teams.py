@@ -191,3 +191,18 @@ def test_agents_of_one_policy_share_its_update_and_are_scored_at_their_own_tempe
         assert metrics["actor/grad_norm"] == metrics["mas/main/actor/grad_norm"] > 0
     lines = [json.loads(line) for line in (tmp_path / "generations" / "2.jsonl").read_text().splitlines()]
     assert Counter(line["agent"] for line in lines) == {"writer": 16, "copier": 16}
+
+
+def test_a_step_in_which_every_session_fails_ends_the_run_with_the_first_cause(train_team, tmp_path):
+    done = train_team(
+        tmp_path / "run",
+        "Mistyped",
+        *("trainer.total_training_steps=2", "trainer.val_before_train=true"),
+        exit_code=1,
+    )
+    assert "val-core/letters/pass@1" in done.steps[0] and list(done.steps) == [0]
+    message = done.output[done.output.rindex("verl_mas.errors.SessionsFailed: ") :]
+    assert "all 16 sessions of step 1 failed: 16 refused" in message
+    assert "temprature" in message and "agent writer, turn 0" in message and "mas.faults.max_dropped_share" in message
+    # Of the user's file and of verl, whose advice would not help.
+    assert "teams.py" in message and "sync_refill_failed_groups" not in message

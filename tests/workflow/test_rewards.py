@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.config.schema import AgentSpec, RewardSpec
-from verl_mas.errors import WorkflowError
-from verl_mas.workflow import Generation, Outcome, Reply, Task
+from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
+from verl_mas.errors import FaultKind, WorkflowError
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Generation, Outcome, Reply, Task, Workflow
 from verl_mas.workflow.members import Member
-from verl_mas.workflow.rewards import Earned, row_rewards, rows_of
+from verl_mas.workflow.rewards import Earned, Score, row_rewards, rows_of
 
 # A session won by the team: the solver's second act was malformed.
 SESSION = [
@@ -79,3 +82,36 @@ def test_rows_with_tokens_are_numbered_in_the_order_of_their_first_acts():
     replies = [reply(0), reply(1, tokens=()), reply(2, tokens=()), reply(3), reply(2)]
     rows = rows_of(Task.of("q"), replies, 1.0, {"a": member}, RewardSpec())
     assert [row.key and str(row.key) for row in rows] == ["task_0_0", None, "task_0_1", "task_0_2"]
+
+
+UNREADABLE = [float("nan"), float("inf"), -float("inf"), "0.5", b"1", [1.0], 1j, 10**400]
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=lambda value: f"{value!r:.12}")
+@pytest.mark.parametrize("where", ["reward", "team_reward", "outcome", "acc", "score"])
+def test_a_reward_that_is_not_a_finite_number_fails_the_session_where_it_is_set(run, where, value):
+    class Rewards(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            await team.a.act("q")
+            reply = await team.a.act("q")
+            if where in ("reward", "team_reward"):
+                setattr(reply, where, value)
+            if where == "score":
+                return Outcome(answer=reply)
+            return Outcome(reward=value if where == "outcome" else 1.0, info={"acc": value} if where == "acc" else {})
+
+    async def score(session):
+        return Score(value)
+
+    done = run(Rewards, ScriptedLLM("x"), faults=FaultSpec(retries=0), score=score)
+    (fault,) = done.faults
+    assert done.failed and fault.kind is FaultKind.WORKFLOW and "finite number" in fault.cause
+    assert where in ("outcome", "acc", "score") or "agent a in turn 1" in fault.cause
+    assert done.session.team_reward is None and all(row.reward.score == 0 for row in done.session.rows())
+
+
+@pytest.mark.parametrize("value", [True, 1, np.float32(1), np.bool_(True), torch.tensor(1.0)])
+def test_whatever_counts_as_a_number_is_a_reward(value):
+    assert Outcome(reward=value).reward is value

@@ -251,6 +251,9 @@ class FaultSpec(Checked):
     max_acts: Count = 256
     """Acts per session at most."""
 
+    max_dropped_share: Share = 0.5
+    """The run ends if a larger share of the sessions of a step, or of a validation, failed."""
+
 
 @dataclass
 class TrajectorySpec:

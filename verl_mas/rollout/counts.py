@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import TypeVar
 
 import numpy as np
 
+from verl_mas.errors import SessionFault, SessionsFailed
 from verl_mas.workflow.session import SessionResult
 
 
@@ -28,10 +30,12 @@ class SessionCounts:
     sessions: int = 0
     acts: int = 0
     seconds: float = 0.0
-    dropped: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)  # sessions, by the kind of their last fault
     retried: int = 0
+    tasks: int = 0
     groups_given_up: int = 0
-    faults: Mapping[str, int] = field(default_factory=dict)  # by kind
+    faults: Mapping[str, int] = field(default_factory=dict)  # of all attempts, by kind
+    first_faults: Mapping[str, str] = field(default_factory=dict)  # the first of each kind, whole
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
 
     @classmethod
@@ -42,9 +46,11 @@ class SessionCounts:
             sessions=1,
             acts=len(session.replies),
             seconds=session.seconds,
-            dropped=int(failed),
+            failed={finished.faults[-1].kind.value: 1} if failed else {},
             retried=int(bool(finished.faults) and not failed),
             faults=Counter(fault.kind.value for fault in finished.faults),
+            # In reverse, so that the first of a kind replaces the later ones.
+            first_faults={fault.kind.value: described(finished, fault) for fault in reversed(finished.faults)},
             infos={name: Reported(float(value), 1) for name, value in numbers.items()},
         )
 
@@ -53,12 +59,53 @@ class SessionCounts:
             sessions=self.sessions + other.sessions,
             acts=self.acts + other.acts,
             seconds=self.seconds + other.seconds,
-            dropped=self.dropped + other.dropped,
+            failed=_add(self.failed, other.failed),
             retried=self.retried + other.retried,
+            tasks=self.tasks + other.tasks,
             groups_given_up=self.groups_given_up + other.groups_given_up,
             faults=_add(self.faults, other.faults),
+            first_faults={**other.first_faults, **self.first_faults},
             infos=_add(self.infos, other.infos),
         )
+
+    @property
+    def dropped(self) -> int:
+        return sum(self.failed.values())
+
+    @property
+    def dropped_share(self) -> float:
+        """The share of sessions without rows. With `fail_group` a session that failed takes along those of its task."""
+        if self.groups_given_up:
+            return self.groups_given_up / self.tasks
+        return self.dropped / max(1, self.sessions)
+
+    def check(self, limit: float, where: str) -> None:
+        """Raises SessionsFailed if the share dropped is above `mas.faults.max_dropped_share`, or if nothing is left.
+
+        `where`: `step 3`, or `the validation at step 3`.
+        """
+        if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
+            return
+        # From None: what verl says of a step without rows suggests to refill it, which does not help.
+        raise SessionsFailed(
+            f"{self.summary(where)}\n"
+            f"{self.first_causes()}\n"
+            f"  rule: the run ends when a step or a validation loses more than mas.faults.max_dropped_share={limit:g} "
+            "of its sessions\n"
+            "  fix:  remove the cause; the records of the sessions (mas.trajectories) have the fault of each"
+        ) from None
+
+    def summary(self, where: str) -> str:
+        """How many sessions failed, by kind, in one line."""
+        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
+        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
+        return f"{share} sessions of {where} failed: {kinds}{tasks}"
+
+    def first_causes(self) -> str:
+        """The first fault of each kind that sessions failed by, whole."""
+        kinds = [kind for kind, _ in Counter(self.failed).most_common()]
+        return "\n".join(indent(f"the first {kind}: {self.first_faults[kind]}", "  ") for kind in kinds)
 
     def metrics(self) -> dict[str, float]:
         sessions = max(1, self.sessions)
@@ -73,6 +120,11 @@ class SessionCounts:
             **given_up,
             **{f"session/faults/{kind}": count for kind, count in self.faults.items()},
         }
+
+
+def described(finished: SessionResult, fault: SessionFault) -> str:
+    """A fault whole: session, cause, place and traceback."""
+    return f"session {finished.session.task.key}: {fault}\n{indent(fault.traceback, '  ')}"
 
 
 V = TypeVar("V", int, Reported)

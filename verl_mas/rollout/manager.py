@@ -34,11 +34,11 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
             folder = folder_of(spec, self.config.trainer.default_local_dir)
             write_advantages(folder, step, self.config[ATTEMPT], advantages)
 
-    def pop_metrics(self, validate: bool = False) -> dict[str, float]:
-        """Sessions since the last call: how many, what they reported, how many were dropped or retried, faults by kind.
+    def pop_counts(self, validate: bool = False) -> SessionCounts:
+        """The sessions since the last call: how many, what they reported, how many failed and why.
 
         Raises EngineLost when an engine was lost meanwhile.
         """
         workers = cast("list[Actor]", self.agent_loop_workers)
         parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in workers])
-        return sum(parts, SessionCounts()).metrics()
+        return sum(parts, SessionCounts())

@@ -207,6 +207,7 @@ def session_record(finished: SessionResult, status: str, max_text_chars: int | N
                 "agent": fault.agent,
                 "turn": fault.turn,
                 "cause": fault.cause,
+                "traceback": fault.traceback,
             }
             for attempt, fault in enumerate(finished.faults)
         ],

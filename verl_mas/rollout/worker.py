@@ -21,8 +21,8 @@ from verl_mas import data_plane
 from verl_mas.config import load
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError, WorkflowError
-from verl_mas.rollout.counts import SessionCounts
+from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures
+from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.stored import failed_validation_row, stored_rows
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
@@ -89,6 +89,7 @@ class MasAgentLoopWorker(_StockWorker):
         # Since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.trajectories = self._trajectory_writer()
+        self.logged: set[FaultKind] = set()
         self.broken: Exception | None = None
 
     async def generate_sequences(self, batch: TensorDict) -> None:
@@ -125,6 +126,7 @@ class MasAgentLoopWorker(_StockWorker):
             self.broken = error
             logger.error("task %s ends the run", uid, exc_info=error)
         finally:
+            self.counts[validate] += SessionCounts(tasks=1)
             # To the replay buffer a group without rows has failed, and it waits for another one; a group that lost
             # only some of its sessions has not.
             await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
@@ -170,9 +172,7 @@ class MasAgentLoopWorker(_StockWorker):
         session = finished.session
         if session.task.validate:
             policy, model = next(iter(self.models.items()))
-            prompt_ids = model.tokenizer.apply_chat_template(
-                list(session.task.messages), add_generation_prompt=True, tokenize=True, return_dict=False
-            )
+            prompt_ids = _tokens_of(session.task, model)
             return [failed_validation_row(session, policy, model, prompt_ids, dataset, self._log_probs)]
         if self.mas.faults.then == "fail_group":
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
@@ -181,7 +181,10 @@ class MasAgentLoopWorker(_StockWorker):
     async def _score(self, session: Session, dataset: Fields) -> Score:
         """verl's reward loop on the answer: one of verl's scorers, or the user's function."""
         answer = self._answer(session)
-        await self._compute_score([answer], kwargs=dataset)
+        try:
+            await self._compute_score([answer], kwargs=dataset)
+        except ray.exceptions.RayActorError as error:
+            raise EngineLost(f"a reward worker is gone: {error}") from error
         if answer.reward_score is None:
             raise WorkflowError(
                 "a session without a reward",
@@ -233,7 +236,11 @@ class MasAgentLoopWorker(_StockWorker):
     async def _record(self, finished: SessionResult) -> None:
         self.counts[finished.session.task.validate] += SessionCounts.of(finished)
         for fault in finished.faults:
-            logger.warning("session %s: %s", finished.session.task.key, fault)
+            if fault.kind in self.logged:
+                logger.warning("session %s: %s", finished.session.task.key, fault.line)
+            else:
+                self.logged.add(fault.kind)
+                logger.warning("the first %s in this worker: %s", fault.kind.value, described(finished, fault))
         if self.trajectories is not None:
             # A slow disk must not block the other sessions. A record that cannot be written ends the run.
             await asyncio.to_thread(self.trajectories.write, finished, "dropped" if finished.failed else "finished")
@@ -296,6 +303,18 @@ def clients_by_policy(
             fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets",
         )
     return served
+
+
+def _tokens_of(task: Task, model: Model) -> Sequence[int]:
+    """The task's own messages as a prompt. It may be what the session failed by: then one token represents it."""
+    try:
+        with failures():
+            ids: Sequence[int] = model.tokenizer.apply_chat_template(
+                list(task.messages), add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+            return ids
+    except SessionFault:
+        return [model.tokenizer.eos_token_id]
 
 
 def _task(dataset: Fields, validate: bool, greedy: bool) -> Task:

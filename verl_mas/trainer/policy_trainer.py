@@ -5,12 +5,13 @@ Data, rewards, rollout, advantages and the order of the step belong to the team:
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.protocol import DataProto
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
@@ -18,10 +19,12 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.data_plane import Rows
+from verl_mas.errors import UpdateFailed
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer.batching import Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
@@ -138,6 +141,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
+        check_finite(self.name, metrics, scaled=_is_fp16(actor))
 
     # -- weights --------------------------------------------------------------------------------------------
 
@@ -155,6 +159,30 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     def load(self, folder: str, delete: bool) -> None:
         self.actor_rollout_wg.load_checkpoint(local_path=os.path.join(folder, self.name), del_local_after_load=delete)
+
+
+def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> None:
+    """Raises UpdateFailed if the loss or the gradient is not finite: verl skips such an optimiser step and continues.
+
+    `scaled`: of a loss that a gradient scaler multiplies. Overflows are then expected, and counted instead.
+    """
+    wrong = [name for name in ("actor/loss", "actor/grad_norm") if not math.isfinite(metrics.get(name, 0.0))]
+    if scaled:
+        metrics["actor/overflow"] = float("actor/grad_norm" in wrong)
+    elif wrong:
+        values = ", ".join(f"{name}={metrics[name]}" for name in wrong)
+        raise UpdateFailed(
+            f"the update of policy {policy} is not finite: {values}\n"
+            "  rule: the loss and the gradient of every optimiser step are finite; verl skipped this step\n"
+            "  fix:  resume from the last checkpoint with a smaller optim.lr; if it repeats, compare the log-probs of "
+            f"engine and trainer (mas/{policy}/training/rollout_probs_diff_max) and check the model's weights"
+        )
+
+
+def _is_fp16(actor: DictConfig) -> bool:
+    """The precision for which verl makes a gradient scaler."""
+    precision = OmegaConf.select(actor, "fsdp_config.mixed_precision.param_dtype", default="bf16")
+    return bool(PrecisionType.is_fp16(precision))
 
 
 class _OwnTemperatures:

@@ -32,6 +32,7 @@ from verl_mas.config.placement import apply_placement, policies_on, time_sliced,
 from verl_mas.data_plane import Rows
 from verl_mas.engines.facts import assign_ports
 from verl_mas.errors import raise_all
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
     AGENT,
     MAX_GLOBAL_STEPS,
@@ -49,6 +50,7 @@ from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
+from verl_mas.trainer.findings import Findings
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
@@ -96,10 +98,13 @@ class MasTrainer(PPOTrainerSync):
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         self.members: dict[str, PolicyTrainer | FrozenPolicy] = {}
-        self.agents = list(agents_of(self.mas))
+        members = agents_of(self.mas)
+        self.agents = list(members)
         self.estimator = str(config.algorithm.adv_estimator)
         self.options = AdvantageOptions.from_config(self.mas.advantage)
         self._fetched = 0
+        self._sessions = SessionCounts()  # of the current step
+        self._findings = Findings([name for name, member in members.items() if member.trainable])
 
     # -- set-up ---------------------------------------------------------------------------------------------
 
@@ -228,7 +233,7 @@ class MasTrainer(PPOTrainerSync):
     # -- data -----------------------------------------------------------------------------------------------
 
     def prepare_step(self) -> Fields:
-        self._fetched = 0
+        self._fetched, self._sessions = 0, SessionCounts()
         return super().prepare_step()
 
     def _fetch_one_gen_batch(self) -> TensorDict:
@@ -239,6 +244,18 @@ class MasTrainer(PPOTrainerSync):
         tu.assign_non_tensor_stack(batch, UID, names)
         return batch
 
+    def _add_prompts_to_generate(self, num_prompts: int) -> int:
+        """verl replaces tasks without rows, indefinitely if all sessions fail."""
+        self._count_sessions(least=self.config.data.train_batch_size)
+        added: int = super()._add_prompts_to_generate(num_prompts)
+        return added
+
+    def _count_sessions(self, least: int = 0) -> None:
+        """Raises EngineLost, and SessionsFailed if too many sessions of at least so many tasks of the step failed."""
+        self._sessions += self.agent_loop_manager.pop_counts()
+        if self._sessions.tasks >= least:
+            self._sessions.check(self.mas.faults.max_dropped_share, f"step {self.global_steps}")
+
     # -- the step -------------------------------------------------------------------------------------------
 
     def _step_once(self, metrics: dict[str, float], timing_raw: dict[str, float], sample_batch_size: int) -> Rows:
@@ -248,9 +265,9 @@ class MasTrainer(PPOTrainerSync):
                     global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=sample_batch_size
                 )
             finally:
-                # A lost engine ends the run here, with its name, even if there are no rows to sample.
-                sessions = self.agent_loop_manager.pop_metrics()
-            metrics.update(prefixed(sessions))
+                # A lost engine or failed sessions end the run here, by name, even if there are no rows to sample.
+                self._count_sessions()
+            metrics.update(prefixed(self._sessions.metrics()))
             metrics.update(found)
             self._sleep()
         batch = in_order(batch)
@@ -329,6 +346,8 @@ class MasTrainer(PPOTrainerSync):
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         logger.info("%s", step_line(global_steps, metrics, timing_raw, list(self.trained)))
+        for finding in self._findings.add(metrics):
+            logger.warning("step %d: %s", global_steps, finding.text)
 
     def read_text(self, policy: str, ids: Tensor) -> str:
         """The text of tokens of a policy."""
@@ -367,6 +386,7 @@ class MasTrainer(PPOTrainerSync):
             log=self._maybe_log_val_generations,
             dump=self._dump_generations,
             average=self._val_metrics_update,
+            max_dropped_share=self.mas.faults.max_dropped_share,
         )
         return Validation(host).run()
 

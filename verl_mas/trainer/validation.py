@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from verl.utils import tensordict_utils as tu
 
 from verl_mas import data_plane
 from verl_mas.data_plane import Rows
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
     DATA_SOURCE,
     EXTRA_FIELDS,
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 
     from verl_mas.rollout.manager import MasAgentLoopManager
 
+# A child of verl's logger, which has the handler in the trainer's process.
+logger = logging.getLogger(f"verl.{__name__}")
+
 
 @dataclass(frozen=True)
 class ValidationHost:
@@ -57,6 +62,7 @@ class ValidationHost:
     log: Callable[..., None]
     dump: Callable[..., None]
     average: Callable[..., dict[str, float]]
+    max_dropped_share: float
 
 
 @dataclass
@@ -96,12 +102,22 @@ class Validation:
         self.sessions: list[ScoredSession] = []
         self.expected: dict[tuple[str, str], int] = {}
         self.columns: list[Columns] = []
+        self.counts = SessionCounts()
 
     def run(self) -> dict[str, float]:
         for number, batch in enumerate(self.host.batches):
             self._collect(self._roll_out(batch, number))
+        self._count_sessions()
         self._show()
         return self._scores() | pass_rates(self.sessions, self.expected) | self._behaviour() | confusion(self.sessions)
+
+    def _count_sessions(self) -> None:
+        """A session that failed counts as 0; a score of which most sessions failed is an error."""
+        self.counts = self.host.rollout.pop_counts(validate=True)
+        where = f"the validation at step {self.host.step}"
+        self.counts.check(self.host.max_dropped_share, where)
+        if self.counts.dropped:
+            logger.warning("%s, and count as 0\n%s", self.counts.summary(where), self.counts.first_causes())
 
     def _roll_out(self, batch: Fields, number: int) -> Rows:
         host, size = self.host, len(batch[RAW_PROMPT])
@@ -188,7 +204,7 @@ class Validation:
     def _behaviour(self) -> dict[str, float]:
         if not self.columns:
             return {}
-        found = agent_metrics(stack_columns(self.columns)) | prefixed(self.host.rollout.pop_metrics(validate=True))
+        found = agent_metrics(stack_columns(self.columns)) | prefixed(self.counts.metrics())
         return {f"val-aux/{key}": value for key, value in found.items()}
 
 

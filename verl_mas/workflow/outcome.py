@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from verl_mas.errors import WorkflowError
 from verl_mas.row import VERDICTS
-from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.reply import Reply, check_reward
 
 # The verdict on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is right.
 CheckedVerdict = tuple[bool | None, bool]
@@ -29,6 +29,8 @@ class Outcome:
     verdicts: Mapping[str, Sequence[CheckedVerdict]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_reward("the reward of an Outcome", self.reward)
+        check_reward("acc in the info of an Outcome", self.info.get("acc"))
         if VERDICTS in self.info:
             raise WorkflowError(
                 f"Outcome(info={{{VERDICTS!r}: ...}})",

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from verl_mas.errors import WorkflowError
 from verl_mas.workflow.client import Generation, Message
 from verl_mas.workflow.codecs.base import Codec, Malformed
 
 T = TypeVar("T")
+
+
+def check_reward(name: str, value: object) -> None:
+    """Refuses a reward that is not a finite number, where it is set: it must not reach an advantage or an average."""
+    if value is None:
+        return
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise WorkflowError(
+            f"{name} is {value!r:.200}",
+            rule="a reward is a finite number",
+            fix="set None where there is no reward, and a number for a reply that could not be read",
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -37,6 +55,11 @@ class Reply:
     started: float = 0.0
     seconds: float = 0.0
     parses: list[str] = field(default_factory=list)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("reward", "team_reward"):
+            check_reward(f"the {name} of agent {self.agent} in turn {self.turn}", value)
+        super().__setattr__(name, value)
 
     @property
     def text(self) -> str:

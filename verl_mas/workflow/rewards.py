@@ -11,7 +11,7 @@ from verl_mas.row import RowKey
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.reply import Reply, check_reward
 from verl_mas.workflow.task import Task
 
 
@@ -21,6 +21,10 @@ class Score:
 
     reward: float
     info: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_reward("the score of the reward function", self.reward)
+        check_reward("acc in the result of the reward function", self.info.get("acc"))
 
 
 def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.row import VERDICTS
+from verl_mas.text import all_encodable
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import DECODING, Member
@@ -21,6 +22,7 @@ from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row, Score, candidate_score, needs_score, rows_of, team_reward
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
+from verl_mas.workflow.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from verl_mas.workflow.base import Workflow
@@ -128,7 +130,8 @@ class Session:
 
     @property
     def info(self) -> dict[str, object]:
-        return {**(self.score.info if self.score else {}), **(self.outcome.info if self.outcome else {})}
+        """What the scorer and the workflow report; metrics, tables and files get these names and texts."""
+        return all_encodable({**(self.score.info if self.score else {}), **(self.outcome.info if self.outcome else {})})
 
     @property
     def reported(self) -> dict[str, object]:
@@ -233,6 +236,7 @@ async def run_session(
         try:
             await _attempt(workflow(), session, score)
         except SessionFault as fault:
+            fault.traceback = traceback_of(fault)
             faults.append(fault)
             if len(faults) > spec.retries or not fault.kind.worth_retrying:
                 return SessionResult(session, faults, failed=True)
