@@ -8,6 +8,8 @@ import torch
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
+from verl_mas.errors import SessionsFailed
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.validation import ScoredSession, Validation, ValidationHost, confusion, pass_rates, reported
 
 
@@ -80,7 +82,10 @@ FIELDS = {
 }
 
 
-def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(monkeypatch, tags):
+@pytest.fixture
+def host(monkeypatch, tags):
+    """A trainer with one task of two sessions, and what it saw; `counts` are those of the rollout."""
+
     own = [tags("solver", team_reward=0.5), tags("verifier", policy="other", team_reward=0.5)]
     rows = KVBatchMeta(partition_id="val", keys=["val3-0-0_0_0", "val3-0-0_0_1"], tags=[tag.as_dict() for tag in own])
     seen = []
@@ -88,30 +93,59 @@ def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(m
     monkeypatch.setattr(data_plane, "clear", lambda cleared: seen.append(cleared.keys))
     monkeypatch.setattr(data_plane, "read", lambda rows, names: {name: as_column(FIELDS[name]) for name in names})
     averaged, dumped = [], []
-    host = ValidationHost(
+    made = SimpleNamespace(seen=seen, averaged=averaged, dumped=dumped, rows=rows, counts=SessionCounts(sessions=2))
+    made.host = ValidationHost(
         step=3,
         batches=[{"raw_prompt": np.array(["q"], dtype=object), "data_source": np.array(["s"], dtype=object)}],
         sessions_per_task=2,
         dump_folder="folder",
         rollout=SimpleNamespace(
             generate_sequences=lambda prompts: seen.append(list(prompts["uid"])),
-            pop_metrics=lambda validate: {"session/count": 2},
+            pop_counts=lambda validate: made.counts if validate else None,
         ),
         replay_buffer=SimpleNamespace(sample=lambda **wanted: (rows, {})),
         read_text=lambda policy, ids: f"{policy}:{ids.tolist()}",
         log=lambda **table: None,
         dump=lambda **table: dumped.append(table),
         average=lambda *columns, expected_acc_counts: averaged.append((columns, expected_acc_counts)) or {"mean": 0.5},
+        max_dropped_share=0.5,
     )
-    found = Validation(host).run()
-    assert seen == [(["val3-0-0"], "val", 3), ["val3-0-0"], rows.keys]
-    columns, expected = averaged[0]
+    return made
+
+
+def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(host):
+    found = Validation(host.host).run()
+    assert host.seen == [(["val3-0-0"], "val", 3), ["val3-0-0"], host.rows.keys]
+    columns, expected = host.averaged[0]
     assert columns == (["s"], ["val3-0-0"], {"reward": [0.5], "acc": [1.0]}, [4]) and expected == {("s", "val3-0-0"): 2}
+    dumped = host.dumped
     assert dumped[0]["outputs"] == ["[solver] main:[3]\n\n[verifier] other:[4]"] and dumped[0]["gts"] == ["t"]
     assert dumped[0]["reward_extra_infos_dict"]["uid"] == ["val3-0-0_0"]
     assert found["mean"] == 0.5 and found["val-core/s/pass@1"] == 0.5
     assert found["val-aux/mas/verifier/verdict/accepts_right"] == 1.0
     assert found["val-aux/mas/solver/acts"] == 1 and found["val-aux/mas/session/count"] == 2
+
+
+FAILED = SessionCounts(
+    sessions=1, failed={"refused": 1}, first_faults={"refused": "session val3-0-0_1: no such setting"}
+)
+
+
+def test_a_validation_in_which_too_many_sessions_failed_is_an_error_and_has_no_score(host):
+    host.counts = FAILED + FAILED
+    with pytest.raises(SessionsFailed, match="all 2 sessions of the validation at step 3 failed: 2 refused") as raised:
+        Validation(host.host).run()
+    assert "no such setting" in str(raised.value) and host.averaged == host.dumped == []
+
+
+def test_a_few_failed_sessions_count_as_zero_and_the_log_says_so(host, caplog):
+    host.counts = FAILED + SessionCounts(sessions=1)
+    found = Validation(host.host).run()
+    assert found["val-aux/mas/session/dropped"] == 1 and found["val-core/s/mean@2"] == 0.5
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "1 of 2 sessions of the validation at step 3 failed: 1 refused, and count as 0"
+    )
 
 
 def as_column(values):

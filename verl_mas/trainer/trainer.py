@@ -347,7 +347,7 @@ class MasTrainer(PPOTrainerSync):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         logger.info("%s", step_line(global_steps, metrics, timing_raw, list(self.trained)))
         for finding in self._findings.add(metrics):
-            logger.warning("step %d: %s", global_steps, finding.text)
+            logger.warning("step %d | %s", global_steps, finding.text)
 
     def read_text(self, policy: str, ids: Tensor) -> str:
         """The text of tokens of a policy."""

@@ -29,9 +29,9 @@ def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
     frames = list(extract_tb(fault.__traceback__))
     if origin is not fault:
         frames += extract_tb(origin.__traceback__)
-    shown = TracebackException.from_exception(origin)
-    shown.stack = StackSummary.from_list([frame for frame in frames if not _is_machinery(frame)] or frames)
-    text = encodable("".join(shown.format()).rstrip())
+    whole = TracebackException.from_exception(origin)
+    whole.stack = StackSummary.from_list([frame for frame in frames if not _is_machinery(frame)] or frames)
+    text = encodable("".join(whole.format()).rstrip())
     if len(text) <= limit:
         return text
     half = limit // 2

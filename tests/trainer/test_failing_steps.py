@@ -1,0 +1,106 @@
+"""What ends a step of the trainer, outside Ray: sessions that fail, updates that are not finite."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from verl.trainer.ppo.v1 import replay_buffer as verl_buffer
+
+from verl_mas.config.schema import FaultSpec, MasConfig
+from verl_mas.errors import EngineLost, SessionsFailed, UpdateFailed
+from verl_mas.rollout.counts import SessionCounts
+from verl_mas.trainer.policy_trainer import check_finite
+from verl_mas.trainer.trainer import MasTrainer
+
+REFUSED = SessionCounts(
+    sessions=1, tasks=1, failed={"refused": 1}, faults={"refused": 1}, first_faults={"refused": "no such setting"}
+)
+FINE = SessionCounts(sessions=1, tasks=1)
+PROMPT = {"is_prompt": True, "status": "failure", "global_steps": 1}
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """A trainer after a rollout: verl's own replay buffer over four tasks without rows, and what workers counted."""
+
+    def make(*counts, limit=0.5, **refill):
+        waiting = list(counts)
+
+        def pop():
+            if waiting and isinstance(waiting[0], Exception):
+                raise waiting[0]
+            return waiting.pop(0) if waiting else SessionCounts()
+
+        queue = SimpleNamespace(
+            kv_list=lambda: {"train": {f"1-{i}": dict(PROMPT) for i in range(4)}}, kv_clear=lambda **what: None
+        )
+        monkeypatch.setattr(verl_buffer, "tq", queue)
+        made = object.__new__(MasTrainer)
+        made.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
+        made.config = OmegaConf.create({"data": {"train_batch_size": 4}})
+        made.global_steps, made._sessions = 1, SessionCounts()
+        made.agent_loop_manager = SimpleNamespace(pop_counts=pop)
+        added = []
+        # What verl does with the number of tasks to replace.
+        monkeypatch.setattr(
+            MasTrainer.__bases__[0], "_add_prompts_to_generate", lambda self, count: added.append(count)
+        )
+        made.added = added
+        made.replay_buffer = verl_buffer.ReplayBuffer(
+            "sync", {}, None, "drop", {}, poll_interval=0, refill_fn=made._add_prompts_to_generate, **refill
+        )
+        return made
+
+    return make
+
+
+def step(trainer):
+    trainer._step_once({}, {}, 4)  # noqa: SLF001
+
+
+@pytest.mark.parametrize("limit", [0.5, 1.0])
+def test_a_step_without_rows_says_why_its_sessions_failed_instead_of_how_to_replace_them(trainer, limit):
+    with pytest.raises(SessionsFailed, match="all 4 sessions of step 1 failed: 4 refused") as raised:
+        step(trainer(sum([REFUSED] * 4, SessionCounts()), limit=limit))
+    assert "no such setting" in str(raised.value)
+    # Python prints no other exception with it.
+    assert raised.value.__suppress_context__ and "sync_refill" in str(raised.value.__context__)
+
+
+def test_a_lost_engine_comes_before_what_it_did_to_the_sessions(trainer):
+    with pytest.raises(EngineLost):
+        step(trainer(EngineLost("gone")))
+
+
+def test_a_step_without_rows_and_without_failures_keeps_verls_error(trainer):
+    with pytest.raises(RuntimeError, match="no materializable"):
+        step(trainer(sum([FINE] * 4, SessionCounts())))
+
+
+def test_tasks_are_replaced_until_a_whole_batch_of_them_has_failed(trainer):
+    made = trainer(REFUSED, REFUSED, REFUSED, REFUSED, sync_refill_failed_groups=True, gen_batch_size=1)
+    with pytest.raises(SessionsFailed, match="all 4 sessions of step 1"):
+        step(made)
+    assert made.added == [4, 4, 4], "the fourth time four tasks had failed"
+
+
+@pytest.mark.parametrize("name", ["actor/loss", "actor/grad_norm"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_update_that_is_not_finite_ends_the_run_with_the_name_of_its_policy(name, value):
+    with pytest.raises(UpdateFailed, match=rf"policy solver is not finite: {name}={value}"):
+        check_finite("solver", {"actor/loss": 0.1, "actor/grad_norm": 1.0, name: value}, scaled=False)
+
+
+def test_a_finite_update_is_not_changed():
+    metrics = {"actor/loss": 0.1, "actor/grad_norm": 0.0}
+    check_finite("solver", metrics, scaled=False)
+    assert metrics == {"actor/loss": 0.1, "actor/grad_norm": 0.0}
+
+
+@pytest.mark.parametrize(("value", "overflow"), [(float("inf"), 1.0), (2.0, 0.0)])
+def test_an_overflow_that_a_gradient_scaler_handles_is_counted(value, overflow):
+    metrics = {"actor/loss": 0.1, "actor/grad_norm": value}
+    check_finite("solver", metrics, scaled=True)
+    assert metrics["actor/overflow"] == overflow
