@@ -66,7 +66,7 @@ def test_a_run_without_a_team_reports_all_errors(make):
     config.trainer.v1.trainer_mode = "sync"
     report = examine(config)
     assert len(report.errors) == 3
-    assert report.mas is None and report.verdict == "refused: 3 errors"
+    assert report.summary is None and report.verdict == "refused: 3 errors"
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, RecursionError, SystemExit])
@@ -85,8 +85,7 @@ def test_an_exception_in_a_check_is_an_error_with_its_traceback_beside_the_other
 
 def test_a_command_that_does_not_compose_is_refused_with_every_mistake():
     report = examine_command([*TEAM, "trainer.no_such_key=1", "trainer.nor_this=1"])
-    assert len(report.errors) == 2 and report.config is None
-    assert not report.accepted
+    assert len(report.errors) == 2 and not report.accepted
 
 
 def test_a_command_whose_team_cannot_be_read_is_refused_with_its_other_errors():
@@ -97,7 +96,8 @@ def test_a_command_whose_team_cannot_be_read_is_refused_with_its_other_errors():
 def test_a_team_and_a_run_without_one_are_accepted():
     team, stock = examine_command(TEAM), examine_command(RUN)
     assert (team.problems, stock.problems) == ("accepted", "accepted")
-    assert team.mas is not None and stock.mas is None and team.machine
+    assert team.summary and team.summary.workflow == "solver_verifier"
+    assert stock.summary and stock.summary.workflow is None
 
 
 def test_what_is_wrong_only_for_the_completion_is_an_error(monkeypatch):

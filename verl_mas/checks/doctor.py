@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
@@ -12,11 +14,10 @@ from importlib.metadata import PackageNotFoundError, distribution, entry_points,
 from packaging.requirements import Requirement
 
 from verl_mas.checks.contract import differences
-from verl_mas.checks.machine import plugin_error, requirements
+from verl_mas.checks.machine import requirements
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigWarning
-from verl_mas.plugin import active
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip checks the others.
@@ -91,10 +92,19 @@ def look_at_plugin() -> Iterator[Finding]:
         yield Finding(
             "plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset VERL_USE_EXTERNAL_PLUGINS"
         )
-    elif not active() and (error := plugin_error()):
+    elif error := import_error():
         yield Finding("plugin", f"verl could not load it:\n{error}", False, "correct this error")
     else:
-        yield Finding("plugin", "loaded by verl")
+        yield Finding("plugin", "verl loads it")
+
+
+def import_error() -> str:
+    """The error of importing the plugin, which verl hides; empty if there is none."""
+    try:
+        importlib.import_module(PLUGIN)
+    except Exception:  # noqa: BLE001  # whatever it is, it is shown
+        return traceback.format_exc()
+    return ""
 
 
 def look_at_machine() -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 
 from verl_mas.config.placement import Resources, require
 from verl_mas.errors import ConfigError
+from verl_mas.platform import DEVICE
 from verl_mas.registry import nearest
 
 # CPUs that verl's ResourcePoolManager reserves with each GPU.
@@ -55,10 +56,12 @@ def requirements(package: str) -> list[Requirement]:
 
 def check_platform() -> Iterator[ConfigError]:
     name = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if name in ("", DEVICE):
+        return  # Importing verl takes seconds.
     from verl.plugin.platform.platform_manager import PlatformRegistry
 
     known = list(PlatformRegistry.registered_names())
-    if name and name not in known:
+    if name not in known:
         yield ConfigError(
             f"VERL_PLATFORM={name}", rule="it names a platform that is registered with verl", fix=nearest(name, known)
         )

@@ -132,7 +132,6 @@ def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigE
 
 def check_verl_accepts(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     """verl's own checks, on the view of each policy."""
-    from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import validate_config
 
     for name, spec in mas.policies.items():
@@ -149,7 +148,8 @@ def check_verl_accepts(config: DictConfig, mas: MasConfig) -> Iterator[ConfigErr
             )
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                validate_config(view, use_reference_policy=need_reference_policy(view), use_critic=False)
+                # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
+                validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
         except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
             yield ConfigError(
                 f"policy {name}: {error}",

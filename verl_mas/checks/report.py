@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from omegaconf import DictConfig
+from dataclasses import asdict, dataclass
 
 from verl_mas.checks.doctor import Finding
-from verl_mas.config.schema import MasConfig
+from verl_mas.checks.summary import Summary
 from verl_mas.errors import ConfigError, ConfigWarning, raise_all
 
 
 @dataclass(frozen=True)
 class Report:
-    """`config` is None if the arguments do not compose, `mas` if the run has no team or its block cannot be read."""
+    """`summary` is None if there are errors."""
 
     errors: Sequence[ConfigError] = ()
     warnings: Sequence[ConfigWarning] = ()
-    config: DictConfig | None = None
-    mas: MasConfig | None = None
     machine: Sequence[Finding] = ()
+    summary: Summary | None = None
 
     @property
     def accepted(self) -> bool:
@@ -39,6 +37,20 @@ class Report:
         """Every error and warning, and the verdict."""
         errors = [f"error: {error}" for error in self.errors]
         return "\n".join([*errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
+
+    def as_json(self) -> str:
+        return json.dumps(
+            {
+                "verdict": self.verdict,
+                "accepted": self.accepted,
+                "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in self.errors],
+                "warnings": [asdict(warning) for warning in self.warnings],
+                "run": self.summary and asdict(self.summary),
+                "machine": [asdict(finding) for finding in self.machine],
+            },
+            indent=1,
+            default=str,
+        )
 
     def raise_errors(self) -> None:
         raise_all(self.errors)

@@ -16,6 +16,7 @@ from verl_mas.checks.machine import check_platform, check_plugin, check_resource
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
+from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
 from verl_mas.checks.trainer import check_counts, is_team
 from verl_mas.config.compose import compose
@@ -37,7 +38,7 @@ def examine_command(arguments: Iterable[str]) -> Report:
     found.result(lambda: _complete(config))
     report = examine(config)
     # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
-    return report if report.errors else replace(report, errors=found.errors)
+    return report if report.errors or not found.errors else replace(report, errors=found.errors, summary=None)
 
 
 def examine(config: DictConfig) -> Report:
@@ -50,7 +51,8 @@ def examine(config: DictConfig) -> Report:
         mas = _examine_team(config, found)
     else:
         _examine_run(config, found)
-    return Report(found.errors, found.warnings, config, mas, machine)
+    shown = found.result(lambda: summary(config, mas)) if not found.errors else None
+    return Report(found.errors, found.warnings, machine, shown)
 
 
 def _examine_run(config: DictConfig, found: Refusals) -> None:

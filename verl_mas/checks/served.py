@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from verl_mas.checks.refusals import raised_by
-from verl_mas.engines.facts import facts_of
+from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
@@ -28,9 +28,7 @@ def check_served(config: DictConfig) -> Iterator[ConfigError]:
 
 
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    known = list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
+    known = list(ENGINES) if name in ENGINES else _engines_of_verl()
     if name not in known:
         yield ConfigError(
             f"actor_rollout_ref.rollout.name={name}",
@@ -39,6 +37,13 @@ def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
         )
     if check := facts_of(name).check_ready:
         yield from raised_by(check, device)
+
+
+def _engines_of_verl() -> list[str]:
+    """With those that a package registers with verl itself. Importing verl takes seconds."""
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    return list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
 
 
 def check_model(path: str) -> Iterator[ConfigError]:

@@ -1,28 +1,29 @@
-"""Check a team's configuration without starting Ray, and show the team."""
+"""Check a run without starting Ray: every error and warning, and what the configuration amounts to."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from textwrap import shorten
 
-from omegaconf import DictConfig
+from rich.text import Text
 from rich.tree import Tree
 
 from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.checks.doctor import Finding
 from verl_mas.checks.run import examine_command
+from verl_mas.checks.summary import AgentSummary, PolicySummary, PoolSummary, Summary
 from verl_mas.cli._output import console
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import settings
 from verl_mas.config.load import load
-from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, updates_per_step
-from verl_mas.config.placement import policies_on, pool_shape
-from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.schema import MasConfig
 from verl_mas.engines.transformers.options import PATH as ENGINE
 from verl_mas.engines.transformers.options import Options
-from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
-from verl_mas.workflow.base import agents_of, find, resolve
+from verl_mas.workflow.base import find
 
-USAGE = """usage: verl-mas check <arguments of python -m verl.trainer.main_ppo>
+USAGE = """usage: verl-mas check [--json] <arguments of python -m verl.trainer.main_ppo>
        verl-mas check --schema [the same arguments, to list the settings of their workflow, too]
 """
 SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
@@ -34,10 +35,13 @@ def main(argv: list[str]) -> int:
         return 0
     if "--schema" in argv:
         return _schema([item for item in argv if item != "--schema"])
-    report = examine_command(argv)
+    report = examine_command([item for item in argv if item != "--json"])
+    if "--json" in argv:
+        sys.stdout.write(f"{report.as_json()}\n")
+        return 0 if report.accepted else 1
     out = console()
-    if report.accepted and report.config and report.mas:
-        out.print(tree(report.config, report.mas))
+    if report.summary:
+        out.print(tree(report.summary, report.machine))
     out.print(report.problems, style="green" if report.accepted else "red", markup=False, highlight=False)
     return 0 if report.accepted else 1
 
@@ -53,58 +57,88 @@ def _schema(overrides: list[str]) -> int:
     return 0
 
 
-def tree(config: DictConfig, mas: MasConfig) -> Tree:
-    root = Tree(f"[bold]{mas.workflow.name}[/]")
-    _agents(root.add("agents"), mas)
-    _policies(root.add("policies"), config, mas)
-    _pools(root.add("pools"), config, mas)
-    _step(root.add("training step"), config, mas)
+def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
+    root = Tree(found.workflow or f"no team: mas is not set, so verl's trainer `{found.trainer}` runs")
+    sections = {
+        "agents": [_agent(name, agent) for name, agent in found.agents.items()],
+        "policies": [_policy(name, policy) for name, policy in found.policies.items()],
+        "pools": [_pool(name, pool, found.on_cpu) for name, pool in found.pools.items()],
+        "training step": list(_step(found)),
+        "lengths": list(_lengths(found)),
+        "output": [f"checkpoints: {found.folder}", *_start(found)],
+        "this machine": list(_machine(machine)),
+    }
+    for title, lines in sections.items():
+        branch = root.add(title) if lines else root
+        for line in lines:
+            branch.add(Text(line))
     return root
 
 
-def _agents(branch: Tree, mas: MasConfig) -> None:
-    for name, member in agents_of(mas).items():
-        note = "" if member.trainable else " (its rows are left out of the loss)"
-        branch.add(f"{name} acts on {member.spec.policy}{note}")
+def _agent(name: str, agent: AgentSummary) -> str:
+    note = "" if agent.trained else " (its rows are left out of the loss)"
+    settings = "".join(f", {setting}={_short(value)}" for setting, value in agent.settings.items())
+    return f"{name} acts on {agent.policy}{note}{settings}"
 
 
-def _policies(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
-    for name, spec in mas.policies.items():
-        branch.add(f"{name}: {_policy(config, mas, name, spec)}")
+def _short(value: object) -> str:
+    return shorten(str(value), 60, placeholder=" ...")
 
 
-def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> str:
-    if spec.remote:
-        return f"remote, {spec.remote.model} at {spec.remote.base_url}"
-    model, engine = (policy_value(config, spec, key) for key in ("model.path", "rollout.name"))
-    where = f"{model}, served by {engine} on pool {spec.pool}"
-    if not spec.trainable:
-        return f"frozen, {where}"
-    rate = policy_value(config, spec, "actor.optim.lr")
-    steps = _count(updates_per_step(config, mas, name), "optimiser step", "optimiser steps")
-    return f"trained, {where}, learning rate {rate:g}, {steps} per training step"
+def _policy(name: str, policy: PolicySummary) -> str:
+    if policy.pool is None:
+        return f"{name}: remote, {policy.model} at {policy.engine}"
+    where = f"{policy.model}, served by {policy.engine} on pool {policy.pool}"
+    if policy.optimiser_steps is None:
+        return f"{name}: frozen, {where}"
+    steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
+    return f"{name}: trained, {where}, learning rate {policy.learning_rate:g}, {steps} per training step"
 
 
-def _pools(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
-    units = ("worker process", "worker processes") if config.trainer.device == CPU else ("GPU", "GPUs")
-    for name, spec in mas.pools.items():
-        shape, policies = pool_shape(config, mas, name), policies_on(mas, name)
-        if policies:
-            serving = f", {SERVING[spec.serving]}" if len(policies) > 1 else ""
-            nodes = f" on {len(shape)} nodes" if len(shape) > 1 else ""
-            branch.add(f"{name}: {_count(sum(shape), *units)}{nodes}{serving}: {', '.join(policies)}")
+def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
+    units = ("worker process", "worker processes") if on_cpu else ("GPU", "GPUs")
+    serving = f", {SERVING[pool.serving]}" if len(pool.policies) > 1 else ""
+    nodes = f" on {pool.nodes} nodes" if pool.nodes > 1 else ""
+    return f"{name}: {_count(pool.processes, *units)}{nodes}{serving}: {', '.join(pool.policies)}"
 
 
-def _step(branch: Tree, config: DictConfig, mas: MasConfig) -> None:
-    tasks, n = int(config.data.train_batch_size), int(config[SECTION].rollout.n)
-    sessions = sessions_per_step(config)
-    branch.add(f"sessions: {tasks} tasks x {n} per task = {sessions}")
-    branch.add(f"rows: {sessions} for each act that an agent makes once in every session")
-    if resolve(mas.workflow).branches and mas.branch.k > 1:
-        branch.add(
-            f"rows where it branches: {sessions} x {mas.branch.k} candidates = {sessions * mas.branch.k} per act"
+def _step(found: Summary) -> Iterator[str]:
+    step = found.step
+    yield f"sessions: {step.tasks} tasks x {step.sessions_per_task} per task = {step.sessions}"
+    if found.workflow:
+        yield f"rows: {step.sessions} for each act that an agent makes once in every session"
+    if step.candidates > 1:
+        rows = step.sessions * step.candidates
+        yield f"rows where it branches: {step.sessions} x {step.candidates} candidates = {rows} per act"
+        yield f"committed candidate: {step.commit}"
+    if step.reward:
+        reward = step.reward
+        yield (
+            f"rewards: preset {reward['preset']}, {reward['team']:g} x team + {reward['local']:g} x act, "
+            f"format penalty on {reward['penalty_on']}"
         )
-    branch.add(f"advantages: {config.algorithm.adv_estimator}")
+    yield f"advantages: {step.estimator}"
+
+
+def _lengths(found: Summary) -> Iterator[str]:
+    yield f"data: prompts of {found.prompt_tokens} tokens, responses of {found.response_tokens}"
+    for name, policy in found.policies.items():
+        if policy.context is not None:
+            yield f"{name}: a context of {policy.context} tokens"
+
+
+def _start(found: Summary) -> Iterator[str]:
+    if found.workflow:
+        at = found.resumes_at
+        yield "starts from the models" if at is None else f"resumes after step {at}"
+
+
+def _machine(findings: Sequence[Finding]) -> Iterator[str]:
+    """Versions in one line, then what is found and what is not; a problem is among the warnings."""
+    for ok in (True, None):
+        seen = [f"{finding.what}: {finding.seen}" for finding in findings if finding.ok is ok]
+        if seen:
+            yield ", ".join(seen)
 
 
 def _count(number: int, one: str, more: str) -> str:

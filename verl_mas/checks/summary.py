@@ -1,0 +1,162 @@
+"""What a configuration amounts to, as plain values: `verl-mas check` shows them as a tree or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.load import load
+from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, updates_per_step
+from verl_mas.config.placement import policies_on, pool_shape
+from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec
+from verl_mas.platform import DEVICE as CPU
+from verl_mas.run_folder.checkpoints import to_resume
+from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.members import Member
+
+
+@dataclass(frozen=True)
+class AgentSummary:
+    policy: str
+    trained: bool
+    settings: Mapping[str, object]
+    """Of the agent, where they differ from the defaults."""
+
+
+@dataclass(frozen=True)
+class PolicySummary:
+    """`learning_rate` and `optimiser_steps` are null for one that is not trained, `pool` for a remote one."""
+
+    model: str
+    engine: str
+    pool: str | None
+    learning_rate: float | None
+    optimiser_steps: int | None
+    context: int | None
+    """Tokens; null where it cannot be read here, as for a model on the hub."""
+
+
+@dataclass(frozen=True)
+class PoolSummary:
+    policies: Sequence[str]
+    processes: int
+    """One per GPU, or on the CPU."""
+
+    nodes: int
+    serving: str
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    tasks: int
+    sessions_per_task: int
+    sessions: int
+    """Also the rows of an agent that acts once per session."""
+
+    candidates: int
+    """Per act that branches; 1 if the workflow does not branch."""
+
+    commit: str | None
+    estimator: str
+    reward: Mapping[str, object] | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`workflow` is null without a team; the agents are then unknown, and the one policy is verl's model."""
+
+    trainer: str
+    workflow: str | None
+    on_cpu: bool
+    """Whether a process of a pool is a worker on the CPU, and not a GPU."""
+
+    agents: Mapping[str, AgentSummary]
+    policies: Mapping[str, PolicySummary]
+    pools: Mapping[str, PoolSummary]
+    step: StepSummary
+    prompt_tokens: int
+    response_tokens: int
+    folder: str
+    resumes_at: int | None
+    """The step of the checkpoint that a team's run starts from."""
+
+
+def summary(config: DictConfig, mas: MasConfig | None) -> Summary:
+    """Of a configuration without errors."""
+    team = load(None) if mas is None else mas
+    checkpoint = to_resume(config) if mas else None
+    return Summary(
+        trainer=config.trainer.v1.trainer_mode,
+        workflow=mas.workflow.name if mas else None,
+        on_cpu=config.trainer.device == CPU,
+        agents={name: _agent(member) for name, member in agents_of(mas).items()} if mas else {},
+        policies={name: _policy(config, team, name, spec) for name, spec in team.policies.items()},
+        pools={name: _pool(config, team, name) for name in team.pools if policies_on(team, name)},
+        step=_step(config, mas),
+        prompt_tokens=config.data.max_prompt_length,
+        response_tokens=config.data.max_response_length,
+        folder=str(config.trainer.default_local_dir),
+        resumes_at=checkpoint.step if checkpoint else None,
+    )
+
+
+def _agent(member: Member) -> AgentSummary:
+    default = AgentSpec()
+    changed = {
+        field.name: value
+        for field in fields(AgentSpec)
+        if (value := getattr(member.spec, field.name)) != getattr(default, field.name)
+    }
+    shown = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
+    return AgentSummary(member.spec.policy, member.trainable, shown)
+
+
+def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> PolicySummary:
+    if spec.remote:
+        return PolicySummary(spec.remote.model, spec.remote.base_url, None, None, None, None)
+    model, engine = (str(policy_value(config, spec, key)) for key in ("model.path", "rollout.name"))
+    return PolicySummary(
+        model,
+        engine,
+        spec.pool,
+        float(policy_value(config, spec, "actor.optim.lr")) if spec.trainable else None,
+        updates_per_step(config, mas, name) if spec.trainable else None,
+        _context(model),
+    )
+
+
+def _context(model: str) -> int | None:
+    """What a local model declares."""
+    file = Path(model).expanduser() / "config.json"
+    if not file.is_file():
+        return None
+    settings = json.loads(file.read_text())
+    text = settings.get("text_config") or settings  # of a model that reads images, too
+    length = text.get("max_position_embeddings")
+    return length if isinstance(length, int) else None
+
+
+def _pool(config: DictConfig, mas: MasConfig, name: str) -> PoolSummary:
+    shape = pool_shape(config, mas, name)
+    return PoolSummary(policies_on(mas, name), sum(shape), len(shape), mas.pools[name].serving)
+
+
+def _step(config: DictConfig, mas: MasConfig | None) -> StepSummary:
+    branches = mas is not None and resolve(mas.workflow).branches and mas.branch.k > 1
+    return StepSummary(
+        tasks=config.data.train_batch_size,
+        sessions_per_task=config[SECTION].rollout.n,
+        sessions=sessions_per_step(config),
+        candidates=mas.branch.k if mas and branches else 1,
+        commit=mas.branch.commit if mas and branches else None,
+        estimator=str(OmegaConf.select(config, "algorithm.adv_estimator")),
+        reward=_reward(mas.reward) if mas else None,
+    )
+
+
+def _reward(spec: RewardSpec) -> dict[str, object]:
+    return {field.name: getattr(spec, field.name) for field in fields(RewardSpec)}
