@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
+from verl_mas.config.schema import AgentSpec
 from verl_mas.testing.check_workflow import check_workflow
-from verl_mas.workflow import Boxed, Outcome, Workflow
-from verl_mas.workflows.ensemble import Ensemble
-from verl_mas.workflows.single import Single
-from verl_mas.workflows.solver_verifier import SolverVerifier
+from verl_mas.workflow import Boxed, Outcome, Workflow, instances
+from verl_mas.workflow.base import WORKFLOWS
+
+REPLY = "<verify>approve</verify> \\boxed{4}"
 
 
-@pytest.mark.parametrize("workflow", [Single, SolverVerifier, Ensemble])
-def test_the_shipped_workflows_pass(workflow):
-    report = check_workflow(workflow, "<verify>approve</verify> \\boxed{4}")
+@pytest.mark.parametrize("name", ["ensemble", "single", "solver_verifier"])
+def test_the_shipped_workflows_pass(name):
+    report = check_workflow(WORKFLOWS[name], REPLY)
     assert report.ok, str(report)
     assert len(report.cases) == 11
 
 
-class Trusting(Workflow):
+class Team(Workflow):
     agents = ("a",)
 
+
+class Trusting(Team):
     async def run(self, task, team):
         answer = (await team.a.act("q")).parse(Boxed())
         return Outcome(reward=1.0 if answer + "." == "4." else 0.0)
 
 
-class Swallowing(Workflow):
-    agents = ("a",)
-
+class Swallowing(Team):
     async def run(self, task, team):
         try:
             return Outcome(answer=await team.a.act("q"))
@@ -36,12 +40,65 @@ class Swallowing(Workflow):
             return Outcome(answer="", reward=0.0)
 
 
-class Undecided(Workflow):
-    agents = ("a",)
-
+class Undecided(Team):
     async def run(self, task, team):
         replies = await team.a.branch("q")
         return Outcome(answer=replies[0])
+
+
+class Unawaited(Team):
+    async def run(self, task, team):
+        return Outcome(answer=team.a.act("q"))
+
+
+class UnawaitedReview(Team):
+    async def run(self, task, team):
+        reply = await team.a.act("q")
+        team.a.act("review")
+        return Outcome(answer=reply)
+
+
+class Unscored(Team):
+    async def run(self, task, team):
+        await team.a.act("q")
+        return Outcome()
+
+
+class Misspelled(Team):
+    async def run(self, task, team):
+        return Outcome(answer=await team.a.act("q", temprature=0.3))
+
+
+class Blocking(Team):
+    async def run(self, task, team):
+        reply = await team.a.act("q")
+        time.sleep(0.3)
+        return Outcome(answer=reply)
+
+
+class Unrewarded(Workflow):
+    agents = ("a", "b")
+
+    async def run(self, task, team):
+        first, second = await asyncio.gather(team.a.act("q"), team.b.act("q"))
+        first.reward = 1.0
+        return Outcome(answer=second)
+
+
+class NotANumber(Team):
+    async def run(self, task, team):
+        await team.a.act("q")
+        return Outcome(reward=float("nan"))
+
+
+class Listing(Team):
+    async def run(self, task, team):
+        return Outcome(answer=[await team.a.act("q")])
+
+
+class Empty(Team):
+    async def run(self, task, team):
+        return Outcome(reward=1.0)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +107,86 @@ class Undecided(Workflow):
         (Trusting, "malformed replies", "unsupported operand"),
         (Swallowing, "refused acts", "swallowed"),
         (Undecided, "4 branches", "never committed"),
+        (Unawaited, "good replies", "the answer is the coroutine Agent.act, as `await` is missing"),
+        (UnawaitedReview, "good replies", "'Agent.act' was never awaited"),
+        (Empty, "good replies", "no agent acted"),
+        (Unscored, "good replies", "neither an answer nor a reward"),
+        (
+            Misspelled,
+            "good replies",
+            "temprature=..., which no engine takes as a sampling setting; did you mean temper",
+        ),
+        (Blocking, "good replies", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
+        (Unrewarded, "good replies", "the reward of b is never set"),
+        (NotANumber, "good replies", "the reward of the Outcome is nan"),
+        (Listing, "good replies", "the answer is [<Reply of a"),
     ],
 )
 def test_a_defect_is_found(workflow, case, words):
     report = check_workflow(workflow, "\\boxed{4}")
     assert not report.ok
     assert any(problem.startswith(case) and words in problem for problem in report.problems), report.problems
+
+
+class Counting(Team):
+    """Ends after the third reply, which is "stop"."""
+
+    async def run(self, task, team):
+        while (reply := await team.a.act("q")).text == "more":
+            pass
+        return Outcome(answer=reply, info={"answers": 1})
+
+
+def test_every_case_starts_with_the_first_reply():
+    report = check_workflow(Counting, ["more", "more", "stop"])
+    assert [case.acts for case in report.cases if case.name in ("good replies", "4 branches", "validation")] == [
+        3,
+        3,
+        3,
+    ]
+    assert report.ok, str(report)
+
+
+class Debate(Workflow):
+    agents = (*instances("debater", 2), "judge")
+
+    async def run(self, task, team):
+        for debater in team.role("debater"):
+            (await debater.act("q")).parse(Boxed())
+        return Outcome(answer=await team.judge.act("q"), reward=0.5, info={"rounds": 1})
+
+
+def test_replies_are_named_by_agent_or_role():
+    report = check_workflow(Debate, {"debater": "one", "debater_1": "two", "judge": "three"})
+    assert report.ok, str(report)
+    assert report.cases[0].answer == "three"
+    missing = check_workflow(Debate, {"debater": "one"})
+    assert any("no scripted reply for agent judge" in problem for problem in missing.problems)
+
+
+def test_the_report_has_rewards_by_agent_penalties_and_info():
+    report = check_workflow(Debate, agents={"debater": AgentSpec(format_penalty=0.25)})
+    good = report.cases[0]
+    assert good.rewards == {"debater_0": [0.25], "debater_1": [0.25], "judge": [0.5]}
+    assert (
+        "ok   good replies: 3 acts, 2 malformed, answer 'fine'\n"
+        "       rewards: debater_0 0.25, debater_1 0.25, judge 0.5\n"
+        "       penalties: debater_0 0.25, debater_1 0.25\n"
+        "       info: {'rounds': 1}"
+    ) in str(report)
+
+
+def test_an_exception_is_shown_with_its_place_and_its_traceback_once():
+    class Broken(Team):
+        async def run(self, task, team):
+            reply = await team.a.act("q")
+            return Outcome(reward=float(reply.text))
+
+    report = check_workflow(Broken, "x")
+    place = f"{__file__}:{Broken.run.__code__.co_firstlineno + 2}"
+    assert f"good replies: ended in workflow: ValueError: could not convert string to float: 'x' ({place})" in (
+        report.problems
+    )
+    text = str(report)
+    assert text.count("return Outcome(reward=float(reply.text))") == 1
+    assert len(text) < 5000

@@ -51,8 +51,8 @@ def examine(config: DictConfig) -> Report:
         mas = _examine_team(config, found)
     else:
         _examine_run(config, found)
-    shown = found.result(lambda: summary(config, mas)) if not found.errors else None
-    return Report(found.errors, found.warnings, machine, shown)
+    contents = found.result(lambda: summary(config, mas)) if not found.errors else None
+    return Report(found.errors, found.warnings, machine, contents)
 
 
 def _examine_run(config: DictConfig, found: Refusals) -> None:

@@ -111,8 +111,8 @@ def _agent(member: Member) -> AgentSummary:
         for field in fields(AgentSpec)
         if (value := getattr(member.spec, field.name)) != getattr(default, field.name)
     }
-    shown = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
-    return AgentSummary(member.spec.policy, member.trainable, shown)
+    others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
+    return AgentSummary(member.spec.policy, member.trainable, others)
 
 
 def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> PolicySummary:

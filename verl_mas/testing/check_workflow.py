@@ -3,90 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from verl_mas.config.schema import DEFAULT_POLICY, BranchSpec, FaultSpec, PolicySpec
+from verl_mas.config.schema import DEFAULT_POLICY, AgentSpec, BranchSpec, FaultSpec, PolicySpec
 from verl_mas.errors import FaultKind
-from verl_mas.testing.scripted_llm import Script, ScriptedLLM
+from verl_mas.testing.blocking import Watch
+from verl_mas.testing.case import Case, Report, case_of, unrewarded, wrong_end
+from verl_mas.testing.sampling import unknown_sampling
+from verl_mas.testing.scripted_llm import Fault, Script, ScriptedLLM
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig, SessionResult, run_session
 from verl_mas.workflow.task import Task
 
 LIMIT_S = 3.0
+# Texts that a policy may generate, whatever its prompt.
+UNREADABLE = {
+    "empty replies": "",
+    "malformed replies": "<answer><verify></answer> \\boxed{ ```python\n{[ \x00 �",
+    "replies with every mark twice": "\\boxed{1} \\boxed{2} <answer>a</answer><answer>b</answer>",
+    "very long replies": "word " * 20_000,
+}
 
-
-@dataclass(frozen=True)
-class Case:
-    """The result of one case; `problems` would break or spoil a training run."""
-
-    name: str
-    problems: Sequence[str]
-    acts: int = 0
-    malformed: int = 0
-    faults: Sequence[str] = ()
-    answer: str | None = None
-
-    def __str__(self) -> str:
-        summary = f"{self.acts} acts, {self.malformed} malformed, answer {self.answer!r:.40}"
-        lines = [f"{'ok  ' if not self.problems else 'FAIL'} {self.name}: {summary}"]
-        return "\n".join([*lines, *(f"       {problem}" for problem in (*self.problems, *self.faults))])
-
-
-@dataclass(frozen=True)
-class Report:
-    cases: Sequence[Case] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not any(case.problems for case in self.cases)
-
-    @property
-    def problems(self) -> list[str]:
-        return [f"{case.name}: {problem}" for case in self.cases for problem in case.problems]
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.cases))
+Replies = Script | Mapping[str, Script]
 
 
 def check_workflow(
     workflow: Callable[[], Workflow],
-    replies: Script | Mapping[str, Script] = "fine",
+    replies: Replies = "fine",
     task: Task | str = "2 + 2?",
+    agents: Mapping[str, AgentSpec] | None = None,
 ) -> Report:
     """Run a workflow through good, malformed and failing replies; `print` the report.
 
-    `replies` are the texts of the good cases. A failed act or a time-out must be recorded as a fault with its place;
-    every other case must end in an Outcome.
+    `replies` are the texts of the good cases, of all agents or by agent or role; each case starts with the first one.
+    `agents` has settings of `mas.agents`, such as a format penalty. A failed act or a time-out must be recorded as a
+    fault with its place; every other case must end in an Outcome that can be scored.
     """
-    return asyncio.run(_check(workflow, replies, Task.of(task)))
+    return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {})))
 
 
-async def _check(workflow: Callable[[], Workflow], replies: Script | Mapping[str, Script], task: Task) -> Report:
-    good = _Runner(workflow, task, lambda: ScriptedLLM(replies))
-    validation = Task(task.messages, task.ground_truth, task.data_source, task.extra_info, validate=True)
+async def _check(good: _Runner) -> Report:
+    validation = replace(good.task, validate=True)
     cases = [
-        await good.case("good replies"),
+        await good.case("good replies", also=unrewarded),
         await good.case("4 branches", branch=BranchSpec(k=4), also=_never_committed),
-        await _Runner(workflow, validation, lambda: ScriptedLLM(replies)).case("validation", also=_no_candidates),
-        *[
-            await _Runner(workflow, task, lambda text=text: ScriptedLLM(text)).case(name)  # type: ignore[misc]
-            for name, text in {
-                "empty replies": "",
-                "malformed replies": "<answer><verify></answer> \\boxed{ ```python\n{[ \x00 �",
-                "replies with every mark twice": "\\boxed{1} \\boxed{2} <answer>a</answer><answer>b</answer>",
-                "very long replies": "word " * 20_000,
-            }.items()
-        ],
-        await _Runner(workflow, task, lambda: ScriptedLLM(replies, fault=lambda _: RuntimeError("refused"))).fault_case(
-            "refused acts", FaultKind.REFUSED
-        ),
-        await _Runner(workflow, task, lambda: ScriptedLLM(replies, latency=60.0)).fault_case(
-            "time-outs", FaultKind.TIMEOUT
-        ),
+        await good.but(task=validation).case("validation", also=_no_candidates),
+        *[await good.but(replies=text).case(name) for name, text in UNREADABLE.items()],
+        await good.but(fault=lambda _: RuntimeError("refused")).fault_case("refused acts", FaultKind.REFUSED),
+        await good.but(latency=60.0).fault_case("time-outs", FaultKind.TIMEOUT),
         await good.case("no acts left", faults=_no_acts(), may_fail=True),
-        await _Runner(workflow, task, lambda: ScriptedLLM(replies, latency=60.0)).cancelled(),
+        await good.but(latency=60.0).cancelled(),
     ]
     return Report(cases)
 
@@ -103,8 +72,22 @@ def _no_acts() -> FaultSpec:
 
 
 class _Runner:
-    def __init__(self, workflow: Callable[[], Workflow], task: Task, llm: Callable[[], ScriptedLLM]):
-        self.workflow, self.task, self.llm = workflow, task, llm()
+    """Runs cases, each with a new scripted model."""
+
+    def __init__(
+        self,
+        workflow: Callable[[], Workflow],
+        task: Task,
+        replies: Replies,
+        agents: Mapping[str, AgentSpec],
+        latency: float = 0.0,
+        fault: Fault | None = None,
+    ):
+        self.workflow, self.task, self.replies, self.agents = workflow, task, replies, agents
+        self.latency, self.fault = latency, fault
+
+    def but(self, **changes: object) -> _Runner:
+        return _Runner(**{**vars(self), **changes})
 
     async def case(
         self,
@@ -112,51 +95,60 @@ class _Runner:
         *,
         branch: BranchSpec | None = None,
         faults: FaultSpec | None = None,
-        also: Callable[[SessionResult], list[str]] = lambda _: [],
+        also: Callable[[SessionResult], Iterable[str]] = lambda _: [],
         may_fail: bool = False,
     ) -> Case:
-        result = await self._run(branch, faults)
-        problems = [] if may_fail else [f"ended in {fault}" for fault in result.faults]
-        return self._case(name, result, [*problems, *also(result), *self._left_over()])
+        llm = self._llm()
+        result, problems = await self._run(llm, branch, faults)
+        found = case_of(name, result, [*problems, *also(result), *_left_over(llm)])
+        if may_fail:
+            return found
+        ended = [f"ended in {fault}" for fault in found.faults]
+        return replace(found, problems=[*ended, *wrong_end(result.session), *found.problems], faults=())
 
     async def fault_case(self, name: str, kind: FaultKind) -> Case:
-        result = await self._run(None, None)
-        problems = []
-        if self.llm.requests and not result.failed:
+        llm = self._llm()
+        result, problems = await self._run(llm, None, None)
+        if llm.requests and not result.failed:
             problems.append(f"the {kind.value} of an act was swallowed, so its row would be missing without a record")
         problems += [f"was recorded as {fault}" for fault in result.faults if fault.kind is not kind]
-        return self._case(name, result, [*problems, *self._left_over()])
+        return case_of(name, result, [*problems, *_left_over(llm)])
 
     async def cancelled(self) -> Case:
-        session = asyncio.ensure_future(self._run(None, _faults(act_timeout_s=60.0)))
+        llm = self._llm()
+        session = asyncio.ensure_future(self._run(llm, None, _faults(act_timeout_s=60.0)))
         await asyncio.sleep(0.05)
         session.cancel()
         await asyncio.wait({session}, timeout=LIMIT_S)
         problems = [] if session.done() else ["does not end after cancellation"]
-        return Case("cancelled", [*problems, *self._left_over()])
+        return Case("cancelled", [*problems, *_left_over(llm)])
 
-    async def _run(self, branch: BranchSpec | None, faults: FaultSpec | None) -> SessionResult:
+    def _llm(self) -> ScriptedLLM:
+        return ScriptedLLM(self.replies, latency=self.latency, fault=self.fault)
+
+    async def _run(
+        self, llm: ScriptedLLM, branch: BranchSpec | None, faults: FaultSpec | None
+    ) -> tuple[SessionResult, list[str]]:
+        """The session, and what was wrong while it ran."""
+        first = self.workflow()
         config = SessionConfig(
-            members=members_of(self.workflow().agents, {}, {DEFAULT_POLICY: PolicySpec()}),
-            clients={DEFAULT_POLICY: self.llm},
+            members=members_of(first.agents, self.agents, {DEFAULT_POLICY: PolicySpec()}),
+            clients={DEFAULT_POLICY: llm},
             branch=branch or BranchSpec(),
             faults=faults or _faults(),
         )
-        return await run_session(self.workflow, self.task, config)
+        watch = Watch(type(first).run.__code__.co_filename)
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
+            with watch.running():
+                result = await run_session(self.workflow, self.task, config)
+        problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
+        problems += [str(warning.message) for warning in raised if "was never awaited" in str(warning.message)]
+        return result, [*problems, *unknown_sampling(llm.requests)]
 
-    def _left_over(self) -> list[str]:
-        return [f"left {self.llm.in_flight} requests behind"] if self.llm.in_flight else []
 
-    def _case(self, name: str, result: SessionResult, problems: list[str]) -> Case:
-        replies = result.session.replies
-        return Case(
-            name,
-            problems,
-            acts=len(replies),
-            malformed=sum(reply.malformed is not None for reply in replies),
-            faults=[str(fault) for fault in result.faults],
-            answer=result.session.answer,
-        )
+def _left_over(llm: ScriptedLLM) -> list[str]:
+    return [f"left {llm.in_flight} requests behind"] if llm.in_flight else []
 
 
 def _never_committed(result: SessionResult) -> list[str]:

@@ -7,7 +7,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from verl_mas.errors import InvalidInput
 from verl_mas.workflow.client import Generation, Message, Request
+from verl_mas.workflow.members import role_of
 from verl_mas.workflow.task import text_of
 
 # A text; texts in order, of which the last one repeats; or a function of the request and the branch.
@@ -55,8 +57,21 @@ class ScriptedLLM:
             self.in_flight -= 1
         return [_generation(request, text) for text in texts]
 
+    def _rule(self, agent: str) -> Script:
+        """By the agent's name or role."""
+        if not isinstance(self.rules, Mapping):
+            return self.rules
+        for name in (agent, role_of(agent)):
+            if name in self.rules:
+                return self.rules[name]
+        raise InvalidInput(
+            f"no scripted reply for agent {agent}",
+            rule="the replies name every agent that acts, or its role",
+            fix=f"add {agent!r}; there are {', '.join(self.rules)}",
+        )
+
     def _text(self, request: Request, branch: int) -> str:
-        rule = self.rules[request.agent] if isinstance(self.rules, Mapping) else self.rules
+        rule = self._rule(request.agent)
         if callable(rule):
             return rule(request, branch)
         if isinstance(rule, str):

@@ -65,7 +65,7 @@ def members_of(
     if isinstance(agents, str):
         fix = f"agents = ({agents!r},)"
         raise ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
-    roles = {name: _role(name) for name in agents}
+    roles = {name: role_of(name) for name in agents}
     raise_all(_unknown(specs, sorted({*roles, *roles.values()})))
     members = {}
     for name, role in roles.items():
@@ -107,6 +107,6 @@ def _sampling_errors(member: Member) -> Iterator[ConfigError]:
             )
 
 
-def _role(agent: str) -> str:
+def role_of(agent: str) -> str:
     instance = INSTANCE.fullmatch(agent)
     return instance.group(1) if instance else agent
