@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
@@ -35,6 +36,15 @@ def main(argv: list[str]) -> int:
         return 0
     if "--schema" in argv:
         return _schema([item for item in argv if item != "--schema"])
+    # The imports make half a million objects that all stay: looking for garbage among them takes a tenth of the time.
+    gc.disable()
+    try:
+        return _check(argv)
+    finally:
+        gc.enable()
+
+
+def _check(argv: list[str]) -> int:
     report = examine_command([item for item in argv if item != "--json"])
     if "--json" in argv:
         sys.stdout.write(f"{report.as_json()}\n")
