@@ -7,6 +7,9 @@ optional one. The members of a class include inherited ones.
 
 from __future__ import annotations
 
+# With which the tables below agree.
+VERSION = "0.9.1"
+
 _TRAINER = "verl.trainer.ppo.v1.trainer_base"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _WORKER = "verl.trainer.ppo.v1.agent_loop_tq"

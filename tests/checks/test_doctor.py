@@ -47,6 +47,13 @@ def test_a_problem_of_the_machine_is_a_warning_of_the_run():
     assert (warning.value, warning.fix) == ("numpy: 9, outside <3", "pip install 'numpy<3'")
 
 
+def test_sources_of_the_compared_version_are_read_only_by_doctor_itself(monkeypatch):
+    assert "verl's internals" in [finding.what for finding in doctor.diagnose()]
+    assert "verl's internals" not in [finding.what for finding in doctor.diagnose(thorough=False)]
+    monkeypatch.setattr(doctor, "VERSION", "0.9.0")
+    assert "verl's internals" in [finding.what for finding in doctor.diagnose(thorough=False)]
+
+
 def test_the_exit_code_is_1_with_a_problem_and_else_0(monkeypatch, capsys):
     monkeypatch.setattr(command, "diagnose", lambda: iter([doctor.Finding("x", "fine")]))
     assert command.main([]) == 0

@@ -18,6 +18,7 @@ from verl_mas.checks.machine import requirements
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigWarning
+from verl_mas.verl_contract import VERSION
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip checks the others.
@@ -34,9 +35,11 @@ class Finding:
     fix: str = ""
 
 
-def diagnose() -> Iterator[Finding]:
+def diagnose(thorough: bool = True) -> Iterator[Finding]:
+    """`thorough` False: verl's sources are not read if its version is the one that was compared before."""
     yield from look_at_versions()
-    yield from look_at_verl()
+    if thorough or version("verl") != VERSION:
+        yield from look_at_verl()
     yield from look_at_plugin()
     yield from look_at_machine()
     yield from look_at_engines()
@@ -75,7 +78,7 @@ def look_at_verl() -> Iterator[Finding]:
     """What verl-mas overrides or uses in verl that is not a public interface."""
     found = differences()
     for difference in found:
-        fix = "pip install 'verl==0.9.1', or report it" if difference.breaks else ""
+        fix = f"pip install 'verl=={VERSION}', or report it" if difference.breaks else ""
         yield Finding("verl's internals", str(difference), False if difference.breaks else None, fix)
     if not found:
         yield Finding("verl's internals", "as verl-mas expects them")

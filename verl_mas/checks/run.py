@@ -44,7 +44,7 @@ def examine_command(arguments: Iterable[str]) -> Report:
 def examine(config: DictConfig) -> Report:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     found = Refusals()
-    machine = found.result(lambda: list(diagnose())) or []
+    machine = found.result(lambda: list(diagnose(thorough=False))) or []
     found.of(check_plugin(), check_versions(), check_platform(), problems(machine))
     mas = None
     if found.result(lambda: is_team(config)):

@@ -44,9 +44,12 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
     verl resolves all interpolations before it builds the trainer: a `ref` value that refers to the `actor` would then
     have the value of the base, and not of the policy's actor.
     """
+    # Also without overrides: a value of the section that cannot be resolved is an error.
     base = OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)
     added = []
     for name, spec in mas.policies.items():
+        if not spec.overrides:
+            continue
         written = {path for path, _ in leaves(spec.overrides)}
         view = _overridden(config, spec)[SECTION]
         for path, value in leaves(OmegaConf.to_container(view, resolve=True, throw_on_missing=False)):
