@@ -52,11 +52,13 @@ def test_a_block_that_cannot_be_read_ends_the_driver_with_the_other_errors(two):
         TeamCheck().on_run_start(two(trainer__use_v1=False, mas__polices={}))
 
 
+@pytest.mark.usefixtures("own_platform")
 def test_a_run_without_the_plugin_ends_with_the_reason(two, warm_python, monkeypatch):
     monkeypatch.setattr(sys, "executable", warm_python)
     monkeypatch.setattr(plugin, "_active", False)
-    with pytest.raises(SystemExit, match="has not loaded the verl-mas plugin"):
-        TeamCheck().on_job_start(two())
+    for callback in (TeamCheck(), UseCpu()):
+        with pytest.raises(SystemExit, match="has not loaded the verl-mas plugin"):
+            callback.on_job_start(two())
 
 
 @pytest.fixture

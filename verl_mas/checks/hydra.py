@@ -11,6 +11,7 @@ from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.checks.trainer import is_team
+from verl_mas.errors import raise_all
 
 
 class UseCpu(Callback):
@@ -24,7 +25,7 @@ class UseCpu(Callback):
         os.environ["VERL_PLATFORM"] = platform.DEVICE
         with exit_on_error():
             # Without the plugin, verl does not have the platform that is set next.
-            check_plugin()
+            raise_all(check_plugin())
             if not isinstance(get_platform(), PlatformCPU):
                 set_platform(PlatformCPU())
             team = is_team(config)

@@ -87,7 +87,7 @@ class _Runner:
         self.latency, self.fault = latency, fault
 
     def but(self, **changes: object) -> _Runner:
-        return _Runner(**{**vars(self), **changes})  # type: ignore[arg-type]
+        return _Runner(**{**vars(self), **changes})
 
     async def case(
         self,
