@@ -52,6 +52,13 @@ def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
     assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
 
 
+def test_an_act_with_a_mistyped_setting_is_refused_with_the_name_that_was_meant(policy, ask):
+    client, server = policy(["fine"])
+    with pytest.raises(ConfigError, match="did you mean 'temperature'"):
+        ask(client, sampling={"temprature": 0.3})
+    assert server.calls == []
+
+
 def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, tokenizer):
     client, server = policy(lambda p, n: "ABC"[n])
     done = play(Talk, client)

@@ -27,6 +27,8 @@ class Estimator:
     function: Compared
     # The options in which it differs from the common ones, and those that it alone reads.
     defaults: Mapping[str, object]
+    # Whether it needs several sessions of a task.
+    compares_sessions: bool = False
 
     def __call__(self, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
         chosen = (options or AdvantageOptions()).resolved(self.name, self.defaults)
@@ -45,15 +47,16 @@ ESTIMATORS: Registry[Estimator] = Registry(
 )
 
 
-def estimator(**defaults: object) -> Callable[[Compared], Estimator]:
+def estimator(*, compares_sessions: bool = False, **defaults: object) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
-    `defaults` are the options in which it differs from the common ones, and those that it alone reads.
+    `compares_sessions`: a run with one session per task is refused. `defaults` are the options in which it differs from
+    the common ones, and those that it alone reads.
     """
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-        return ESTIMATORS.register(name)(Estimator(name, function, defaults))
+        return ESTIMATORS.register(name)(Estimator(name, function, defaults, compares_sessions))
 
     return decorate
 

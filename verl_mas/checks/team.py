@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from omegaconf import DictConfig
 
-from verl_mas.advantage import options_for
+from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.checks.learning import check_learning
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_numbers,
@@ -17,7 +19,9 @@ from verl_mas.checks.policies import (
     check_zero_advantage,
 )
 from verl_mas.checks.pools import check_memory, check_pools, check_replicas, check_team_resources
-from verl_mas.checks.refusals import Refusals, raised_by, user_code
+from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
+from verl_mas.checks.sampling import check_sampling
+from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_counts, check_settings, check_trainable, wants_critic
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION
@@ -32,7 +36,7 @@ from verl_mas.workflow.members import Member
 AGENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # First parts of metric names that agents and policies cannot have.
 RESERVED = {"session", "rows", "timing", "group", "padding"}
-# Estimator of verl -> our estimator, which compares the rows of one agent in the same way.
+# Estimator of verl -> the nearest one that compares the rows of one agent.
 PER_AGENT = {
     "grpo": "agent_grpo",
     "grpo_vectorized": "agent_grpo",
@@ -40,6 +44,8 @@ PER_AGENT = {
     "rloo_vectorized": "agent_rloo",
     "reinforce_plus_plus": "agent_reinforce_pp",
     "reinforce_plus_plus_baseline": "agent_reinforce_pp",
+    **dict.fromkeys(("gdpo", "gpg", "grpo_passk", "opo", "remax"), "agent_grpo"),
+    **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), "agent_grpo"),
 }
 
 
@@ -61,13 +67,14 @@ def check_config(config: DictConfig, found: Refusals) -> MasConfig | None:
         return None
     found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
     known = found.of(check_overrides(config, mas))
+    found.of(check_sampling(config, mas))
     if found.of(raised_by(load_user_code, mas)):
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
         found.of(check_estimator(config, mas), check_workflow(config, mas))
     placed = found.of(check_pools(mas))
     if placed and counted and found.of(check_numbers(config, mas)):
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
-        found.of(check_batch_sizes(config, mas), check_zero_advantage(config, mas))
+        found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         if known:
             found.of(check_verl_accepts(config, mas))
     return mas
@@ -95,15 +102,22 @@ def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
             rule="a team's rows are compared per agent; verl's estimators compare all rows of a prompt",
             fix=f"set algorithm.adv_estimator={PER_AGENT[name]}",
         )
+    elif name not in ESTIMATORS and (close := get_close_matches(name, PER_AGENT, n=1)):
+        yield ConfigError(
+            f"algorithm.adv_estimator={name}",
+            rule="a team's estimators are per agent",
+            fix=f"did you mean {PER_AGENT[close[0]]!r}? known: {', '.join(ESTIMATORS)}",
+        )
     else:
         options_for(name, mas.advantage)
 
 
-def check_workflow(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def check_workflow(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     with user_code():
         workflow, members = resolve(mas.workflow), agents_of(mas)
     yield from _assignment(mas, members)
     yield from _own_rewards(mas, workflow)
+    yield from check_learning(config, mas, workflow, members)
     if config.algorithm.adv_estimator == "at_grpo":
         yield from _branches(config, mas, workflow)
 

@@ -51,6 +51,25 @@ REQUIRED = (
         "a team's estimators read mas.advantage",
         "set algorithm.norm_adv_by_std_in_grpo=True ++mas.advantage.scale=none",
     ),
+    Required(
+        "algorithm.filter_groups.enable",
+        False,
+        "verl drops a task if all its rows have the same value; a team's rows are acts of several agents, which differ "
+        "although the rows of each agent agree, or agree because they are of one session",
+        "set algorithm.filter_groups.enable=False; mas.skip_zero_advantage=True leaves out rows that teach nothing",
+    ),
+    Required(
+        f"{SECTION}.rollout.agent.default_agent_loop",
+        "mas",
+        "every task of a team is played by its workflow",
+        "leave it to +mas=<team>, which sets it",
+    ),
+    Required(
+        f"{SECTION}.rollout.agent.agent_loop_manager_class",
+        "verl_mas.rollout.manager.MasAgentLoopManager",
+        "this class starts the workers that run workflows",
+        "leave it to +mas=<team>, which sets it",
+    ),
     Required("distillation.enabled", False, "a teacher is not supported for a team", "set distillation.enabled=False"),
 )
 # Numbers that the checks use before verl reads them: key -> the least whole number allowed.
@@ -72,6 +91,13 @@ def is_team(config: DictConfig) -> bool:
 
 
 def check_settings(config: DictConfig) -> Iterator[ConfigError]:
+    if config.get("mas") is None:
+        yield ConfigError(
+            "the command has no team",
+            rule="a team is the `mas` block, which a group or a recipe adds",
+            fix="add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared",
+        )
+        return
     for required in REQUIRED:
         value = OmegaConf.select(config, required.key)
         if value != required.value and (value or required.value):

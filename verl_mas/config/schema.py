@@ -236,16 +236,16 @@ class FaultSpec(Checked):
     then: Literal["drop_session", "fail_group"] = "drop_session"
     """Drop the failed session, or all sessions of its task."""
 
-    retries: Annotated[int, Range(0)] = 1
+    retries: Annotated[int, Range(0, 100)] = 1
     """Further attempts at a session that failed."""
 
     backoff_s: NotNegative = 0.5
     """Seconds before the first retry; doubled before each further one."""
 
-    act_timeout_s: NotNegative = 600.0
+    act_timeout_s: Positive = 600.0
     """Seconds that an act may take."""
 
-    session_timeout_s: NotNegative = 3600.0
+    session_timeout_s: Positive = 3600.0
     """Seconds that a session may take."""
 
     max_acts: Count = 256

@@ -36,6 +36,15 @@ class EngineFacts:
     stock_adapter: str | None = None
     """The module of verl that has its `ServerAdapter`, where `engines.stock` wraps that."""
 
+    sampling: Callable[[], frozenset[str]] | None = None
+    """The names of the sampling settings that a request may have; None: unknown."""
+
+    one_process: bool = False
+    """A replica cannot be spread over several workers."""
+
+    takes_adapters: bool = True
+    """It serves LoRA adapters beside the base weights; False: the trainer must merge them."""
+
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
 

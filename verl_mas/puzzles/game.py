@@ -52,6 +52,10 @@ class Play(Workflow):
     reward: Literal["dense", "sparse"] = "dense"
     """dense: a team part and a local part per act. sparse: 1 for an act or a session that solves the puzzle, else 0."""
 
+    @property
+    def sparse(self) -> bool:
+        return self.reward == "sparse"
+
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         """The puzzle after one turn. Each agent acts by `await choose(agent, puzzle, prompt)`."""
         raise NotImplementedError

@@ -22,7 +22,8 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError
+from verl_mas.engines.sampling import sampling_errors
+from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.rollout.cancellable import cancellable
 from verl_mas.rollout.truncation import fit
@@ -142,6 +143,7 @@ class VerlPolicy:
         }
         if request.greedy:
             apply_greedy_sampling_params(params)
+        raise_all(sampling_errors(request.sampling, rollout.name, f"sampling of agent {request.agent}"))
         return {**params, **request.sampling}
 
     async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:

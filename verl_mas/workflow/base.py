@@ -21,7 +21,7 @@ from verl_mas.workflow.team import Team
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
-    Override: `agents`, `run`, `branches`, `own_rewards` and `check` where needed, and annotated fields, which
+    Override: `agents`, `run`, `branches`, `sparse`, `own_rewards` and `check` where needed, and annotated fields, which
     `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's type is refused.
     The base owns construction only.
     """
@@ -35,6 +35,11 @@ class Workflow:
     def agents(self) -> Sequence[str]:
         """The names of the team; a plain tuple in most workflows."""
         return ()
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only an act that ends its session well is rewarded: candidates of earlier acts are then all equal."""
+        return False
 
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)

@@ -12,7 +12,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
-@estimator(step_weight=1.0, gamma=0.95)
+@estimator(compares_sessions=True, step_weight=1.0, gamma=0.95)
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """agent_grpo, plus step_weight times the advantage among agent k's acts on an equal observation of the task.
 

@@ -7,7 +7,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
-@estimator()
+@estimator(compares_sessions=True)
 def agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over all acts of agent k in the sessions of one task."""
     return within(batch, batch.partition("task", "agent"), options)

@@ -7,7 +7,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
-@estimator(baseline="leave_one_out", scale="none")
+@estimator(compares_sessions=True, baseline="leave_one_out", scale="none")
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R minus the mean of agent k's acts in the *other* sessions of the task.
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from verl_mas.engines.facts import EngineFacts, register_engine
 from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.request import Sampling
 
 register_engine(
     "transformers",
     replica="verl_mas.engines.transformers.replica.TransformersReplica",
     adapter="verl_mas.engines.transformers.adapter.ServerAdapter",
-    facts=EngineFacts(package="transformers", check_options=Options.of),
+    facts=EngineFacts(
+        package="transformers",
+        sampling=Sampling.names,
+        one_process=True,
+        takes_adapters=False,
+        check_options=Options.of,
+    ),
 )

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 
 from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
 from verl_mas.engines.facts import ENGINES, EngineFacts, set_adapter
+from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 
 ENGINE = "vllm"
+# Of vLLM 0.24, which verl 0.9.1 requires.
+SAMPLING = frozenset(
+    "allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos "
+    "include_stop_str_in_output logit_bias logprob_token_ids logprobs max_tokens min_p min_tokens n "
+    "output_kind presence_penalty prompt_logprobs repetition_detection repetition_penalty seed skip_special_tokens "
+    "spaces_between_special_tokens stop stop_token_ids structured_outputs temperature thinking_token_budget top_k "
+    "top_p".split()
+)
 
 
 class PausableVllm:
@@ -54,6 +64,7 @@ ENGINES.register(ENGINE)(
         gpu_fraction=True,
         pausable=PausableVllm,
         stock_adapter="verl.workers.rollout.vllm_rollout",
+        sampling=partial(installed_names, ENGINE, "sampling_params.py", SAMPLING),
         register_replica=register_replica,
         register_adapter=register_adapter,
         check_ready=check_ready,

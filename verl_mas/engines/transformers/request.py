@@ -39,9 +39,13 @@ class Sampling:
         _require(self.n >= 1, "n", self.n, "at least 1")
 
     @classmethod
+    def names(cls) -> frozenset[str]:
+        return frozenset(field.name for field in fields(cls))
+
+    @classmethod
     def parse(cls, params: Fields) -> Sampling:
         """From a dict of vLLM's names; an unknown name is refused."""
-        known = {field.name for field in fields(cls)}
+        known = cls.names()
         unknown = sorted(set(params) - known)
         if unknown:
             raise RequestError(

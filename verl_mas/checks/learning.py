@@ -1,0 +1,140 @@
+"""Whether a run of these settings can learn: rows to compare, agents that are trained, rewards, and acts to spend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from omegaconf import DictConfig
+
+from verl_mas.advantage import ESTIMATORS
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.merge import SECTION, policy_value, trained
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.workflow.base import Workflow
+from verl_mas.workflow.members import DECODING, Member, flat
+
+LONGEST_WAIT_S = 3600
+
+
+def check_learning(
+    config: DictConfig, mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]
+) -> Iterator[Problem]:
+    yield from _acts(mas, workflow, members)
+    if config.trainer.val_only:
+        return
+    yield from _compared(config, mas, workflow)
+    yield from _trained_agents(mas, members)
+    yield from _rewards(config, mas, workflow)
+    yield from _drawn(config, mas, members)
+
+
+def _compared(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
+    """at_grpo has a rule of its own."""
+    name = str(config.algorithm.adv_estimator)
+    branching = workflow.branches and mas.branch.k > 1
+    alone = config[SECTION].rollout.n == 1 and not branching
+    if alone and name in ESTIMATORS and ESTIMATORS[name].compares_sessions:
+        yield ConfigError(
+            f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}",
+            rule="the sessions of one task are compared with each other; with one, an agent that acts once has "
+            "advantage 0 and never learns, and one that acts again is compared with its own other acts",
+            fix=f"set {SECTION}.rollout.n=8, or algorithm.adv_estimator=agent_reinforce_pp, which compares all tasks",
+        )
+
+
+def _trained_agents(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[Problem]:
+    learning = {member.spec.policy for member in members.values() if member.trainable}
+    idle = [name for name in trained(mas) if name not in learning]
+    if idle and not learning:
+        yield ConfigError(
+            "mas.agents: every agent has trainable=false",
+            rule="training needs an agent whose rows are trained on",
+            fix="set ++mas.agents.<agent>.trainable=true, or trainer.val_only=True",
+        )
+        return
+    for name in idle:
+        yield ConfigWarning(
+            f"mas.policies.{name}: every agent on it has trainable=false",
+            reason="the policy is never updated, and still uses memory for its optimiser",
+            fix=f"set ++mas.policies.{name}.trainable=false",
+        )
+
+
+def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> Iterator[Problem]:
+    limit, faults = mas.faults.max_acts, mas.faults
+    for name, k in (("k", mas.branch.k), ("validation_k", mas.branch.validation_k)):
+        if k > 1 and not workflow.branches:
+            yield ConfigWarning(
+                f"mas.branch.{name}={k} with mas.workflow.name={mas.workflow.name}, which does not branch",
+                reason="only a workflow that calls `branch` samples candidates",
+                fix=f"set mas.branch.{name}=1; or, in a workflow of yours that calls `branch`, set `branches = True` "
+                "in its class",
+            )
+        if k > limit:
+            yield ConfigError(
+                f"mas.branch.{name}={k} with mas.faults.max_acts={limit}",
+                rule="every candidate is an act, and a session ends at mas.faults.max_acts",
+                fix=f"lower mas.branch.{name}, or raise mas.faults.max_acts",
+            )
+    if len(members) > limit:
+        yield ConfigWarning(
+            f"mas.faults.max_acts={limit} with {len(members)} agents",
+            reason="a session in which all of them act is over before it ends, and is dropped",
+            fix="raise mas.faults.max_acts",
+        )
+    wait = faults.backoff_s * 2.0 ** max(0, faults.retries - 1) if faults.retries else 0.0
+    if wait > LONGEST_WAIT_S:
+        yield ConfigWarning(
+            f"mas.faults.retries={faults.retries} with mas.faults.backoff_s={faults.backoff_s:g}",
+            reason=f"the wait doubles with each retry: before the last one it is {wait:.3g} seconds",
+            fix="lower mas.faults.retries or mas.faults.backoff_s",
+        )
+
+
+def _rewards(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[Problem]:
+    team, local = mas.reward.team, mas.reward.local
+    penalties = mas.reward.penalty_on != "none" and any(spec.format_penalty for spec in mas.agents.values())
+    if not team and not local and not penalties:
+        yield ConfigError(
+            f"mas.reward.team={team}, mas.reward.local={local}",
+            rule="a row's score is the team's reward and the act's own, each times its weight: with both 0 every score "
+            "is 0 and nothing is learned",
+            fix="set mas.reward.team=1",
+        )
+    elif not team:
+        yield ConfigWarning(
+            f"mas.reward.team={team}",
+            reason="whether a session succeeds does not count, only what the workflow gives single acts",
+            fix="set mas.reward.team=1",
+        )
+    for name, weight in (("team", team), ("local", local)):
+        if weight is not None and weight < 0:
+            yield ConfigWarning(
+                f"mas.reward.{name}={weight}",
+                reason="a negative weight trains for the lowest reward",
+                fix=f"set mas.reward.{name}={-weight:g}",
+            )
+    if config.algorithm.adv_estimator == "at_grpo" and workflow.branches and mas.branch.k > 1 and workflow.sparse:
+        yield ConfigWarning(
+            f"algorithm.adv_estimator=at_grpo with mas.branch.k={mas.branch.k} and rewards at the end only",
+            reason="the candidates of an act before the last one all have the reward 0, so it learns nothing",
+            fix="give every candidate a reward that looks ahead (puzzles: ++mas.workflow.args.reward=dense)",
+        )
+
+
+def _drawn(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
+    """Settings with which every reply to a prompt is the same, so that nothing is compared."""
+    for name, member in members.items():
+        if not member.trainable or member.spec.policy not in mas.policies:
+            continue
+        policy, own = mas.policies[member.spec.policy], flat(member.spec.sampling)
+        drawn = {key: own.get(key, policy_value(config, policy, f"rollout.{key}")) for key in DECODING}
+        if drawn["temperature"] == 0 or drawn["top_k"] == 1 or own.get("seed") is not None:
+            why = f"seed={own['seed']}" if own.get("seed") is not None else ""
+            why = why or ("temperature=0" if drawn["temperature"] == 0 else "top_k=1")
+            yield ConfigWarning(
+                f"agent {name} is trained with {why}",
+                reason="every reply to one prompt is then the same, so its sessions differ in nothing",
+                fix=f"set it in ++mas.agents.{member.role}.validation_sampling, or in {SECTION}.rollout.val_kwargs",
+            )

@@ -1,0 +1,92 @@
+"""Whether prompts and responses fit: in the model's context, the engine's limits and the trainer's token budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.model_folder import positions
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.merge import SECTION
+from verl_mas.engines.facts import facts_of
+from verl_mas.errors import ConfigError, ConfigWarning
+
+# The trainer refuses a row that is longer than its budget, in the middle of a run: budget -> what turns it on.
+BUDGETS = {
+    "actor.ppo_max_token_len_per_gpu": "actor.use_dynamic_bsz",
+    "rollout.log_prob_max_token_len_per_gpu": "rollout.log_prob_use_dynamic_bsz",
+}
+# A chat template alone has more tokens than this.
+SHORTEST_PROMPT = 8
+
+
+def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[Problem]:
+    """`view` is the configuration of one policy."""
+    prompt, response = _whole(view, "rollout.prompt_length"), _whole(view, "rollout.response_length")
+    if prompt is None or response is None:
+        return  # Refused where types are checked.
+    if prompt < SHORTEST_PROMPT:
+        yield ConfigWarning(
+            f"data.max_prompt_length={prompt}",
+            reason="most chat templates need more tokens than that for an empty message, so every act would fail",
+            fix="raise data.max_prompt_length",
+        )
+    yield from _context(view, policy, prompt + response)
+    yield from _engine_limits(view, policy)
+    if trained:
+        yield from _budgets(view, policy, prompt + response)
+
+
+def _context(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
+    limit, context = _whole(view, "rollout.max_model_len"), positions(view)
+    if limit and context and limit > context:
+        yield ConfigError(
+            f"policy {policy}: rollout.max_model_len={limit}",
+            rule=f"the model's config.json has max_position_embeddings={context}",
+            fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null",
+        )
+    for name, most in (("rollout.max_model_len", limit), ("the model's max_position_embeddings", context)):
+        if most and longest > most:
+            yield ConfigError(
+                f"policy {policy}: max_prompt_length + max_response_length = {longest}",
+                rule=f"prompt and response fit together in {name}, {most} tokens",
+                fix="lower data.max_prompt_length or data.max_response_length"
+                + (f", or raise {SECTION}.rollout.max_model_len" if most == limit else ""),
+            )
+
+
+def _engine_limits(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    tokens, sequences = _whole(view, "rollout.max_num_batched_tokens"), _whole(view, "rollout.max_num_seqs")
+    if view[SECTION].rollout.name == "vllm" and tokens and sequences and tokens < sequences:
+        yield ConfigError(
+            f"policy {policy}: rollout.max_num_batched_tokens={tokens} with rollout.max_num_seqs={sequences}",
+            rule="vLLM gives every running sequence at least one token of a batch",
+            fix=f"raise {SECTION}.rollout.max_num_batched_tokens, or lower {SECTION}.rollout.max_num_seqs",
+        )
+    sizes = {kind: _whole(view, f"rollout.{kind}_parallel_size") for kind in ("tensor_model", "data", "pipeline_model")}
+    spread = [f"{kind}_parallel_size={size}" for kind, size in sizes.items() if size and size > 1]
+    if spread and facts_of(str(view[SECTION].rollout.name)).one_process:
+        yield ConfigError(
+            f"policy {policy}: rollout.{', rollout.'.join(spread)} with rollout.name={view[SECTION].rollout.name}",
+            rule="a replica of this engine is one process",
+            fix=f"set {SECTION}.rollout.{spread[0].split('=')[0]}=1; more workers give more replicas",
+        )
+
+
+def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
+    parts = _whole(view, "actor.ulysses_sequence_parallel_size") or 1
+    for key, switch in BUDGETS.items():
+        budget = _whole(view, key)
+        if budget and OmegaConf.select(view, f"{SECTION}.{switch}") is True and budget * parts < longest:
+            yield ConfigError(
+                f"policy {policy}: {key}={budget}",
+                rule=f"a row has up to {longest} tokens (max_prompt_length + max_response_length), and verl ends the "
+                "run at a row that is longer than the budget of a micro batch",
+                fix=f"set {SECTION}.{key}={-(-longest // parts)} or more, or lower the lengths",
+            )
+
+
+def _whole(view: DictConfig, key: str) -> int | None:
+    value = OmegaConf.select(view, f"{SECTION}.{key}")
+    return value if type(value) is int else None

@@ -1,0 +1,120 @@
+"""Whether a policy's LoRA settings can be trained, and served by its engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig
+
+from verl_mas.checks.model_folder import modules
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.merge import SECTION
+from verl_mas.engines.facts import facts_of
+from verl_mas.errors import ConfigError, ConfigWarning
+
+
+def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """`view` is the configuration of one policy."""
+    model = view[SECTION].model
+    rank = model.get("lora_rank")
+    if type(rank) is not int or rank < 0:
+        return  # Refused where values are checked.
+    megatron, adapter = model.get("lora") or {}, model.get("lora_adapter_path")
+    unread, strategy = megatron.get("rank"), view[SECTION].actor.strategy
+    if unread and strategy != "megatron":
+        yield ConfigError(
+            f"policy {policy}: model.lora.rank={unread} with actor.strategy={strategy}",
+            rule="FSDP reads model.lora_rank; model.lora.rank is Megatron's",
+            fix=f"set {SECTION}.model.lora_rank={unread} and {SECTION}.model.lora.rank=0",
+        )
+    if adapter is not None:
+        yield from _adapter(str(adapter), policy, rank)
+    if rank:
+        yield from _trainable(model, policy)
+        yield from _targets(view, policy)
+        if not megatron.get("merge"):
+            yield from _served(view, policy)
+
+
+def _adapter(path: str, policy: str, rank: int) -> Iterator[ConfigError]:
+    folder = Path(os.path.expanduser(path))
+    # A name on the hub, owner/name, is not checked.
+    if "://" not in path and not folder.is_dir() and (path.count("/") != 1 or path.startswith((".", "~", "/"))):
+        yield ConfigError(
+            f"policy {policy}: model.lora_adapter_path={path}",
+            rule="it is the folder of an adapter that PEFT saved, or its name on the hub",
+            fix="correct the path, or set it to null to start with a new adapter",
+        )
+    elif folder.is_dir() and not (folder / "adapter_config.json").is_file():
+        yield ConfigError(
+            f"policy {policy}: model.lora_adapter_path={path} has no adapter_config.json",
+            rule="it is the folder of an adapter that PEFT saved",
+            fix="set it to the folder that holds adapter_config.json",
+        )
+    if not rank:
+        yield ConfigError(
+            f"policy {policy}: model.lora_adapter_path={path} with model.lora_rank=0",
+            rule="verl loads an adapter only where lora_rank is above 0",
+            fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null",
+        )
+
+
+def _trainable(model: DictConfig, policy: str) -> Iterator[ConfigError]:
+    if importlib.util.find_spec("peft") is None:
+        yield ConfigError(
+            f"policy {policy}: model.lora_rank={model.lora_rank}, and peft is not installed",
+            rule="verl trains adapters with peft",
+            fix="pip install peft",
+        )
+
+
+def _targets(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """PEFT's rule: a text is a regular expression for whole names, an item of a list is a name or its last parts."""
+    wanted, known = view[SECTION].model.get("target_modules"), modules(view)
+    if wanted is None or wanted == "all-linear" or known is None:
+        return
+    path = f"policy {policy}: model.target_modules"
+    short = sorted({name.rsplit(".", 1)[-1] for name in known})
+    fix = f"set it to all-linear, or to a list of: {', '.join(short)}"
+    if isinstance(wanted, str):
+        try:
+            found = any(re.fullmatch(wanted, name) for name in known)
+        except re.error as error:
+            yield ConfigError(f"{path}={wanted}", rule=f"a text is a regular expression: {error}", fix=fix)
+            return
+        if not found:
+            yield ConfigError(f"{path}={wanted}", rule="as a regular expression it matches a module", fix=fix)
+        return
+    items = [str(item) for item in wanted] if isinstance(wanted, ListConfig) else [str(wanted)]
+    missing = [item for item in items if not any(name == item or name.endswith(f".{item}") for name in known)]
+    if len(missing) == len(items):
+        yield ConfigError(f"{path}={items}", rule="an adapter is on modules that the model has", fix=fix)
+    elif missing:
+        yield ConfigWarning(f"{path}={items}", reason=f"the model has no module {', '.join(missing)}", fix=fix)
+
+
+def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    rollout, fix = view[SECTION].rollout, f"set {SECTION}.model.lora.merge=True"
+    value = f"policy {policy}: model.lora_rank={view[SECTION].model.lora_rank} with model.lora.merge=False"
+    if not facts_of(str(rollout.name)).takes_adapters:
+        yield ConfigError(
+            f"{value} and rollout.name={rollout.name}",
+            rule="this engine takes whole weights, so the trainer merges the adapter into them",
+            fix=fix,
+        )
+    elif rollout.checkpoint_engine.backend != "naive":
+        yield ConfigError(
+            f"{value} and rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
+            rule="only the backend naive sends adapters; others would leave the engine with the base weights",
+            fix=f"{fix}, or {SECTION}.rollout.checkpoint_engine.backend=naive",
+        )
+    elif view.trainer.device == "cpu" and rollout.load_format == "dummy":
+        yield ConfigError(
+            f"{value} and rollout.load_format=dummy",
+            rule="on the CPU vLLM reads the base weights from disk, only the adapter is sent",
+            fix=f"set {SECTION}.rollout.load_format=auto, or {SECTION}.model.lora.merge=True",
+        )

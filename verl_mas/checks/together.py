@@ -1,0 +1,129 @@
+"""Settings of verl that are sound one by one and cannot work together in the run of a team."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, trained, updates_per_step
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError, ConfigWarning
+
+# A switch -> the size of its micro batches where it is off.
+MICRO_BATCHES = {
+    "actor.use_dynamic_bsz": "actor.ppo_micro_batch_size_per_gpu",
+    "rollout.log_prob_use_dynamic_bsz": "rollout.log_prob_micro_batch_size_per_gpu",
+}
+TESTED_STRATEGY = "fsdp2"
+MANY_SESSIONS = 50_000
+
+
+def check_together(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+    yield from _fetched(config)
+    yield from _only_validation(config)
+    yield from _updates(config, mas)
+    if address := OmegaConf.select(config, "ray_kwargs.ray_init.address"):
+        yield ConfigWarning(
+            f"ray_kwargs.ray_init.address={address}",
+            reason="the run joins a Ray cluster that is already there, so its GPUs and CPUs are not checked here",
+            fix="leave it out to start Ray on this machine",
+        )
+
+
+def check_trained(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """`view` is the configuration of one policy that is trained."""
+    yield from _micro_batches(view, policy)
+    yield from _log_probs(view, policy)
+    yield from _warmup(view, policy)
+    strategy = view[SECTION].actor.strategy
+    if strategy != TESTED_STRATEGY:
+        yield ConfigWarning(
+            f"policy {policy}: actor.strategy={strategy}",
+            reason=f"teams are tested with {TESTED_STRATEGY} only",
+            fix=f"set {SECTION}.actor.strategy={TESTED_STRATEGY}",
+        )
+
+
+def _fetched(config: DictConfig) -> Iterator[Problem]:
+    size, batch = config.data.get("gen_batch_size"), config.data.train_batch_size
+    if not size or type(size) is not int or type(batch) is not int:
+        return
+    if config.trainer.v1.sampler.get("sync_refill_failed_groups") and size != 1:
+        yield ConfigError(
+            f"data.gen_batch_size={size} with trainer.v1.sampler.sync_refill_failed_groups=True",
+            rule="a failed task is replaced by one other, so tasks are read one by one",
+            fix="remove data.gen_batch_size",
+        )
+    elif batch % size:
+        yield ConfigError(
+            f"data.gen_batch_size={size} with data.train_batch_size={batch}",
+            rule="a training step reads a whole number of data.gen_batch_size",
+            fix="remove data.gen_batch_size, or set it to a divisor of data.train_batch_size",
+        )
+
+
+def _only_validation(config: DictConfig) -> Iterator[ConfigWarning]:
+    if config.trainer.val_only and not config.trainer.val_before_train:
+        yield ConfigWarning(
+            "trainer.val_only=True with trainer.val_before_train=False",
+            reason="verl ends after the validation before training, and without it the run trains",
+            fix="set trainer.val_before_train=True",
+        )
+
+
+def _updates(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
+    batch = config.data.train_batch_size
+    sessions = sessions_per_step(config)
+    if sessions > MANY_SESSIONS:
+        yield ConfigWarning(
+            f"data.train_batch_size={batch} with {SECTION}.rollout.n={config[SECTION].rollout.n}",
+            reason=f"one training step has {sessions} sessions",
+            fix="lower data.train_batch_size",
+        )
+    for name in trained(mas):
+        spec = mas.policies[name]
+        mini = int(policy_value(config, spec, "actor.ppo_mini_batch_size"))
+        if (spec.updates_per_step or mas.updates_per_step) is None and batch % mini:
+            yield ConfigWarning(
+                f"policy {name}: data.train_batch_size={batch} with actor.ppo_mini_batch_size={mini}",
+                reason="a training step has a whole number of optimiser steps, here "
+                f"{updates_per_step(config, mas, name)}",
+                fix="set mas.updates_per_step, or a mini batch that divides the batch",
+            )
+
+
+def _warmup(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
+    steps, warmup = view.trainer.total_training_steps, view[SECTION].actor.optim.get("lr_warmup_steps")
+    if type(warmup) is int and type(steps) is int and warmup >= steps:
+        yield ConfigWarning(
+            f"policy {policy}: actor.optim.lr_warmup_steps={warmup} with trainer.total_training_steps={steps}",
+            reason="the run ends before the learning rate has reached its value",
+            fix=f"lower {SECTION}.actor.optim.lr_warmup_steps",
+        )
+
+
+def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    for switch, key in MICRO_BATCHES.items():
+        size = OmegaConf.select(view, f"{SECTION}.{key}")
+        if OmegaConf.select(view, f"{SECTION}.{switch}") is False and type(size) is int and size > 1:
+            yield ConfigError(
+                f"policy {policy}: {switch}=False with {key}={size}",
+                rule="the rows of a team's step are of any number, and verl ends the run where it is not a multiple of "
+                "a fixed micro batch",
+                fix=f"set {SECTION}.actor.use_dynamic_bsz=True, or {SECTION}.{key}=1",
+            )
+
+
+def _log_probs(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    """What reads the engine's log-probs, which only exist if the rollout computes them."""
+    correction = view.algorithm.get("rollout_correction") or {}
+    readers = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
+    if readers and not view[SECTION].rollout.calculate_log_probs:
+        used = ", ".join(f"algorithm.rollout_correction.{key}={correction[key]}" for key in readers)
+        yield ConfigError(
+            f"policy {policy}: rollout.calculate_log_probs=False with {used}",
+            rule="the correction compares the engine's log-probs with the trainer's",
+            fix=f"set {SECTION}.rollout.calculate_log_probs=True",
+        )

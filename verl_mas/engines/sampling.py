@@ -1,0 +1,95 @@
+"""Which sampling settings an engine or an endpoint takes: one check, for the configuration and for every act."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from verl_mas.config.schema import Sampling
+from verl_mas.config.values import load_dataclass, settable
+from verl_mas.engines.facts import ENGINES, facts_of
+from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.registry import nearest
+from verl_mas.workflow.members import SET_BY_US
+
+# What an OpenAI-compatible endpoint may take beside the common settings: OpenAI's own and those of vLLM and SGLang.
+ENDPOINT_NAMES = frozenset(
+    "best_of bad_words chat_template_kwargs ebnf extra_body frequency_penalty guided_choice guided_grammar guided_json "
+    "guided_regex ignore_eos include_stop_str_in_output json_schema length_penalty logit_bias max_completion_tokens "
+    "max_new_tokens max_tokens metadata min_p min_tokens mm_processor_kwargs parallel_tool_calls presence_penalty "
+    "priority prompt_cache_key reasoning reasoning_effort regex repetition_penalty response_format safety_identifier "
+    "seed separate_reasoning service_tier skip_special_tokens spaces_between_special_tokens stop stop_regex "
+    "stop_token_ids store structured_outputs temperature thinking thinking_token_budget tool_choice top_a top_k "
+    "top_logprobs top_p truncate_prompt_tokens use_beam_search user verbosity".split()
+)
+# What the request to an engine or an endpoint already has.
+SET_FOR_EVERY_REQUEST = frozenset(
+    "detokenize flat_logprobs messages model output_kind prompt_logprobs stream stream_options tools".split()
+)
+
+
+def names_of(engine: str | None) -> frozenset[str] | None:
+    """The names that an engine knows, None if that is unknown. `engine` None: those of all engines and endpoints."""
+    if engine is not None:
+        known = facts_of(engine).sampling
+        return known() if known else None
+    parts = (names_of(name) for name in ENGINES)
+    return ENDPOINT_NAMES.union(settable(Sampling), *(part for part in parts if part)) - {"extra"}
+
+
+def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) -> Iterator[ConfigError]:
+    """What an engine, None for one that is not known yet, would refuse in flat settings; `path` names their place."""
+    known = names_of(engine)
+    for name in given:
+        if name in SET_BY_US:
+            yield ConfigError(
+                f"{path}.{name}={given[name]!r}",
+                rule=f"verl-mas sets {name}, from {SET_BY_US[name]}",
+                fix=f"remove it, and set {SET_BY_US[name]}",
+            )
+        elif name in SET_FOR_EVERY_REQUEST:
+            yield ConfigError(
+                f"{path}.{name}={given[name]!r}", rule="every request already has its own value", fix=f"remove {name}"
+            )
+        elif known is not None and name not in known:
+            yield ConfigError(
+                f"{path}.{name}={given[name]!r}",
+                rule=f"it is a sampling setting of {f'rollout.name={engine}' if engine else 'an engine'}",
+                fix=nearest(name, sorted(known - SET_FOR_EVERY_REQUEST - set(SET_BY_US))),
+            )
+    try:
+        load_dataclass(Sampling, {name: given[name] for name in given if name in settable(Sampling)}, path)
+    except InvalidInput as error:
+        yield ConfigError(error.value, rule=error.rule, fix=error.fix)
+
+
+def mistyped(name: str) -> str | None:
+    """The setting of an endpoint that is surely meant; an endpoint may also have settings of its own."""
+    known = ENDPOINT_NAMES | SET_FOR_EVERY_REQUEST
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return close[0] if close and name not in known else None
+
+
+@cache
+def installed_names(package: str, file: str, release: frozenset[str]) -> frozenset[str]:
+    """The fields of SamplingParams in an installed package, read from its source; else those of a known `release`."""
+    spec = importlib.util.find_spec(package)
+    source = Path(((spec and spec.submodule_search_locations) or [""])[0]) / file
+    if not source.is_file():
+        return release
+    [definition] = [
+        node
+        for node in ast.parse(source.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "SamplingParams"
+    ]
+    names = {"max_tokens"}  # verl gives each engine its own name of this one
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            names.update(argument.arg for argument in [*node.args.args[1:], *node.args.kwonlyargs])
+    return frozenset(name for name in names - {"max_new_tokens"} if not name.startswith("_"))
