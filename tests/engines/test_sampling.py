@@ -6,7 +6,7 @@ from verl_mas.engines.kinds import sglang, vllm
 from verl_mas.engines.sampling import installed_names, mistyped, names_of, sampling_errors
 
 SOURCES = {
-    "a dataclass": "class SamplingParams:\n    temperature: float = 1.0\n    max_new_tokens: int = 1\n    _own: int = 0\n",
+    "a dataclass": "class SamplingParams:\n    temperature: float = 1.0\n    max_new_tokens: int\n    _own: int = 0\n",
     "a constructor": "class SamplingParams:\n    def __init__(self, max_new_tokens=1, *, temperature=1.0): ...\n",
 }
 
