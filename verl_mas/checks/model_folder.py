@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.merge import SECTION
 
@@ -20,9 +20,8 @@ def folder_of(view: DictConfig, key: str = "path") -> Path | None:
 
 def positions(view: DictConfig) -> int | None:
     """The model's context in tokens, as verl reads it."""
-    own = view[SECTION].model.get("override_config") or {}
-    own = own.get("model_config", own)
-    found = own.get("max_position_embeddings") or _positions(folder_of(view, "hf_config_path") or folder_of(view))
+    own = OmegaConf.select(view, f"{SECTION}.model.override_config.max_position_embeddings")
+    found = own or _positions(folder_of(view, "hf_config_path") or folder_of(view))
     return found if type(found) is int else None
 
 

@@ -13,6 +13,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_mas.checks.lengths import check_lengths
+from verl_mas.checks.lora import check_lora
+from verl_mas.checks.refusals import Problem
+from verl_mas.checks.together import check_trained
 from verl_mas.config.merge import SECTION, policy_value, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
@@ -130,29 +134,37 @@ def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigE
                 )
 
 
-def check_verl_accepts(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """verl's own checks, on the view of each policy."""
-    from verl.utils.config import validate_config
-
+def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+    """The configuration of each policy: its lengths, its training, and verl's own checks."""
     for name, spec in mas.policies.items():
         if spec.remote:
             continue
         view = policy_view(config, name, spec)
+        yield from check_lengths(view, name, trained=spec.trainable)
+        if spec.trainable:
+            yield from check_lora(view, name)
+            yield from check_trained(view, name)
         shape = pool_shape(config, mas, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
-        if view[SECTION].actor.checkpoint.get("async_save", False):
-            yield ConfigError(
-                f"policy {name}: actor.checkpoint.async_save=True",
-                rule="a checkpoint is complete only after every policy has been saved",
-                fix="set actor.checkpoint.async_save=False",
-            )
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
-                validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
-        except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
-            yield ConfigError(
-                f"policy {name}: {error}",
-                rule="verl accepts the configuration of every policy",
-                fix=f"change {SECTION}, or mas.policies.{name}.overrides",
-            )
+        yield from _verl_accepts(view, name)
+
+
+def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
+    from verl.utils.config import validate_config
+
+    if view[SECTION].actor.checkpoint.get("async_save", False):
+        yield ConfigError(
+            f"policy {name}: actor.checkpoint.async_save=True",
+            rule="a checkpoint is complete only after every policy has been saved",
+            fix="set actor.checkpoint.async_save=False",
+        )
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
+            validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
+    except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
+        yield ConfigError(
+            f"policy {name}: {error}",
+            rule="verl accepts the configuration of every policy",
+            fix=f"change {SECTION}, or mas.policies.{name}.overrides",
+        )

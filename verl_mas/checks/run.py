@@ -12,16 +12,13 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.checks.doctor import diagnose, problems
-from verl_mas.checks.lengths import check_lengths
-from verl_mas.checks.lora import check_lora
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
 from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
-from verl_mas.checks.together import check_trained
-from verl_mas.checks.trainer import check_counts, is_team
+from verl_mas.checks.trainer import check_counts, check_mode, is_team
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
@@ -59,7 +56,7 @@ def examine(config: DictConfig) -> Report:
 
 
 def _examine_run(config: DictConfig, found: Refusals) -> None:
-    found.of(check_served(config))
+    found.of(check_mode(config), check_served(config))
     if found.of(check_counts(config)):
         found.of(check_resources(config))
 
@@ -111,15 +108,10 @@ def _complete(config: DictConfig) -> None:
 
 
 def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    """Model, engine, lengths and training of every policy that is served here."""
+    """The model and the engine of every policy that is served here."""
     for name, spec in mas.policies.items():
         if spec.remote is None:
-            view = policy_view(config, name, spec)
-            yield from check_served(view)
-            yield from check_lengths(view, name, trained=spec.trainable)
-            if spec.trainable:
-                yield from check_lora(view, name)
-                yield from check_trained(view, name)
+            yield from check_served(policy_view(config, name, spec))
 
 
 def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:

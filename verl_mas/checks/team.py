@@ -15,7 +15,7 @@ from verl_mas.checks.policies import (
     check_numbers,
     check_overrides,
     check_remotes,
-    check_verl_accepts,
+    check_views,
     check_zero_advantage,
 )
 from verl_mas.checks.pools import check_memory, check_pools, check_replicas, check_team_resources
@@ -76,7 +76,7 @@ def check_config(config: DictConfig, found: Refusals) -> MasConfig | None:
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         if known:
-            found.of(check_verl_accepts(config, mas))
+            found.of(check_views(config, mas))
     return mas
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 
 TRAINER_MODE = "mas"
 
@@ -90,13 +91,30 @@ def is_team(config: DictConfig) -> bool:
     return config.get("mas") is not None and config.trainer.v1.trainer_mode == TRAINER_MODE
 
 
+def check_mode(config: DictConfig) -> Iterator[Problem]:
+    """Of a run that is not one of a team: whether it was meant to be."""
+    mode = config.trainer.v1.trainer_mode
+    if config.get("mas") is None and mode == TRAINER_MODE:
+        yield no_team()
+    elif config.get("mas") is not None:
+        yield ConfigWarning(
+            f"trainer.v1.trainer_mode={mode} with a team (`mas`)",
+            reason="verl's own trainer runs, which knows no agents and no policies",
+            fix=f"remove trainer.v1.trainer_mode, which +mas=<team> sets to {TRAINER_MODE}",
+        )
+
+
+def no_team() -> ConfigError:
+    return ConfigError(
+        "the command has no team",
+        rule=f"trainer.v1.trainer_mode={TRAINER_MODE} trains the team of the `mas` block, which a group adds",
+        fix="add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared",
+    )
+
+
 def check_settings(config: DictConfig) -> Iterator[ConfigError]:
     if config.get("mas") is None:
-        yield ConfigError(
-            "the command has no team",
-            rule="a team is the `mas` block, which a group or a recipe adds",
-            fix="add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared",
-        )
+        yield no_team()
         return
     for required in REQUIRED:
         value = OmegaConf.select(config, required.key)

@@ -67,6 +67,8 @@ CASES = (
     wrong("algorithm.use_kl_in_reward=true", "share one reward"),
     wrong("algorithm.norm_adv_by_std_in_grpo=false", "mas.advantage.scale=none"),
     wrong("reward.reward_model.enable=true", "while the engines are awake"),
+    wrong("trainer.v1.trainer_mode=sync", "verl's own trainer runs", warned=True),
+    wrong("+platform=cpu trainer.v1.trainer_mode=mas", "add +mas=<team>", alone=True),
     wrong("trainer.use_v1=false", "V1 trainer"),
     wrong("distillation.enabled=true", "a teacher is not supported"),
     wrong("++actor_rollout_ref.actor.checkpoint.async_save=true", "after every policy has been saved"),
