@@ -9,7 +9,7 @@ from verl_mas.checks.run import examine, examine_command, exit_on_error, finaliz
 from verl_mas.errors import ConfigError, ConfigWarning
 
 RUN = ["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny"]
-TEAM = [*RUN, "+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo"]
+TEAM = [*RUN, "+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.n=4"]
 
 
 def test_a_refusal_ends_the_run_without_a_traceback():
@@ -63,7 +63,7 @@ def test_an_interpolation_of_a_missing_key_is_one_error(two):
 def test_a_run_without_a_team_reports_all_errors(make):
     config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__rollout__name="sglangg")
     config.ray_kwargs.ray_init.num_cpus = 1
-    config.trainer.v1.trainer_mode = "sync"
+    config.trainer.v1.trainer_mode, config.mas = "sync", None
     report = examine(config)
     assert len(report.errors) == 3
     assert report.summary is None and report.verdict == "refused: 3 errors"

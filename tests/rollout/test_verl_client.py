@@ -54,6 +54,7 @@ def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
 
 def test_an_act_with_a_mistyped_setting_is_refused_with_the_name_that_was_meant(policy, ask):
     client, server = policy(lambda p, n: "x")
+    client.config.actor_rollout_ref.rollout.name = "transformers"
     with pytest.raises(ConfigError, match="did you mean 'temperature'"):
         ask(client, sampling={"temprature": 0.3})
     assert server.calls == []
