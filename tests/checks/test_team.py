@@ -29,8 +29,8 @@ def test_errors_of_every_kind_are_reported_in_one_call(refused):
     )
     assert [error.value for error in errors] == [
         "trainer.use_v1=False",
-        "mas.policies.a.overrides.actor.optimm",
-        "mas.policies.a.overrides.modell",
+        "mas.policies.a.overrides.actor.optimm is not a setting",
+        "mas.policies.a.overrides.modell is not a setting",
         "algorithm.adv_estimator=grpo",
         "agent verifier acts on policy c",
         "mas.policies.b is used by no agent",

@@ -31,6 +31,8 @@ def test_the_overrides_are_over_verls_own_configuration():
         ("mas.pools.fast.nnodes=1", "++mas.pools.fast.nnodes=1 adds it"),
         ("mas.workflow.args.max_rounds=3", "++mas.workflow.args.max_rounds=3 adds it"),
         ("ray_kwargs.ray_init.logging_level=10", "++ray_kwargs.ray_init.logging_level=10 adds it"),
+        ("actor_rollout_ref.rollout.repetition_penalty=1", "++actor_rollout_ref.rollout.repetition_penalty=1 adds it"),
+        ("=5", "write the key"),
         ("+data.train_batch_size=3", "write data.train_batch_size=3"),
         ("foo", "write key=value"),
         ("trainer.logger=[a", "write key=value"),

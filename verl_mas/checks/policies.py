@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import importlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.lengths import check_lengths
 from verl_mas.checks.lora import check_lora
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
-from verl_mas.config.merge import SECTION, policy_value, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
 
-COUNTS = (
-    "actor.ppo_mini_batch_size",
-    *(f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model")),
-)
-NUMBERS = ("rollout.gpu_memory_utilization", "actor.optim.lr")
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
 
@@ -49,56 +41,6 @@ def check_remotes(mas: MasConfig) -> Iterator[ConfigError]:
                 rule="a remote policy has no model, engine or optimiser here",
                 fix="remove the overrides; sampling belongs to mas.agents.<agent>.sampling",
             )
-
-
-def check_overrides(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    for name, spec in mas.policies.items():
-        yield from _known_keys(config[SECTION], spec.overrides, f"mas.policies.{name}.overrides")
-
-
-def _known_keys(node: DictConfig, overrides: Mapping[str, object], path: str) -> Iterator[ConfigError]:
-    """A section with a `_target_` has fixed keys; one that verl passes on (engine_kwargs, override_config) is open."""
-    target = node.get("_target_")
-    if target is None and not path.endswith(".overrides"):
-        return
-    known = {str(key) for key in node} | _fields(target)
-    for key, value in overrides.items():
-        if str(key) not in known:
-            yield ConfigError(
-                f"{path}.{key}", rule=f"verl has no such setting in {SECTION}", fix=nearest(str(key), list(known))
-            )
-            continue
-        below = OmegaConf.select(node, str(key)) if str(key) in node else None
-        if isinstance(below, DictConfig) and len(below):
-            if isinstance(value, dict):
-                yield from _known_keys(below, value, f"{path}.{key}")
-            else:
-                yield ConfigError(
-                    f"{path}.{key}={value!r}", rule="this is a section, not a value", fix=f"set {path}.{key}.<key>"
-                )
-
-
-def _fields(target: str | None) -> set[str]:
-    if target is None:
-        return set()
-    module, _, name = target.rpartition(".")
-    return {field.name for field in dataclasses.fields(getattr(importlib.import_module(module), name))}
-
-
-def check_numbers(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """The numbers that later checks and `verl-mas check` use."""
-    for name, spec in mas.policies.items():
-        if spec.remote:
-            continue
-        for key in (*COUNTS, *NUMBERS):
-            value = policy_value(config, spec, key)
-            if type(value) is not int and (key in COUNTS or type(value) is not float):
-                kind = "a whole number" if key in COUNTS else "a number"
-                yield ConfigError(
-                    f"policy {name}: {key}={value!r}",
-                    rule=f"it is {kind}",
-                    fix=f"set {SECTION}.{key}, or ++mas.policies.{name}.overrides.{key}, to {kind}",
-                )
 
 
 def check_batch_sizes(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:

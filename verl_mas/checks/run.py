@@ -16,9 +16,10 @@ from verl_mas.checks.machine import check_platform, check_plugin, check_resource
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
+from verl_mas.checks.settings import check_keys, check_sections, check_values
 from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
-from verl_mas.checks.trainer import check_counts, check_mode, is_team
+from verl_mas.checks.trainer import check_mode, is_team
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
@@ -47,18 +48,21 @@ def examine(config: DictConfig) -> Report:
     machine = found.result(lambda: list(diagnose(thorough=False))) or []
     found.of(check_plugin(), check_versions(), check_platform(), problems(machine))
     mas = None
-    if found.result(lambda: is_team(config)):
-        mas = _examine_team(config, found)
-    else:
-        _examine_run(config, found)
+    # The other checks read every section.
+    if found.of(check_sections(config)):
+        found.of(check_keys(config))
+        if found.result(lambda: is_team(config)):
+            mas = _examine_team(config, found)
+        else:
+            _examine_run(config, found)
     contents = found.result(lambda: summary(config, mas)) if not found.errors else None
     return Report(found.errors, found.warnings, machine, contents)
 
 
 def _examine_run(config: DictConfig, found: Refusals) -> None:
-    found.of(check_mode(config), check_served(config))
-    if found.of(check_counts(config)):
-        found.of(check_resources(config))
+    found.of(check_mode(config))
+    if found.of(check_values(config)):
+        found.of(check_served(config), check_resources(config))
 
 
 def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:

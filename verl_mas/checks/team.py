@@ -12,8 +12,6 @@ from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.policies import (
     check_batch_sizes,
-    check_numbers,
-    check_overrides,
     check_remotes,
     check_views,
     check_zero_advantage,
@@ -21,8 +19,9 @@ from verl_mas.checks.policies import (
 from verl_mas.checks.pools import check_memory, check_pools, check_replicas, check_team_resources
 from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.sampling import check_sampling
+from verl_mas.checks.settings import check_override_keys, check_override_values, check_values
 from verl_mas.checks.together import check_together
-from verl_mas.checks.trainer import check_counts, check_settings, check_trainable, wants_critic
+from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import MasConfig
@@ -59,20 +58,21 @@ def validate(config: DictConfig) -> MasConfig:
 
 
 def check_config(config: DictConfig, found: Refusals) -> MasConfig | None:
-    """The team, or None if the `mas:` block cannot be read; errors are collected in `found`."""
+    """The team, or None if a value of it or of verl cannot be read; errors are collected in `found`."""
     found.of(check_settings(config))
-    counted = found.of(check_counts(config))
+    sound = found.of(check_values(config))
     mas = found.result(lambda: load(config.get("mas")))
     if mas is None:
         return None
     found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
-    known = found.of(check_overrides(config, mas))
+    known = found.of(check_override_keys(config, mas))
+    if not found.of(check_override_values(config, mas)) or not sound:
+        return None  # Other checks calculate with these values.
     found.of(check_sampling(config, mas))
     if found.of(raised_by(load_user_code, mas)):
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
         found.of(check_estimator(config, mas), check_workflow(config, mas))
-    placed = found.of(check_pools(mas))
-    if placed and counted and found.of(check_numbers(config, mas)):
+    if found.of(check_pools(mas)):
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         if known:

@@ -73,22 +73,10 @@ REQUIRED = (
     ),
     Required("distillation.enabled", False, "a teacher is not supported for a team", "set distillation.enabled=False"),
 )
-# Numbers that the checks use before verl reads them: key -> the least whole number allowed.
-COUNTS = {
-    "data.train_batch_size": 1,
-    f"{SECTION}.rollout.n": 1,
-    "trainer.nnodes": 1,
-    "trainer.n_gpus_per_node": 1,
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-    "reward.reward_model.nnodes": 0,
-    "reward.reward_model.n_gpus_per_node": 0,
-}
-# Ray takes floats, and null to detect the number itself.
-RAY_COUNTS = ("ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.num_cpus")
 
 
 def is_team(config: DictConfig) -> bool:
-    return config.get("mas") is not None and config.trainer.v1.trainer_mode == TRAINER_MODE
+    return config.get("mas") is not None and OmegaConf.select(config, "trainer.v1.trainer_mode") == TRAINER_MODE
 
 
 def check_mode(config: DictConfig) -> Iterator[Problem]:
@@ -136,19 +124,6 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
 
 def wants_critic(config: DictConfig) -> bool:
     return bool(config.critic.enable) or (config.critic.enable is None and config.algorithm.adv_estimator == "gae")
-
-
-def check_counts(config: DictConfig) -> Iterator[ConfigError]:
-    for key, least in COUNTS.items():
-        value = OmegaConf.select(config, key)
-        if type(value) is not int or value < least:
-            yield ConfigError(
-                f"{key}={value!r}", rule=f"it is a whole number of at least {least}", fix=f"set {key}={least or 1}"
-            )
-    for key in RAY_COUNTS:
-        value = OmegaConf.select(config, key)
-        if value is not None and (type(value) not in (int, float) or value < 0):
-            yield ConfigError(f"{key}={value!r}", rule="it is a number of at least 0", fix=f"set {key}, or remove it")
 
 
 def check_trainable(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:

@@ -32,6 +32,7 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     if options.config_dir and not options.config_dir.is_dir():
         raise hydra_errors.no_folder(options.config_dir)
     raise_all(hydra_errors.unknown_option(text, OPTIONS) for text in overrides if text.startswith("-"))
+    raise_all(hydra_errors.no_key(text) for text in overrides if not hydra_errors.key_of(text))
     with _libyaml():
         return Composer(_verls_folder(), options.config_dir, options.config_name).compose(overrides)
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.merge import leaves
 from verl_mas.config.schema import MasConfig
+from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
@@ -52,19 +53,26 @@ def unreadable(error: OverrideParseException) -> ConfigError:
     )
 
 
+def no_key(override: str) -> ConfigError:
+    return ConfigError(override, rule="an override is key=value, and this one has no key", fix="write the key")
+
+
 def override_of(error: Exception, overrides: Sequence[str]) -> str | None:
     """The override of a key that Hydra could not apply; None for any other error."""
     found = APPLIED.match(str(error).partition("\n")[0])
-    return next((text for text in overrides if found and _key(text) == found[2]), None)
+    return next((text for text in overrides if found and key_of(text) == found[2]), None)
 
 
 def misplaced(override: str, error: Exception, config: DictConfig) -> ConfigError:
     """An override of a key that is missing, or a `+` for one that exists. `config` is composed without it."""
-    key = _key(override)
+    key = key_of(override)
     if override.startswith("+"):
         return ConfigError(
             override, rule=f"+ adds a new key, and {key} exists already", fix=f"write {override.lstrip('+')}"
         )
+    if _read_by_verl(key) and not override.startswith("~"):
+        rule = f"verl reads {key}, but this configuration does not have it"
+        return ConfigError(override, rule=rule, fix=f"++{override} adds it; if a ~ deletes its section, remove that")
     section = _open_section(key)
     known = [known for known in _keys(OmegaConf.to_container(config)) if known.startswith(section)]
     close = difflib.get_close_matches(key, known, n=3)
@@ -97,7 +105,7 @@ def _missing(error: MissingConfigException, file: str) -> ConfigError:
     )
 
 
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
@@ -105,6 +113,12 @@ def _keys(tree: object, path: str = "") -> Iterator[str]:
     for key, value in tree.items() if isinstance(tree, dict) else ():
         yield f"{path}{key}"
         yield from _keys(value, f"{path}{key}.")
+
+
+def _read_by_verl(key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    section = section_at(parent, verl_settings())
+    return section is not None and section.knows(name)
 
 
 def _open_section(key: str) -> str:

@@ -114,6 +114,13 @@ def check_fields(made: object, path: str) -> None:
     raise_all(reader.errors)
 
 
+def problems(hint: Hint, value: object, path: str) -> list[ConfigError]:
+    """Why a type does not take a value; empty if it does."""
+    reader = _Reader()
+    reader.read(hint, value, path)
+    return reader.errors
+
+
 def describe(hint: Hint) -> str:
     """What a type takes, to complete "is ...": `a whole number, at least 1`."""
     kind, args = get_origin(hint) or hint, get_args(hint)
@@ -260,6 +267,8 @@ def _simple(core: Hint, value: object, path: str) -> object:
     if _is_scalar(core):
         return _scalar(core, value)
     for option in get_args(core):
+        if option is types.NoneType:
+            continue  # None is read before; as a class it would take any value
         trial = _Reader()
         found = trial.read(option, value, path)
         if not trial.errors:

@@ -1,0 +1,175 @@
+"""Checks of single keys and values: what verl does not know, cannot read, or does not take."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import get_origin
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_mas.checks.refusals import Problem, unresolved
+from verl_mas.checks.verl_values import LINES, takes
+from verl_mas.config.merge import SECTION, leaves
+from verl_mas.config.schema import MasConfig
+from verl_mas.config.values import Hint, core_type, problems
+from verl_mas.config.verl_settings import Found, Section, deleted, differences, section_at, verl_settings
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.registry import nearest
+
+ENGINE_OPTIONS = f"{SECTION}.rollout.engine_kwargs"
+REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
+
+
+def check_sections(config: DictConfig) -> Iterator[ConfigError]:
+    """Sections of verl that were deleted. `config` is as Hydra composed it."""
+    for path in deleted(config, _engine(config)):
+        yield ConfigError(f"{path} was deleted or is null", rule="verl reads this section", fix=f"remove ~{path}")
+
+
+def check_keys(config: DictConfig) -> Iterator[Problem]:
+    """Keys that verl does not read. `config` is as Hydra composed it."""
+    verl = _verl(config)
+    yield from check_engine_names(config)
+    used = _referred_to(config)
+    for found in differences(config, verl):
+        if found.known or found.path in used:
+            continue
+        error = unknown(found, verl)
+        if found.verl_path.startswith("data.") and OmegaConf.select(config, "data.custom_cls.path"):
+            yield ConfigWarning(error.value, f"{error.rule}; only your data.custom_cls can", error.fix)
+        else:
+            yield error
+
+
+def _verl(config: DictConfig) -> Section:
+    return verl_settings(_engine(config))
+
+
+def _engine(config: DictConfig) -> str:
+    return str(config.get("model_engine", "dp"))
+
+
+def unknown(found: Found, verl: Section) -> ConfigError:
+    """A key that verl does not read, with the settings that are meant: of this name elsewhere, or of a similar name."""
+    assert found.section is not None
+    keys = list(dict.fromkeys([*found.section.keys, *(() if found.section.path else _groups())]))
+    prefix = found.path.removesuffix(found.key)
+    meant = [path for path in _paths(verl) if path.rpartition(".")[2] == found.key]
+    meant = meant or [prefix + name for name in difflib.get_close_matches(found.key, keys, n=3)]
+    return ConfigError(
+        f"{found.path} is not a setting",
+        rule=f"verl reads no key {found.key!r} in {found.section.path or 'the configuration'}",
+        fix=f"did you mean {', '.join(meant[:3])}?" if meant else f"known: {', '.join(keys)}",
+    )
+
+
+@cache
+def _groups() -> list[str]:
+    """The groups of our configuration: `+mas=`, `+platform=`."""
+    return [
+        entry.name for entry in files("verl_mas.config.hydra").iterdir() if entry.is_dir() and "_" not in entry.name
+    ]
+
+
+def _paths(section: Section) -> list[str]:
+    return [".".join(path) for path, _ in leaves(section.yaml)]
+
+
+def _referred_to(config: DictConfig) -> set[str]:
+    """Keys of the user at the top that an interpolation reads, `${my_rate}`."""
+    raw = OmegaConf.to_container(config, resolve=False)
+    return {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
+
+
+def check_values(config: DictConfig) -> Iterator[ConfigError]:
+    """Values that verl does not take: type, range, choice, texts, interpolations."""
+    verl = _verl(config)
+    for found in differences(config, verl):
+        if found.known:
+            yield from _check_value(found)
+
+
+def check_override_keys(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    """Keys in the overrides of a policy that verl does not read."""
+    yield from (unknown(found, _verl(config)) for found in _overrides(config, mas) if not found.known)
+
+
+def check_override_values(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    """Values in the overrides of a policy that verl does not take."""
+    for found in _overrides(config, mas):
+        if found.known:
+            yield from _check_value(found)
+
+
+def _overrides(config: DictConfig, mas: MasConfig) -> Iterator[Found]:
+    section = section_at(SECTION, _verl(config))
+    for name, spec in mas.policies.items():
+        yield from differences(spec.overrides, section, f"mas.policies.{name}.overrides")
+
+
+def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
+    """The keys of `engine_kwargs` are names of engines, which packages and plugins may add."""
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    known = list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
+    options = OmegaConf.select(config, ENGINE_OPTIONS)
+    for name in options if isinstance(options, DictConfig) else ():
+        if name not in known:
+            yield ConfigError(
+                f"{ENGINE_OPTIONS}.{name} is not a setting",
+                rule="its keys are the names of engines, each with the options of the engine",
+                fix=nearest(str(name), known),
+            )
+
+
+def _check_value(found: Found) -> Iterator[ConfigError]:
+    try:
+        value = found.value()
+    except OmegaConfBaseException as error:
+        yield unresolved(error)
+        return
+    errors = list(_type_errors(found, value))
+    yield from errors
+    if not errors:
+        for path, leaf in leaves(value, (found.path,)):
+            yield from _leaf_errors(
+                ".".join(path), leaf, lines=found.section is None and not path[0].startswith("mas.")
+            )
+
+
+def _type_errors(found: Found, value: object) -> Iterator[ConfigError]:
+    if found.section is None:
+        return
+    hint: Hint = takes(found.verl_path) or found.hint
+    kind = core_type(hint)
+    if found.section.below(found.key) is None and (get_origin(kind) or kind) is not dict:
+        yield from problems(hint, value, found.path)
+    elif value is not None and not isinstance(value, Mapping):
+        yield ConfigError(
+            f"{found.path}={value!r}", rule="this is a section, not a value", fix=f"set {found.path}.<key>"
+        )
+
+
+def _leaf_errors(path: str, value: object, lines: bool) -> Iterator[ConfigError]:
+    """What no setting takes: a number that is not finite, a text that is not a line."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield ConfigError(f"{path}={value}", rule="it is a finite number", fix=f"set {path} to a finite number")
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and (fault := _fault(text, lines or any(name in path for name in LINES))):
+            yield ConfigError(f"{path}={text!r}", rule=f"it has no {fault}", fix="write it without")
+
+
+def _fault(text: str, lines: bool) -> str:
+    if "\0" in text:
+        return "null byte"
+    if any("\ud800" <= sign <= "\udfff" for sign in text):
+        return "half of a surrogate pair: the text has no encoding"
+    if not lines and any(not sign.isprintable() for sign in text):
+        return "line break or other control character"
+    return ""

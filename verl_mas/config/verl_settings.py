@@ -1,0 +1,234 @@
+"""The settings that verl reads: its own YAML, the fields of its dataclasses, and what it passes on to others."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, get_origin
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.values import Hint, core_type, settable
+
+Tree = Mapping[str, object]
+
+# Sections whose keys verl passes on, or the user names. Sections that are empty in verl's YAML are open, too.
+OPEN = (
+    r"actor_rollout_ref\.rollout\.engine_kwargs(\.\w+)?",
+    r".*\.turbo_config",
+    r".*\.wrap_policy",
+    r"ray_kwargs\.ray_init\.runtime_env",
+    r"global_profiler\.global_tool_config\.nsys\.\w+_nsight_options",
+    r"distillation\.teacher_models",
+)
+# Keys that verl reads with `get`, so that its YAML does not have them.
+ALSO_READ: Mapping[str, tuple[str, ...]] = {
+    "": ("mas", "model_engine"),
+    "actor_rollout_ref.model.lora": ("fully_sharded_loras",),
+    "custom_reward_function": ("reward_kwargs",),
+    "data": ("cache_dir", "filter_prompts", "need_tools_kwargs"),
+    "reward": ("reward_kwargs",),
+    "reward.custom_reward_function": ("reward_kwargs",),
+    "reward_model": ("reward_kwargs",),
+    "trainer": ("remove_previous_ckpt_in_save", "wandb_proxy"),
+    "trainer.v1": ("mas",),
+}
+RAY_INIT = "ray_kwargs.ray_init"
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of verl's configuration with fixed keys. `declared`: the type of the parent's field, if any."""
+
+    path: str
+    yaml: Tree
+    declared: Hint = None
+
+    @cached_property
+    def hints(self) -> dict[str, Hint]:
+        """The fields of the dataclass that verl makes of the section."""
+        target = self.yaml.get("_target_")
+        if isinstance(target, str):
+            module, _, name = target.rpartition(".")
+            return settable(getattr(importlib.import_module(module), name))
+        kind = core_type(self.declared)
+        return settable(kind) if is_dataclass(kind) else {}
+
+    @cached_property
+    def keys(self) -> list[str]:
+        also = _ray_init() if self.path == RAY_INIT else ALSO_READ.get(self.path, ())
+        return [*{**dict.fromkeys(self.yaml), **dict.fromkeys(self.hints), **dict.fromkeys(also)}]
+
+    def knows(self, key: str) -> bool:
+        # First what loads no module. Ray documents no private argument; they are meant for its own tools.
+        return key in self.yaml or key in self.keys or (self.path == RAY_INIT and key.startswith("_"))
+
+    def hint(self, key: str) -> Hint:
+        """What a key takes: by the dataclass, or by the value in verl's YAML."""
+        default = self.yaml.get(key)
+        if key not in self.hints:
+            return _of(default)
+        # verl declares `int = None`, and its YAML may refer to a setting that is null.
+        empty = default is None or _unresolved(default)
+        return self.hints[key] | None if empty else self.hints[key]  # type: ignore[operator]
+
+    def below(self, key: str) -> Section | None:
+        """The section of a key; None for a value, or for a section that takes any key."""
+        path = f"{self.path}.{key}".lstrip(".")
+        default = self.yaml.get(key)
+        if any(re.fullmatch(pattern, path) for pattern in OPEN):
+            return None
+        if isinstance(default, Mapping):
+            # An empty section is open: verl passes it on.
+            return (
+                Section(path, default, self.hints.get(key) if "_target_" not in default else None) if default else None
+            )
+        declared = self.hints.get(key) if key in self.yaml or key in self.hints else None
+        return Section(path, {}, declared) if is_dataclass(core_type(declared)) else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A value that is not verl's own: where it is, as the user writes it, and the section of verl that has the key."""
+
+    path: str
+    section: Section | None
+    key: str
+    node: DictConfig | Mapping[str, object]
+
+    @property
+    def verl_path(self) -> str:
+        return f"{self.section.path}.{self.key}".lstrip(".") if self.section else ""
+
+    @property
+    def known(self) -> bool:
+        return self.section is None or self.section.knows(self.key)
+
+    @property
+    def hint(self) -> Hint:
+        return self.section.hint(self.key) if self.section else Any
+
+    def value(self) -> object:
+        """The resolved value; raises what OmegaConf raises for an interpolation that cannot be resolved."""
+        value = self.node[self.key]
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def differences(node: DictConfig | Tree, section: Section | None, path: str = "") -> Iterator[Found]:
+    """Every value and every unknown section that is not as in verl's own YAML."""
+    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node
+    assert isinstance(raw, Mapping)
+    for key, value in raw.items():
+        if section and _same(section.yaml.get(key, _ABSENT), value):
+            continue
+        found = Found(f"{path}.{key}".lstrip("."), section, key, node)
+        below = section.below(key) if section and found.known else None
+        if isinstance(value, Mapping) and value and found.known and (below or section is None or _open(section, key)):
+            yield from differences(node[key], below, found.path)  # type: ignore[arg-type]
+        else:
+            yield found
+
+
+def deleted(config: DictConfig, engine: str) -> Iterator[str]:
+    """The sections of verl's YAML that the configuration does not have."""
+    raw = OmegaConf.to_container(config, resolve=False)
+    yield from _deleted(raw, _own(engine), "")
+
+
+def _deleted(node: object, own: Tree, path: str) -> Iterator[str]:
+    for key, section in own.items():
+        if isinstance(section, Mapping) and section and isinstance(node, Mapping):
+            here = f"{path}.{key}".lstrip(".")
+            if node.get(key) is None:
+                yield here
+            else:
+                yield from _deleted(node[key], section, here)
+
+
+def verl_settings(engine: str = "dp") -> Section:
+    """verl's own configuration of a `model_engine`."""
+    return Section("", _yaml(engine))
+
+
+def section_at(path: str, root: Section) -> Section | None:
+    """The section with fixed keys at a path."""
+    section: Section | None = root
+    for key in path.split(".") if path else ():
+        section = section.below(key) if section and section.knows(key) else None
+    return section
+
+
+@cache
+def _yaml(engine: str) -> Tree:
+    own = _own(engine)
+    # verl merges its settings of TransferQueue over those of that package.
+    queue = _read(_folder("transfer_queue") / "config.yaml")
+    return {**own, "transfer_queue": _over(queue, own["transfer_queue"])}
+
+
+@cache
+def _own(engine: str) -> Tree:
+    """The configuration that verl's release lists in one file for each model engine."""
+    folder = _folder("verl") / "trainer" / "config"
+    file = folder / f"_generated_ppo_{engine}_trainer.yaml"
+    return _read(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
+
+
+def _read(file: Path) -> Tree:
+    # libyaml is ten times faster, and not in every build of PyYAML.
+    read = yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    assert isinstance(read, dict)
+    return read
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def _over(base: object, over: object) -> object:
+    if not (isinstance(base, Mapping) and isinstance(over, Mapping)):
+        return over
+    return {**base, **{key: _over(base.get(key), value) for key, value in over.items()}}
+
+
+def _open(section: Section, key: str) -> bool:
+    """Whether a section takes any key: verl's YAML has it empty or null, or its field is a dictionary."""
+    kind = core_type(section.hint(key))
+    return section.below(key) is None and (kind is Any or (get_origin(kind) or kind) in (dict, Mapping))
+
+
+def _of(default: object) -> Hint:
+    """What verl's YAML shows of a setting without a declared type."""
+    if isinstance(default, str):
+        return Any if _unresolved(default) else str | None
+    if isinstance(default, Mapping):
+        return dict
+    return type(default) if isinstance(default, bool | int | float) else Any
+
+
+def _unresolved(default: object) -> bool:
+    return isinstance(default, str) and (default == "???" or "${" in default)
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal, where true is not 1."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return type(one) is type(other) and one == other
+
+
+@cache
+def _ray_init() -> Sequence[str]:
+    import ray
+
+    return [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]
