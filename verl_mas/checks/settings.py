@@ -119,12 +119,12 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
 
     known = list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
     options = OmegaConf.select(config, ENGINE_OPTIONS)
-    for name in options if isinstance(options, DictConfig) else ():
+    for name in map(str, options) if isinstance(options, DictConfig) else ():
         if name not in known:
             yield ConfigError(
                 f"{ENGINE_OPTIONS}.{name} is not a setting",
                 rule="its keys are the names of engines, each with the options of the engine",
-                fix=nearest(str(name), known),
+                fix=nearest(name, known),
             )
 
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from verl_mas.config.values import Above, Count, Hint, NotEmpty, NotNegative, Positive, Range, Rule, Share, Text
 from verl_mas.config.verl_settings import verl_settings
@@ -20,7 +20,7 @@ from verl_mas.config.verl_settings import verl_settings
 class Inside(Rule):
     """A part of a path that must stay below the folder that it is added to."""
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: str) -> bool:
         return not value.startswith("/") and ".." not in PurePosixPath(value).parts
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ def loggers() -> Hint:
     from verl.utils.tracking import Tracking
 
     name = one_of(Tracking.supported_backend)
-    return name | list[name]  # type: ignore[operator,valid-type]
+    return name | list[name]  # type: ignore[valid-type]
 
 
 def devices() -> Hint:
@@ -52,7 +52,7 @@ def storages() -> Hint:
 
 
 def one_of(names: Iterable[str]) -> Hint:
-    return Literal[tuple(names)]  # type: ignore[return-value]
+    return Literal[tuple(names)]
 
 
 Whole = Annotated[int, Range(0)]

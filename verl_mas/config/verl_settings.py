@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, cast, get_origin
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -87,11 +87,10 @@ class Section:
         if any(re.fullmatch(pattern, path) for pattern in OPEN):
             return None
         if isinstance(default, Mapping):
+            declared = None if "_target_" in default else self.hints.get(key)
             # An empty section is open: verl passes it on.
-            return (
-                Section(path, default, self.hints.get(key) if "_target_" not in default else None) if default else None
-            )
-        declared = self.hints.get(key) if key in self.yaml or key in self.hints else None
+            return Section(path, default, declared) if default else None
+        declared = self.hints.get(key)
         return Section(path, {}, declared) if is_dataclass(core_type(declared)) else None
 
 
@@ -114,7 +113,7 @@ class Found:
 
     @property
     def hint(self) -> Hint:
-        return self.section.hint(self.key) if self.section else Any
+        return self.section.hint(self.key) if self.section else object
 
     def value(self) -> object:
         """The resolved value; raises what OmegaConf raises for an interpolation that cannot be resolved."""
@@ -124,15 +123,14 @@ class Found:
 
 def differences(node: DictConfig | Tree, section: Section | None, path: str = "") -> Iterator[Found]:
     """Every value and every unknown section that is not as in verl's own YAML."""
-    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node
-    assert isinstance(raw, Mapping)
+    raw = cast(Tree, OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node)
     for key, value in raw.items():
         if section and _same(section.yaml.get(key, _ABSENT), value):
             continue
         found = Found(f"{path}.{key}".lstrip("."), section, key, node)
         below = section.below(key) if section and found.known else None
         if isinstance(value, Mapping) and value and found.known and (below or section is None or _open(section, key)):
-            yield from differences(node[key], below, found.path)  # type: ignore[arg-type]
+            yield from differences(cast(Tree, node[key]), below, found.path)
         else:
             yield found
 
@@ -204,16 +202,16 @@ def _over(base: object, over: object) -> object:
 def _open(section: Section, key: str) -> bool:
     """Whether a section takes any key: verl's YAML has it empty or null, or its field is a dictionary."""
     kind = core_type(section.hint(key))
-    return section.below(key) is None and (kind is Any or (get_origin(kind) or kind) in (dict, Mapping))
+    return section.below(key) is None and (kind in (Any, object) or (get_origin(kind) or kind) in (dict, Mapping))
 
 
 def _of(default: object) -> Hint:
     """What verl's YAML shows of a setting without a declared type."""
     if isinstance(default, str):
-        return Any if _unresolved(default) else str | None
+        return object if _unresolved(default) else str | None
     if isinstance(default, Mapping):
         return dict
-    return type(default) if isinstance(default, bool | int | float) else Any
+    return type(default) if isinstance(default, bool | int | float) else object
 
 
 def _unresolved(default: object) -> bool:
