@@ -29,7 +29,9 @@ REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 def check_sections(config: DictConfig) -> Iterator[ConfigError]:
     """Sections of verl that were deleted. `config` is as Hydra composed it."""
     for path in deleted(config, _engine(config)):
-        yield ConfigError(f"{path} was deleted or is null", rule="verl reads this section", fix=f"remove ~{path}")
+        yield ConfigError(
+            f"{path} was deleted or is null", rule="verl reads this section", fix=f"remove ~{path} or {path}=null"
+        )
 
 
 def check_keys(config: DictConfig) -> Iterator[Problem]:
