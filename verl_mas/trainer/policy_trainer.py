@@ -28,6 +28,7 @@ from verl_mas.errors import UpdateFailed
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer.batching import Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
+from verl_mas.verl_types import Actor
 
 T = TypeVar("T")
 
@@ -151,6 +152,12 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     def sleep(self) -> None:
         self.checkpoint_manager.sleep_replicas()
+
+    @property
+    def workers(self) -> list[Actor]:
+        """Its training processes."""
+        workers: list[Actor] = self.actor_rollout_wg.workers
+        return workers
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         self.actor_rollout_wg.save_checkpoint(

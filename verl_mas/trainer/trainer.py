@@ -69,6 +69,7 @@ from verl_mas.trainer.step import (
     write_advantages,
 )
 from verl_mas.trainer.validation import Validation, ValidationHost
+from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_types import Actor, Fields
 from verl_mas.workflow.base import agents_of
 
@@ -123,11 +124,17 @@ class MasTrainer(PPOTrainerSync):
                 # One after the other: an engine takes more memory while it starts than afterwards.
                 self.members[name] = self._member(name)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
+        name_actors(self._actors())
         # verl loads through this attribute.
         self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity)
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
+
+    def _actors(self) -> dict[str, list[Actor]]:
+        workers = {f"training worker of {name}": policy.workers for name, policy in self.trained.items()}
+        servers = {f"engine of {name}": member.servers for name, member in self.members.items()}
+        return {**workers, **servers, "time slices": list(self.slices.values())}
 
     def _member(self, name: str) -> PolicyTrainer | FrozenPolicy:
         spec = self.mas.policies[name]

@@ -1,0 +1,312 @@
+"""Kills each kind of process of a run at each moment of a step, and looks at how the run ends and how it resumes.
+
+    PYTHONPATH=tests/support python -m kill_matrix FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
+
+Each kind has one run, in one folder: every start of it resumes after the last kill and ends with the next one. At last
+it is left alone, and its final checkpoint is compared bit for bit with that of a run that nobody killed. Results are
+lines of JSON in FOLDER/results.jsonl; the same command, run again, does what is missing there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from warm_python import WarmPython
+
+HERE = Path(__file__).parent
+TEAMS = HERE.parent / "trainer" / "teams.py"
+# Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
+KINDS = {
+    "agent-loop": (r"ray::\w*AgentLoopWorker", r"lost: agent-loop worker \d+ \(pid {pid} on"),
+    "storage": (r"ray::SimpleStorageUnit", r"lost: TransferQueue storage unit \d+ \(pid {pid} on"),
+    "controller": (r"ray::TransferQueueController", r"lost: TransferQueue controller \(pid {pid} on"),
+    "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine of solver \d+ \(pid {pid} on"),
+    "training": (r"ray::WorkerDict", r"lost: training worker of solver \d+ \(pid {pid} on"),
+    "reward": (r"ray::RewardLoopWorker", r"lost: reward worker \d+ \(pid {pid} on"),
+    "runner": (r"ray::TaskRunner", r"lost: task runner \(pid {pid} on"),
+    "raylet": (r"\S*/raylet ", r"lost: Ray's raylet .*\(pid {pid}\)"),
+    "gcs": (r"\S*/gcs_server ", r"lost: Ray's GCS \(pid {pid}\)"),
+    "driver": ("", ""),
+}
+MOMENTS = ("rollout", "update", "save")
+SAVE_EVERY, STEPS = 2, 24
+LONGEST_START, LONGEST_END, LEFT_AFTER = 240.0, 60.0, 8.0
+
+
+@dataclass(frozen=True)
+class Killed:
+    """One kill, and what came of it."""
+
+    kind: str
+    moment: str
+    repeat: int
+    first_step: int
+    """Of this start; right if it is the one after the pointer that the last kill left."""
+    resumed_right: bool
+    step: int
+    delay: float
+    seconds: float | None
+    """Until the run ended; None: it did not."""
+    exit_code: int | None
+    named: bool
+    saved_and_resume_said: bool
+    left: list[str]
+    pointer: int
+    last_lines: str
+
+
+class Run:
+    """One start of a run, with a Ray cluster of its own."""
+
+    def __init__(self, python: str, folder: Path, letters: Path, steps: int = STEPS):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.moments = folder / "moments.txt"
+        self.moments.write_text("")
+        # The paths of Ray's sockets may be no longer than about a hundred characters.
+        self.temporary = tempfile.mkdtemp(prefix="kill-")
+        self.log = folder / "log.txt"
+        environment = os.environ | {
+            "MOMENTS": str(self.moments),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+            "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
+            "VERL_USE_EXTERNAL_MODULES": "moments",
+        }
+        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, letters, steps)]
+        command += [f"+ray_kwargs.ray_init._temp_dir={self.temporary}"]
+        with self.log.open("w") as out:
+            self.driver = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
+
+    def reached(self) -> list[tuple[str, int]]:
+        found = [line.split() for line in self.moments.read_text().splitlines()]
+        return [(moment, int(step)) for moment, step in found]
+
+    def wait_for(self, moment: str, step: int) -> None:
+        until = time.monotonic() + LONGEST_START
+        while (moment, step) not in self.reached():
+            assert self.driver.poll() is None, f"it ended before {moment} {step}: {self.last_lines(40)}"
+            assert time.monotonic() < until, f"{moment} {step} was not reached: {self.last_lines(40)}"
+            time.sleep(0.005)
+
+    def first_step(self) -> int:
+        until = time.monotonic() + LONGEST_START
+        while not self.reached():
+            assert self.driver.poll() is None, f"it ended before its first step: {self.last_lines(40)}"
+            assert time.monotonic() < until, f"no first step: {self.last_lines(40)}"
+            time.sleep(0.1)
+        return self.reached()[0][1]
+
+    def processes(self) -> dict[int, str]:
+        """Title by id. A process of this run has a file open in its Ray's folder; those of other runs do not."""
+        found = {pid: title for pid, title in titles() if self._has_open(pid)}
+        return found | ({self.driver.pid: "driver"} if self.driver.poll() is None else {})
+
+    def _has_open(self, pid: int) -> bool:
+        for descriptor in ("1", "2"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(self.temporary):
+                    return True
+        with suppress(OSError):
+            return self.temporary in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        return False
+
+    def one_of(self, kind: str) -> int:
+        if kind == "driver":
+            return self.driver.pid
+        return next(pid for pid, title in sorted(self.processes().items()) if re.match(KINDS[kind][0], title))
+
+    def last_lines(self, count: int) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
+    def pointer(self) -> int:
+        file = self.folder / "checkpoints" / "latest_checkpointed_iteration.txt"
+        return int(file.read_text()) if file.exists() else 0
+
+    def end(self) -> None:
+        """Whatever is left of it."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.driver.wait()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def titles() -> Iterator[tuple[int, str]]:
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                title = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(path.name), title
+
+
+def overrides(folder: Path, letters: Path, steps: int) -> Iterator[str]:
+    yield from ("+platform=cpu", "+recipe=first_run/laptop", "+mas=team", "mas.workflow.name=Pair")
+    yield f"mas.workflow.path={TEAMS}"
+    yield "mas.policies={solver:{}}"
+    yield "mas.agents={writer:{policy:solver},copier:{policy:solver}}"
+    yield f"data.train_files={letters}/train.parquet"
+    yield f"data.val_files={letters}/test.parquet"
+    yield f"actor_rollout_ref.model.path={letters}/model"
+    yield f"trainer.default_local_dir={folder}/checkpoints"
+    yield f"hydra.run.dir={folder}/hydra"
+    yield f"trainer.total_training_steps={steps}"
+    yield f"trainer.save_freq={SAVE_EVERY}"
+    yield from (
+        "algorithm.adv_estimator=agent_grpo",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=128",
+        "data.val_max_samples=4",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.full_determinism=true",
+        "trainer.test_freq=-1",
+        "trainer.val_before_train=false",
+        "trainer.max_actor_ckpt_to_keep=2",
+    )
+
+
+def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: random.Random) -> Killed:
+    first = run.first_step()
+    # A rollout or an update after a save, so that the next start resumes from a checkpoint of this one.
+    step = first + 1 if moment == "save" else first + 2
+    run.wait_for(moment, step)
+    delay = chance.uniform(0, 0.3)
+    time.sleep(delay)
+    pid = run.one_of(kind)
+    os.kill(pid, signal.SIGKILL)
+    start = time.monotonic()
+    try:
+        exit_code, seconds = run.driver.wait(LONGEST_END), time.monotonic() - start
+    except subprocess.TimeoutExpired:
+        exit_code, seconds = None, None
+    time.sleep(LEFT_AFTER)
+    left = sorted(run.processes().values())
+    said = run.last_lines(12)
+    pointer = run.pointer()
+    return Killed(
+        kind=kind,
+        moment=moment,
+        repeat=repeat,
+        first_step=first,
+        resumed_right=first == before + 1,
+        step=step,
+        delay=round(delay, 3),
+        seconds=seconds and round(seconds, 1),
+        exit_code=exit_code,
+        named=re.search(KINDS[kind][1].format(pid=pid), said) is not None,
+        saved_and_resume_said=kind == "driver" or (f"step {pointer}, in {run.folder}" in said and "resume: " in said),
+        left=left,
+        pointer=pointer,
+        last_lines=said,
+    )
+
+
+def finish(run: Run) -> int:
+    """The first step of a start that nobody kills."""
+    try:
+        first = run.first_step()
+        assert run.driver.wait(LONGEST_START) == 0, run.last_lines(40)
+        assert run.pointer() == STEPS, run.pointer()
+    finally:
+        run.end()
+    return first
+
+
+def different(left: object, right: object) -> bool:
+    """Whether two checkpoints' states are not the same bits."""
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return not torch.equal(getattr(left, "_local_tensor", left), getattr(right, "_local_tensor", right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() != right.keys() or any(different(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) != len(right) or any(map(different, left, right))
+    return type(left) is not type(right) or (isinstance(left, int | float | str) and left != right)
+
+
+def same_end(one: Path, other: Path) -> list[str]:
+    """The parts of the final checkpoints that differ."""
+    found = []
+    for part in ("model", "optim"):
+        file = Path("checkpoints", f"global_step_{STEPS}", "solver", f"{part}_world_size_1_rank_0.pt")
+        if different(*(torch.load(folder / file, weights_only=False) for folder in (one, other))):
+            found.append(part)
+    return found
+
+
+class Results:
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        if path.exists():
+            self.rows = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def add(self, **row: object) -> None:
+        self.rows.append(row)
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps({key: value for key, value in row.items() if key != "last_lines"}), flush=True)  # noqa: T201
+
+    def has(self, **wanted: object) -> bool:
+        return any(wanted.items() <= row.items() for row in self.rows)
+
+
+def chain(python: str, folder: Path, kind: str, moments: Sequence[str], repeats: int, results: Results) -> None:
+    """All kills of a kind, one after the other, and then to the end."""
+    chance = random.Random(kind)
+    letters, own = folder / "letters", folder / kind
+    for repeat in range(repeats):
+        for moment in moments:
+            if results.has(kind=kind, moment=moment, repeat=repeat):
+                continue
+            run = Run(python, own, letters)
+            try:
+                before = run.pointer()
+                results.add(**asdict(kill(run, kind, moment, repeat, before, chance)))
+            finally:
+                run.end()
+    if results.has(kind=kind, end=True):
+        return
+    run = Run(python, own, letters)
+    before = run.pointer()
+    first = finish(run)
+    results.add(kind=kind, end=True, resumed_right=first == before + 1, differs=same_end(own, folder / "unbroken"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=lambda text: Path(text).absolute())
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--moments", default=",".join(MOMENTS))
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args(arguments)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    results = Results(args.folder / "results.jsonl")
+    if not (args.folder / "letters").exists():
+        subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(args.folder / "letters")], check=True)
+    with WarmPython() as warm:
+        if not results.has(kind="none", end=True):
+            finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters"))
+            results.add(kind="none", end=True)
+        for kind in args.kinds.split(","):
+            chain(str(warm.executable), args.folder, kind, args.moments.split(","), args.repeats, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Writes to the file $MOMENTS when a run begins a rollout, an update or a save. verl loads it in every process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from wrapt import register_post_import_hook, wrap_function_wrapper
+
+Wrapped = Callable[..., object]
+
+
+def _trainer(module: ModuleType) -> None:
+    wrap_function_wrapper(module, "MasTrainer._step_once", _writes("rollout"))
+    wrap_function_wrapper(module, "MasTrainer._update", _writes("update"))
+    wrap_function_wrapper(module, "MasTrainer._save_checkpoint", _writes("save"))
+
+
+def _writes(moment: str) -> Callable[..., object]:
+    def wrapper(wrapped: Wrapped, trainer: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        with Path(os.environ["MOMENTS"]).open("a") as file:
+            file.write(f"{moment} {trainer.global_steps}\n")
+        return wrapped(*args, **kwargs)
+
+    return wrapper
+
+
+register_post_import_hook(_trainer, "verl_mas.trainer.trainer")

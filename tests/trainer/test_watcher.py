@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
+
+import pytest
+from ray import JobID
+
+from verl_mas.trainer import watcher
+from verl_mas.trainer.watcher import Lost, called, find_lost, message, name_actors
+
+
+@pytest.fixture
+def actor(ray_here):
+    import ray
+
+    @ray.remote(num_cpus=0)
+    class Waits:
+        def pid(self):
+            return os.getpid()
+
+        def wait(self):
+            time.sleep(60)
+
+    def start(name=None):
+        made = Waits.options(name=name).remote()
+        return made, ray.get(made.pid.remote())
+
+    return start
+
+
+def found_within(seconds: float) -> Lost | None:
+    until = time.monotonic() + seconds
+    while (lost := find_lost()) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    return lost
+
+
+def test_only_a_process_that_nobody_ended_is_lost_and_it_is_named(actor):
+    import ray
+
+    busy, _ = actor()
+    busy.wait.remote()
+    ended, _ = actor()
+    ray.kill(ended)
+    dropped, _ = actor()
+    del dropped
+    worker, pid = actor()
+    name_actors({"training worker of solver": [busy, worker]})
+    assert found_within(1.5) is None
+    os.kill(pid, signal.SIGKILL)
+    lost = found_within(20)
+    assert lost.name.startswith(f"training worker of solver 1 (pid {pid} on ")
+    assert "worker process has died" in lost.cause and "common causes" not in lost.cause
+    _later, pid = actor("agent_loop_worker_3_0a1b2c3d")
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(1)
+    assert find_lost() == lost, "the first one broke the run"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("agent_loop_worker_3_0a1b2c3d", "agent-loop worker 3"),
+        ("reward_loop_worker_12", "reward worker 12"),
+        ("TransferQueueStorageUnit#0", "TransferQueue storage unit 0"),
+        ("TransferQueueController", "TransferQueue controller"),
+        ("TaskRunnerV1", "task runner"),
+        ("vllm_server_0_1solver", "vllm_server_0_1solver"),
+    ],
+)
+def test_an_actor_of_verl_is_called_what_it_is(name, text):
+    assert called(name) == text
+
+
+@pytest.mark.parametrize(
+    ("context", "cause"),
+    [
+        ({"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": "gone"}}, "gone"),
+        (
+            {"actor_died_error_context": {"reason": "NODE_DIED", "error_message": "its node is gone"}},
+            "its node is gone",
+        ),
+        ({"oom_context": {"error_message": "out of memory"}}, "out of memory"),
+        ({"creation_task_failure_context": {"formatted_exception_string": "ValueError: 3"}}, "ValueError: 3"),
+        ({}, "Ray does not know it"),
+        ({"actor_died_error_context": {"reason": "RAY_KILL", "error_message": "killed"}}, None),
+        ({"actor_died_error_context": {"reason": "OWNER_DIED", "error_message": "its owner died"}}, None),
+        ({"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": "INTENDED_USER_EXIT"}}, None),
+    ],
+)
+def test_the_cause_is_rays_and_an_end_on_purpose_is_no_loss(monkeypatch, context, cause):
+    from google.protobuf.json_format import ParseDict
+    from ray._private import worker
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    dead = ParseDict({"name": "reward_loop_worker_0", "pid": 7, "death_cause": context}, ActorTableData())
+    answers = SimpleNamespace(
+        async_get_all_actor_info=AsyncMock(return_value={"id": dead}), internal_kv_get=lambda *_: None
+    )
+    monkeypatch.setattr(worker.global_worker, "gcs_client", answers, raising=False)
+    monkeypatch.setattr(type(worker.global_worker), "current_job_id", JobID.from_int(1))
+    lost = find_lost()
+    assert (lost and lost.cause) == cause
+
+
+def test_a_raylet_that_ended_is_lost(monkeypatch):
+    from ray._private import worker
+
+    dead = [("log_monitor", SimpleNamespace(pid=5, returncode=1)), ("raylet", SimpleNamespace(pid=6, returncode=-9))]
+    monkeypatch.setattr(worker, "_global_node", SimpleNamespace(dead_processes=lambda: dead))
+    assert find_lost() == Lost("Ray's raylet on the node of the driver (pid 6)", "it ended with -9")
+
+
+@pytest.fixture
+def said(two, tmp_path, monkeypatch):
+    def said(pointer=None, **settings):
+        if pointer is not None:
+            (tmp_path / "latest_checkpointed_iteration.txt").write_text(pointer)
+        monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.path=a b"])
+        config = two(trainer__default_local_dir=str(tmp_path), **settings)
+        return message(Lost("engine of a 0", "its node is gone"), config).splitlines()
+
+    return said
+
+
+COMMAND = "  resume: run the same command again: python -m verl.trainer.main_ppo 'data.path=a b'"
+
+
+def test_the_message_names_what_was_saved_and_the_command_that_resumes(said, tmp_path):
+    assert said("4") == [
+        "verl-mas: lost: engine of a 0",
+        "  cause:  its node is gone",
+        f"  saved:  step 4, in {tmp_path}/global_step_4",
+        COMMAND,
+    ]
+
+
+def test_the_message_comes_also_where_nothing_can_be_resumed(said, tmp_path):
+    assert said()[2] == f"  saved:  nothing yet, in {tmp_path}"
+    assert said("four")[2].startswith("  saved:  unknown: ")
+
+
+def test_a_run_that_does_not_resume_by_itself_is_resumed_with_the_setting_for_it(said):
+    assert said("4", trainer__resume_mode="disable")[3] == COMMAND + " trainer.resume_mode=auto"
+
+
+def test_a_relative_folder_is_written_whole(two):
+    config = two(trainer__default_local_dir="runs/mine")
+    assert f"in {Path.cwd()}/runs/mine" in message(Lost("x", "y"), config)

@@ -1,0 +1,217 @@
+"""Ends a run that has lost one of its processes, and says which.
+
+Without it a run waits indefinitely for an agent-loop worker or a TransferQueue that is gone. The watcher is a thread of
+the driver, which can end Ray whatever the other processes wait for. It asks Ray which actors of the run are dead and
+calls none of them, so it never takes a busy actor for a lost one.
+
+Nothing is restarted: rows, weights and requests in flight were in the lost process, and the others wait for them.
+The last checkpoint has all parts of the run as of one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import re
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from verl_mas.trainer.checkpoint import latest_step
+
+if TYPE_CHECKING:
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    from verl_mas.verl_types import Actor
+
+SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_FOR_AN_ANSWER = 5.0
+# Ray's own limit for a GCS that is away, which may be restarted where it keeps its data in Redis.
+SECONDS_WITHOUT_GCS = 60.0
+# A connection to a lost node breaks at once, but Ray takes some seconds to be sure of the loss.
+SECONDS_TO_BE_SURE = 20.0
+
+NAMESPACE = b"verl-mas"
+# Ray's name or class of an actor -> what it is called here. Those of a policy get their names from the trainer.
+NAMES = {
+    r"TaskRunner.*": "task runner",
+    r"agent_loop_worker_(\d+)_.*": r"agent-loop worker \1",
+    r"reward_loop_worker_(\d+)": r"reward worker \1",
+    r"TransferQueueController": "TransferQueue controller",
+    r"TransferQueueStorageUnit#(\d+)": r"TransferQueue storage unit \1",
+}
+RAY_PROCESSES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet on the node of the driver"}
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A process that ended while the run needed it."""
+
+    name: str
+    cause: str
+
+
+class Watcher(Callback):
+    """Every `mas/<team>.yaml` names this class in `hydra.callbacks`."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        # Held by the thread that ends the process.
+        self._ending = threading.Lock()
+
+    def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
+        self._config = config
+        if config.trainer.v1.trainer_mode == "mas":
+            threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
+        """A lost process often breaks the run before the watcher looks; then Hydra would print where it was missed."""
+        self._over.set()
+        with self._ending:
+            lost = _lost_behind(job_return) if job_return.status == JobStatus.FAILED else None
+            if lost:
+                self._end(lost)
+
+    def _watch(self) -> None:
+        import ray
+        from ray.exceptions import RpcError
+
+        while not ray.is_initialized():
+            if self._over.wait(SECONDS_BETWEEN_LOOKS):
+                return
+        # Before Ray's own: when the driver ends, Ray's processes do.
+        atexit.register(self._over.set)
+        answered = time.monotonic()
+        while not self._over.wait(SECONDS_BETWEEN_LOOKS):
+            try:
+                lost = find_lost()
+                answered = time.monotonic()
+            except RpcError as error:
+                gone = time.monotonic() - answered > SECONDS_WITHOUT_GCS
+                lost = Lost("Ray's GCS", str(error)) if gone else None
+            with self._ending:
+                if lost and not self._over.is_set():
+                    self._end(lost)
+
+    def _end(self, lost: Lost) -> NoReturn:
+        """The message is the last output: neither Ray nor Hydra prints after it, whatever their threads do."""
+        from ray._private import worker
+
+        if worker._global_node:  # noqa: SLF001
+            # Those that the driver started; in a cluster of others, Ray ends the actors of a driver that is gone.
+            worker._global_node.kill_all_processes(check_alive=False, allow_graceful=True)  # noqa: SLF001
+        sys.stdout.flush()
+        print(message(lost, self._config), file=sys.stderr, flush=True)  # noqa: T201
+        os._exit(1)
+
+
+def name_actors(names: Mapping[str, list[Actor]]) -> None:
+    """Called in the task runner: Ray's names of these actors do not say what they are, and the number tells which."""
+    from ray._private.worker import global_worker
+
+    by_id = {actor._actor_id.hex(): f"{name} {i}" for name, actors in names.items() for i, actor in enumerate(actors)}  # noqa: SLF001
+    global_worker.gcs_client.internal_kv_put(_key(), json.dumps(by_id).encode(), True, NAMESPACE)
+
+
+def find_lost() -> Lost | None:
+    """The first process of the run that was lost, if any."""
+    from ray._private import worker
+
+    node = worker._global_node  # noqa: SLF001
+    for kind, process in node.dead_processes() if node else ():
+        if kind in RAY_PROCESSES:
+            return Lost(f"{RAY_PROCESSES[kind]} (pid {process.pid})", f"it ended with {process.returncode}")
+    dead = [actor for actor in asyncio.run(_dead_actors()) if _was_lost(actor)]
+    if not dead:
+        return None
+    first = min(dead, key=lambda actor: actor.end_time)
+    return Lost(f"{_name(first)} (pid {first.pid} on {first.address.ip_address})", _cause(first))
+
+
+async def _dead_actors() -> list[ActorTableData]:
+    from ray._private.worker import global_worker
+
+    found: Mapping[object, ActorTableData] = await global_worker.gcs_client.async_get_all_actor_info(
+        None, global_worker.current_job_id, "DEAD", SECONDS_FOR_AN_ANSWER
+    )
+    return list(found.values())
+
+
+def _was_lost(actor: ActorTableData) -> bool:
+    """Not ended on purpose, and not because of another one's end."""
+    from ray.core.generated.common_pb2 import ActorDiedErrorContext as Died
+
+    cause = actor.death_cause
+    if cause.WhichOneof("context") != "actor_died_error_context":
+        return True
+    died = cause.actor_died_error_context
+    return died.reason in (Died.UNSPECIFIED, Died.WORKER_DIED, Died.NODE_DIED) and "INTENDED" not in died.error_message
+
+
+def _name(actor: ActorTableData) -> str:
+    from ray._private.worker import global_worker
+
+    given = global_worker.gcs_client.internal_kv_get(_key(), NAMESPACE, SECONDS_FOR_AN_ANSWER)
+    return json.loads(given or "{}").get(actor.actor_id.hex()) or called(actor.name or actor.class_name)
+
+
+def called(name: str) -> str:
+    """An actor by Ray's name of it."""
+    found = ((pattern, text) for pattern, text in NAMES.items() if re.fullmatch(pattern, name))
+    return next((re.sub(pattern, text, name) for pattern, text in found), name)
+
+
+def _key() -> bytes:
+    from ray._private.worker import global_worker
+
+    return b"actors of job " + global_worker.current_job_id.hex().encode()
+
+
+def _cause(actor: ActorTableData) -> str:
+    context = actor.death_cause.WhichOneof("context")
+    if context is None:
+        return "Ray does not know it"
+    died = getattr(actor.death_cause, context)
+    text: str = died.formatted_exception_string if context == "creation_task_failure_context" else died.error_message
+    # Ray goes on with a list of guesses.
+    return text.partition(" Some common causes include")[0].strip()
+
+
+def _lost_behind(job: JobReturn) -> Lost | None:
+    """What was lost in a run that ended with an exception."""
+    import ray
+    from ray.exceptions import RayActorError
+
+    until = time.monotonic() + (SECONDS_TO_BE_SURE if isinstance(job._return_value, RayActorError) else 0)  # noqa: SLF001
+    lost = find_lost() if ray.is_initialized() else None
+    while lost is None and time.monotonic() < until:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        lost = find_lost()
+    return lost
+
+
+def message(lost: Lost, config: DictConfig) -> str:
+    folder = Path(config.trainer.default_local_dir).absolute()
+    try:
+        step = latest_step(folder)
+        saved = f"step {step}, in {folder}/global_step_{step}" if step else f"nothing yet, in {folder}"
+    except (OSError, ValueError) as error:
+        saved = f"unknown: {error}"
+    command = list(sys.orig_argv)
+    if config.trainer.resume_mode != "auto":
+        command.append("trainer.resume_mode=auto")
+    return (
+        f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n"
+        f"  resume: run the same command again: {shlex.join(command)}"
+    )
