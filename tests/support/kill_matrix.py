@@ -3,7 +3,7 @@
     PYTHONPATH=tests/support python -m kill_matrix FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
 
 Each kind has one run, in one folder: every start of it resumes after the last kill and ends with the next one. At last
-it is left alone, and its final checkpoint is compared bit for bit with that of a run that nobody killed. Results are
+it is left alone, and its final checkpoint is compared bit for bit with that of an unbroken run. Results are
 lines of JSON in FOLDER/results.jsonl; the same command, run again, does what is missing there.
 """
 
@@ -187,7 +187,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
     # A rollout or an update after a save, so that the next start resumes from a checkpoint of this one.
     step = first + 1 if moment == "save" else first + 2
     run.wait_for(moment, step)
-    delay = chance.uniform(0, 0.3)
+    delay = chance.uniform(0, 0.2)
     time.sleep(delay)
     pid = run.one_of(kind)
     os.kill(pid, signal.SIGKILL)
@@ -219,7 +219,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
 
 
 def finish(run: Run) -> int:
-    """The first step of a start that nobody kills."""
+    """The first step of a start that is left alone."""
     try:
         first = run.first_step()
         assert run.driver.wait(LONGEST_START) == 0, run.last_lines(40)

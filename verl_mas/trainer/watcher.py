@@ -19,9 +19,10 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, NoReturn
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -31,7 +32,9 @@ from omegaconf import DictConfig
 from verl_mas.trainer.checkpoint import latest_step
 
 if TYPE_CHECKING:
-    from ray.core.generated.gcs_pb2 import ActorTableData
+    from ray import JobID
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+    from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]  # generated
 
     from verl_mas.verl_types import Actor
 
@@ -51,6 +54,8 @@ NAMES = {
     r"TransferQueueController": "TransferQueue controller",
     r"TransferQueueStorageUnit#(\d+)": r"TransferQueue storage unit \1",
 }
+# Ray's other reasons: it was killed through Ray, its owner died, or no one uses it any more.
+LOSSES = ("UNSPECIFIED", "WORKER_DIED", "NODE_DIED")
 RAY_PROCESSES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet on the node of the driver"}
 
 
@@ -118,10 +123,8 @@ class Watcher(Callback):
 
 def name_actors(names: Mapping[str, list[Actor]]) -> None:
     """Called in the task runner: Ray's names of these actors do not say what they are, and the number tells which."""
-    from ray._private.worker import global_worker
-
     by_id = {actor._actor_id.hex(): f"{name} {i}" for name, actors in names.items() for i, actor in enumerate(actors)}  # noqa: SLF001
-    global_worker.gcs_client.internal_kv_put(_key(), json.dumps(by_id).encode(), True, NAMESPACE)
+    _gcs().internal_kv_put(_key(), json.dumps(by_id).encode(), True, NAMESPACE)
 
 
 def find_lost() -> Lost | None:
@@ -129,7 +132,8 @@ def find_lost() -> Lost | None:
     from ray._private import worker
 
     node = worker._global_node  # noqa: SLF001
-    for kind, process in node.dead_processes() if node else ():
+    ended: Sequence[tuple[str, Popen[bytes]]] = node.dead_processes() if node else ()
+    for kind, process in ended:
         if kind in RAY_PROCESSES:
             return Lost(f"{RAY_PROCESSES[kind]} (pid {process.pid})", f"it ended with {process.returncode}")
     dead = [actor for actor in asyncio.run(_dead_actors()) if _was_lost(actor)]
@@ -140,29 +144,23 @@ def find_lost() -> Lost | None:
 
 
 async def _dead_actors() -> list[ActorTableData]:
-    from ray._private.worker import global_worker
-
-    found: Mapping[object, ActorTableData] = await global_worker.gcs_client.async_get_all_actor_info(
-        None, global_worker.current_job_id, "DEAD", SECONDS_FOR_AN_ANSWER
+    found: Mapping[object, ActorTableData] = await _gcs().async_get_all_actor_info(
+        None, _job(), "DEAD", SECONDS_FOR_AN_ANSWER
     )
     return list(found.values())
 
 
 def _was_lost(actor: ActorTableData) -> bool:
     """Not ended on purpose, and not because of another one's end."""
-    from ray.core.generated.common_pb2 import ActorDiedErrorContext as Died
-
     cause = actor.death_cause
     if cause.WhichOneof("context") != "actor_died_error_context":
         return True
     died = cause.actor_died_error_context
-    return died.reason in (Died.UNSPECIFIED, Died.WORKER_DIED, Died.NODE_DIED) and "INTENDED" not in died.error_message
+    return died.Reason.Name(died.reason) in LOSSES and "INTENDED" not in died.error_message
 
 
 def _name(actor: ActorTableData) -> str:
-    from ray._private.worker import global_worker
-
-    given = global_worker.gcs_client.internal_kv_get(_key(), NAMESPACE, SECONDS_FOR_AN_ANSWER)
+    given = _gcs().internal_kv_get(_key(), NAMESPACE, SECONDS_FOR_AN_ANSWER)
     return json.loads(given or "{}").get(actor.actor_id.hex()) or called(actor.name or actor.class_name)
 
 
@@ -173,9 +171,20 @@ def called(name: str) -> str:
 
 
 def _key() -> bytes:
+    return f"actors of job {_job().hex()}".encode()
+
+
+def _job() -> JobID:
     from ray._private.worker import global_worker
 
-    return b"actors of job " + global_worker.current_job_id.hex().encode()
+    job: JobID = global_worker.current_job_id
+    return job
+
+
+def _gcs() -> GcsClient:
+    from ray._private.worker import global_worker
+
+    return global_worker.gcs_client  # type: ignore[attr-defined]  # set when it connects
 
 
 def _cause(actor: ActorTableData) -> str:
@@ -184,7 +193,7 @@ def _cause(actor: ActorTableData) -> str:
         return "Ray does not know it"
     died = getattr(actor.death_cause, context)
     text: str = died.formatted_exception_string if context == "creation_task_failure_context" else died.error_message
-    # Ray goes on with a list of guesses.
+    # A list of guesses follows.
     return text.partition(" Some common causes include")[0].strip()
 
 
