@@ -42,11 +42,15 @@ KINDS = {
     "runner": (r"ray::TaskRunner", r"lost: task runner \(pid {pid} on"),
     "raylet": (r"\S*/raylet ", r"lost: Ray's raylet .*\(pid {pid}\)"),
     "gcs": (r"\S*/gcs_server ", r"lost: Ray's GCS \(pid {pid}\)"),
-    "driver": ("", ""),
+    # An end by the user is no loss.
+    "driver": ("", r"(?s)\A(?!.*lost:)"),
+    "interrupt": ("", r"(?s)\A(?!.*lost:)"),
+    "terminate": ("", r"(?s)\A(?!.*lost:)"),
 }
+TO_THE_DRIVER = {"driver": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
 MOMENTS = ("rollout", "update", "save")
 SAVE_EVERY, STEPS = 2, 24
-LONGEST_START, LONGEST_END, LEFT_AFTER = 240.0, 60.0, 8.0
+LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Run:
         return False
 
     def one_of(self, kind: str) -> int:
-        if kind == "driver":
+        if kind in TO_THE_DRIVER:
             return self.driver.pid
         return next(pid for pid, title in sorted(self.processes().items()) if re.match(KINDS[kind][0], title))
 
@@ -190,7 +194,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
     delay = chance.uniform(0, 0.2)
     time.sleep(delay)
     pid = run.one_of(kind)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, TO_THE_DRIVER.get(kind, signal.SIGKILL))
     start = time.monotonic()
     try:
         exit_code, seconds = run.driver.wait(LONGEST_END), time.monotonic() - start
@@ -211,7 +215,8 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
         seconds=seconds and round(seconds, 1),
         exit_code=exit_code,
         named=re.search(KINDS[kind][1].format(pid=pid), said) is not None,
-        saved_and_resume_said=kind == "driver" or (f"step {pointer}, in {run.folder}" in said and "resume: " in said),
+        saved_and_resume_said=kind in TO_THE_DRIVER
+        or (f"step {pointer}, in {run.folder}" in said and "resume: " in said),
         left=left,
         pointer=pointer,
         last_lines=said,
@@ -289,7 +294,19 @@ def chain(python: str, folder: Path, kind: str, moments: Sequence[str], repeats:
     results.add(kind=kind, end=True, resumed_right=first == before + 1, differs=same_end(own, folder / "unbroken"))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def is_wrong(row: dict[str, Any]) -> bool:
+    if row["kind"] == "none":
+        return False
+    if row.get("end"):
+        return bool(row["differs"]) or not row["resumed_right"]
+    ended = row["seconds"] is not None and row["seconds"] <= LIMIT
+    failed = row["exit_code"] == 1 or (row["kind"] in TO_THE_DRIVER and row["exit_code"] != 0)
+    said = row["named"] and row["saved_and_resume_said"]
+    return not (ended and failed and said and row["resumed_right"]) or bool(row["left"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The number of results that are not as they should be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=lambda text: Path(text).absolute())
     parser.add_argument("--kinds", default=",".join(KINDS))
@@ -306,7 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             results.add(kind="none", end=True)
         for kind in args.kinds.split(","):
             chain(str(warm.executable), args.folder, kind, args.moments.split(","), args.repeats, results)
+    wrong = [row for row in results.rows if is_wrong(row)]
+    print(f"{len(results.rows)} results, {len(wrong)} wrong", *wrong, sep="\n")  # noqa: T201
+    return len(wrong)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(min(1, main()))

@@ -120,6 +120,10 @@ def test_a_raylet_that_ended_is_lost(monkeypatch):
 def said(two, tmp_path, monkeypatch):
     def said(pointer=None, **settings):
         if pointer is not None:
+            checkpoint = tmp_path / "global_step_4"
+            checkpoint.mkdir()
+            (checkpoint / "run.json").write_text("{}")
+            (checkpoint / "data.pt").touch()
             (tmp_path / "latest_checkpointed_iteration.txt").write_text(pointer)
         monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.path=a b"])
         config = two(trainer__default_local_dir=str(tmp_path), **settings)
@@ -142,7 +146,7 @@ def test_the_message_names_what_was_saved_and_the_command_that_resumes(said, tmp
 
 def test_the_message_comes_also_where_nothing_can_be_resumed(said, tmp_path):
     assert said()[2] == f"  saved:  nothing yet, in {tmp_path}"
-    assert said("four")[2].startswith("  saved:  unknown: ")
+    assert "holds 'four', which is no step" in said("four")[2]
 
 
 def test_a_run_that_does_not_resume_by_itself_is_resumed_with_the_setting_for_it(said):

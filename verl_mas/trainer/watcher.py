@@ -29,7 +29,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from verl_mas.trainer.checkpoint import latest_step
+from verl_mas.errors import ConfigError
+from verl_mas.run_folder.checkpoints import latest
 
 if TYPE_CHECKING:
     from ray import JobID
@@ -213,9 +214,9 @@ def _lost_behind(job: JobReturn) -> Lost | None:
 def message(lost: Lost, config: DictConfig) -> str:
     folder = Path(config.trainer.default_local_dir).absolute()
     try:
-        step = latest_step(folder)
-        saved = f"step {step}, in {folder}/global_step_{step}" if step else f"nothing yet, in {folder}"
-    except (OSError, ValueError) as error:
+        last = latest(folder)
+        saved = f"step {last.step}, in {last.folder}" if last else f"nothing yet, in {folder}"
+    except (OSError, ConfigError) as error:
         saved = f"unknown: {error}"
     command = list(sys.orig_argv)
     if config.trainer.resume_mode != "auto":

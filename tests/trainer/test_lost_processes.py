@@ -1,0 +1,24 @@
+"""The losses that a run cannot notice by itself. `kill_matrix` tries each kind of process at each moment."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from kill_matrix import Run, kill
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(("kind", "moment"), [("agent-loop", "rollout"), ("storage", "update")])
+def test_a_run_that_loses_a_process_ends_at_once_and_says_which_and_how_it_resumes(
+    warm_python, letters, tmp_path, kind, moment
+):
+    run = Run(warm_python, tmp_path, letters)
+    try:
+        killed = kill(run, kind, moment, 0, 0, random.Random(0))
+    finally:
+        run.end()
+    assert killed.seconds < 30 and killed.exit_code == 1, killed.last_lines
+    assert killed.named and killed.saved_and_resume_said, killed.last_lines
+    assert killed.left == []
