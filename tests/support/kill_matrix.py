@@ -48,7 +48,8 @@ KINDS = {
     "terminate": ("", r"(?s)\A(?!.*lost:)"),
 }
 TO_THE_DRIVER = {"driver": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
-MOMENTS = ("rollout", "update", "save")
+# Part of a step -> about how many seconds it takes.
+MOMENTS = {"rollout": 0.25, "update": 0.25, "save": 0.025}
 SAVE_EVERY, STEPS = 2, 24
 LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
@@ -107,7 +108,7 @@ class Run:
         while (moment, step) not in self.reached():
             assert self.driver.poll() is None, f"it ended before {moment} {step}: {self.last_lines(40)}"
             assert time.monotonic() < until, f"{moment} {step} was not reached: {self.last_lines(40)}"
-            time.sleep(0.005)
+            time.sleep(0.002)
 
     def first_step(self) -> int:
         until = time.monotonic() + LONGEST_START
@@ -190,10 +191,10 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
     first = run.first_step()
     # A rollout or an update after a save, so that the next start resumes from a checkpoint of this one.
     step = first + 1 if moment == "save" else first + 2
-    run.wait_for(moment, step)
-    delay = chance.uniform(0, 0.2)
-    time.sleep(delay)
     pid = run.one_of(kind)
+    delay = chance.uniform(0, MOMENTS[moment])
+    run.wait_for(moment, step)
+    time.sleep(delay)
     os.kill(pid, TO_THE_DRIVER.get(kind, signal.SIGKILL))
     start = time.monotonic()
     try:
