@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from data_rows import QUESTIONS
 from omegaconf import DictConfig, OmegaConf
 from ray_cluster import RayCluster
 from warm_python import WarmPython
@@ -207,6 +208,7 @@ BASE = [
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "actor_rollout_ref.rollout.n=4",
     "data.train_batch_size=8",
+    *QUESTIONS,
 ]
 
 

@@ -3,12 +3,13 @@ from __future__ import annotations
 import logging
 
 import pytest
+from data_rows import QUESTIONS
 
 from verl_mas.checks import run
 from verl_mas.checks.run import examine, examine_command, exit_on_error, finalize_team, require_accepted
 from verl_mas.errors import ConfigError, ConfigWarning
 
-RUN = ["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny"]
+RUN = ["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny", *QUESTIONS]
 TEAM = [*RUN, "+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.n=4"]
 
 
@@ -95,7 +96,7 @@ def test_a_command_whose_team_cannot_be_read_is_refused_with_its_other_errors():
 
 def test_a_team_and_a_run_without_one_are_accepted():
     team, stock = examine_command(TEAM), examine_command(RUN)
-    assert (team.problems, stock.problems) == ("accepted", "accepted")
+    assert team.accepted and stock.accepted
     assert team.summary and team.summary.workflow == "solver_verifier"
     assert stock.summary and stock.summary.workflow is None
 

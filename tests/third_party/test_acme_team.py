@@ -33,11 +33,12 @@ assert board("acme_countdown", 0, "train", {"start": 5}).distance() == 5
 assert asyncio.run(executor("acme_echo")("print(1)")).output == "print(1)"
 names = RolloutReplicaRegistry.get("acme").__name__, get_rollout_class("acme", "async").__name__
 assert names == ("Replica", "Adapter")
-assert cli.main(["puzzle", "acme_countdown", "--out", out, "--train", "2", "--test", "2", "--plugins", *plugins]) == 0
+assert cli.main(["puzzle", "acme_countdown", "--out", out, "--train", "8", "--test", "2", "--plugins", *plugins]) == 0
 settings = "mas.workflow.name=acme_guess algorithm.adv_estimator=acme_mean mas.branch.commit=acme_last mas.branch.k=2"
 model = "actor_rollout_ref.rollout.name=acme actor_rollout_ref.model.path=owner/tiny"
 sizes = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=4"
 team = f"+mas=team +platform=cpu {settings} {model} {sizes} mas.plugins={plugins}"
+team += f" data.train_files={out}/train.parquet data.val_files={out}/test.parquet"
 assert cli.main(["check", *team.replace("'", "").split()]) == 0
 """
 

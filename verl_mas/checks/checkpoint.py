@@ -1,24 +1,79 @@
-"""Whether the checkpoint that a run would resume from belongs to that run."""
+"""Whether the checkpoint that a run would resume from is there, is complete and belongs to that run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.refusals import user_code
+from verl_mas.checks.place import unless_elsewhere
+from verl_mas.checks.refusals import Problem, user_code
+from verl_mas.config.merge import trained
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder.checkpoints import to_resume
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.trainer.checkpoint import auto_resumes, other_run, run_identity
 
 
-def check_checkpoint(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """Checks the run's folder, if this machine has it."""
+def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
+    """`mas` None: a run without a team, whose checkpoints are verl's own."""
+    trainer = config.trainer
+    folder = Path(str(trainer.default_local_dir))
+    if not trainer.default_local_dir or "\0" in str(folder):
+        return  # Refused by check_folders.
     yield from check_lock(config)
-    checkpoint = to_resume(config)
-    if checkpoint and auto_resumes(config):
+    given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
+    if given and str(given).endswith("/"):
+        yield ConfigError(
+            f"trainer.resume_from_path={given}",
+            rule="verl reads the step from what follows global_step_",
+            fix=f"set trainer.resume_from_path={str(given).rstrip('/')}",
+        )
+    elif mas is None:
+        yield from _of_verl(config, folder)
+    else:
+        try:
+            checkpoint = to_resume(config)
+        except ConfigError as error:
+            yield unless_elsewhere(config, error) if given and not Path(given).exists() else error
+        else:
+            yield from _of_this_team(config, mas, checkpoint) if checkpoint else ()
+
+
+def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[ConfigError]:
+    there = sorted(path.name for path in checkpoint.folder.iterdir() if path.is_dir())
+    # Where each node has a disk of its own, a policy's checkpoint may be on another node.
+    if there and (lacking := [name for name in trained(mas) if name not in there]):
+        yield ConfigError(
+            f"{checkpoint.folder} has no policy {', '.join(lacking)}; it has {', '.join(there)}",
+            rule="a run resumes with the trainable policies that it was saved with",
+            fix="name the policies as in that run, or set trainer.resume_mode=disable",
+        )
+    elif auto_resumes(config):
         with user_code():
             identity = run_identity(config, mas)
         yield from other_run(checkpoint, identity)
+
+
+def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
+    """verl starts from step 0 where the pointer names no folder, and fails at the start for the rest."""
+    if config.trainer.resume_mode == "resume_path":
+        path = Path(str(config.trainer.resume_from_path))
+        if step_of(path) is None or not path.is_dir():
+            error = ConfigError(
+                f"trainer.resume_mode=resume_path with trainer.resume_from_path={config.trainer.resume_from_path}",
+                rule="it is the folder of a checkpoint, global_step_<step>",
+                fix=choices(folder),
+            )
+            yield unless_elsewhere(config, error)
+    elif config.trainer.resume_mode == "auto" and (pointer := folder / POINTER).exists():
+        text = pointer.read_text(errors="replace").strip()
+        if not (text.isdecimal() and folder_of_step(folder, int(text)).is_dir()):
+            found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"
+            yield ConfigError(
+                f"{pointer} holds {text[:40]!r}, and {found} is there",
+                rule="it holds the step of the latest checkpoint",
+                fix=f"write the step of one of them into {pointer}, or set trainer.resume_mode=disable",
+            )

@@ -11,7 +11,10 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.checks.data_files import check_data
 from verl_mas.checks.doctor import diagnose, problems
+from verl_mas.checks.first_prompt import check_first_prompts
+from verl_mas.checks.folders import check_folders
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import Report
@@ -19,7 +22,9 @@ from verl_mas.checks.served import check_served
 from verl_mas.checks.settings import check_keys, check_sections, check_values
 from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
+from verl_mas.checks.tools import check_tools
 from verl_mas.checks.trainer import check_mode, is_team
+from verl_mas.checks.user_functions import check_functions
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
@@ -61,15 +66,22 @@ def examine(config: DictConfig) -> Report:
 
 def _examine_run(config: DictConfig, found: Refusals) -> None:
     found.of(check_mode(config))
-    if found.of(check_values(config)):
-        found.of(check_served(config), check_resources(config))
+    if not found.of(check_values(config)):
+        return  # Other checks calculate with these values.
+    found.of(check_served(config), check_resources(config), check_data(config, None))
+    found.of(check_functions(config), check_folders(config), check_checkpoint(config, None))
+    if not found.errors:
+        found.of(check_first_prompts(config, None))
 
 
 def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
     mas = check_config(config, found)
     if mas is not None:
         found.of(check_policies(config, mas), raised_by(lambda: resolve(mas.workflow).check()))
+        found.of(check_functions(config), check_tools(config, mas), check_folders(config), check_data(config, mas))
         found.of(check_checkpoint(config, mas), check_finalized(config, mas))
+        if not found.errors:
+            found.of(check_first_prompts(config, mas))
     return mas
 
 

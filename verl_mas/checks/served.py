@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.util import find_spec
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.refusals import raised_by
+from verl_mas import platform
+from verl_mas.checks.place import unless_elsewhere
+from verl_mas.checks.refusals import Problem, raised_by
+from verl_mas.checks.weights import check_model
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
+FLASH_ATTENTION = "flash_attention_2"
 
-def check_served(config: DictConfig) -> Iterator[ConfigError]:
+
+def check_served(config: DictConfig) -> Iterator[Problem]:
     """The model and the engine of a run without a team, or of a policy's view."""
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
     yield from check_engine(engine, device)
-    yield from check_model(config.actor_rollout_ref.model.path)
+    yield from check_installed(config)
+    model = list(check_model(config))
+    yield from model
     facts = facts_of(engine)
     if facts.check_options:
         yield from raised_by(facts.check_options, config.actor_rollout_ref.rollout.engine_kwargs)
-    if facts.check_model:
+    if facts.check_model and not any(isinstance(problem, ConfigError) for problem in model):
         yield from raised_by(facts.check_model, config.actor_rollout_ref.model.path, device)
 
 
@@ -46,42 +51,24 @@ def _engines_of_verl() -> list[str]:
     return list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
 
 
-def check_model(path: str) -> Iterator[ConfigError]:
-    """A local folder must hold a model, a tokenizer and a chat template. A name on the hub is not checked."""
-    if "://" in path:
+def check_installed(config: DictConfig) -> Iterator[Problem]:
+    """The packages that the engine and the model's attention need. On the CPU, an engine's own check knows more."""
+    if config.trainer.device == platform.DEVICE:
         return
-    folder = Path(os.path.expanduser(path))
-    if folder.is_dir():
-        yield from _complete(folder)
-    elif folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")):
-        yield ConfigError(
-            f"actor_rollout_ref.model.path={path}",
-            rule="it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)",
-            fix="set the model path to an existing folder or to owner/name",
+    name = config.actor_rollout_ref.rollout.name
+    package = facts_of(name).package
+    if package is not None and find_spec(package) is None:
+        error = ConfigError(
+            f"actor_rollout_ref.rollout.name={name}, and {package} is not installed",
+            rule="the engine of a policy is installed on every node of the run",
+            fix=f"pip install 'verl-mas[{name}]', or set actor_rollout_ref.rollout.name",
         )
-
-
-def _complete(folder: Path) -> Iterator[ConfigError]:
-    for any_of, noun, fix in (
-        (["config.json"], "a model's config.json", "save the model with save_pretrained"),
-        (
-            ["tokenizer.json", "tokenizer_config.json", "tokenizer.model"],
-            "a tokenizer",
-            "save the tokenizer beside the model with tokenizer.save_pretrained",
-        ),
-    ):
-        if not any((folder / name).exists() for name in any_of):
-            yield ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
-    if not _has_chat_template(folder):
-        yield ConfigError(
-            f"{folder} has no chat template",
-            rule="prompts are lists of messages, which a chat template renders as text",
-            fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
+        yield unless_elsewhere(config, error)
+    attention = config.actor_rollout_ref.model.override_config.get("attn_implementation", FLASH_ATTENTION)
+    if attention == FLASH_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
+        error = ConfigError(
+            "flash_attn is not installed",
+            rule=f"verl loads models with attn_implementation={FLASH_ATTENTION} unless told otherwise",
+            fix="pip install flash-attn, or set +actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         )
-
-
-def _has_chat_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").exists() or (folder / "chat_template.json").exists():
-        return True
-    settings = folder / "tokenizer_config.json"
-    return settings.exists() and bool(json.loads(settings.read_text()).get("chat_template"))
+        yield unless_elsewhere(config, error)

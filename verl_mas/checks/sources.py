@@ -77,8 +77,11 @@ def named(module: str, name: str) -> Found | None:
 @cache
 def _names(module: str) -> dict[str, ast.AST]:
     tree = tree_of(module)
-    if tree is None:
-        return {}
+    return names_in(tree) if tree else {}
+
+
+def names_in(tree: ast.Module) -> dict[str, ast.AST]:
+    """What a module defines or imports, by name; `*` for all names of another module."""
     names: dict[str, ast.AST] = {alias.asname or alias.name: node for node in _imports(tree) for alias in node.names}
     # Including definitions under a condition or in a `try`.
     pending: list[ast.AST] = [tree]

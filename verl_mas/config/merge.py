@@ -99,10 +99,15 @@ def updates_per_step(config: DictConfig, mas: MasConfig, name: str) -> int:
     return max(1, int(config.data.train_batch_size) // mini)
 
 
-def policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
-    """One value of a policy's view, without a copy of the configuration."""
+def optional_policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
+    """One value of a policy's view, without a copy of the configuration; None if it is not set."""
     own = OmegaConf.select(OmegaConf.create(spec.overrides), key)
-    value = OmegaConf.select(config, f"{SECTION}.{key}") if own is None else own
+    return OmegaConf.select(config, f"{SECTION}.{key}") if own is None else own
+
+
+def policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
+    """One value of a policy's view, which must be set."""
+    value = optional_policy_value(config, spec, key)
     if value is None:
         raise ConfigError(
             f"{SECTION}.{key} is not set",

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import ray
 from omegaconf import DictConfig
@@ -28,16 +28,10 @@ from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
 from verl_mas.row import (
     AGENT_NAME,
-    DATA_SOURCE,
     EXTRA_FIELDS,
-    EXTRA_INFO,
     FAILURE,
     FINISHED,
-    GLOBAL_STEPS,
-    GROUND_TRUTH,
-    RAW_PROMPT,
     REWARD_EXTRA_INFO,
-    REWARD_MODEL,
     RUNNING,
     SESSION_ID,
     UID,
@@ -46,7 +40,7 @@ from verl_mas.row import (
 from verl_mas.user_code import load_user_code
 from verl_mas.verl_types import Fields, Trajectory
 from verl_mas.workflow.base import resolve
-from verl_mas.workflow.client import LLMClient, Message
+from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
@@ -149,7 +143,7 @@ class MasAgentLoopWorker(_StockWorker):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
-        task = _task(dataset, trajectory["validate"], greedy)
+        task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
         with rollout_trace_attr(
             step=trajectory["step"],
             sample_index=trajectory["sample_index"],
@@ -315,19 +309,3 @@ def _tokens_of(task: Task, model: Model) -> Sequence[int]:
             return ids
     except SessionFault:
         return [model.tokenizer.eos_token_id]
-
-
-def _task(dataset: Fields, validate: bool, greedy: bool) -> Task:
-    reward_model = dataset.get(REWARD_MODEL) or {}
-    return Task(
-        messages=list(cast("Sequence[Message]", dataset[RAW_PROMPT])),
-        ground_truth=reward_model.get(GROUND_TRUTH),
-        data_source=dataset.get(DATA_SOURCE),
-        extra_info=dataset.get(EXTRA_INFO) or {},
-        uid=str(dataset[UID]),
-        session=dataset[SESSION_ID],
-        step=int(dataset[GLOBAL_STEPS]),
-        validate=validate,
-        greedy=greedy,
-        fields=dataset,
-    )

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_mas.row import session_key
+from verl_mas.row import (
+    DATA_SOURCE,
+    EXTRA_INFO,
+    GLOBAL_STEPS,
+    GROUND_TRUTH,
+    RAW_PROMPT,
+    REWARD_MODEL,
+    SESSION_ID,
+    UID,
+    session_key,
+)
 from verl_mas.workflow.client import DatasetFields, Message
 
 
@@ -32,6 +42,22 @@ class Task:
         if isinstance(task, Task):
             return task
         return cls(messages=[{"role": "user", "content": task}] if isinstance(task, str) else list(task))
+
+    @classmethod
+    def of_row(cls, row: DatasetFields, *, validate: bool, greedy: bool) -> Task:
+        """The task of a session on a row of verl's dataset."""
+        return cls(
+            messages=list(row[RAW_PROMPT]),
+            ground_truth=(row.get(REWARD_MODEL) or {}).get(GROUND_TRUTH),
+            data_source=row.get(DATA_SOURCE),
+            extra_info=row.get(EXTRA_INFO) or {},
+            uid=str(row[UID]),
+            session=row[SESSION_ID],
+            step=int(row[GLOBAL_STEPS]),
+            validate=validate,
+            greedy=greedy,
+            fields=row,
+        )
 
     @property
     def question(self) -> str:

@@ -7,7 +7,9 @@ import pkgutil
 
 from wrong_configs.case import Case
 
-CLASSES = tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("case", "__main__"))
+CLASSES = tuple(
+    module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("case", "files", "__main__")
+)
 
 
 def cases(name: str) -> tuple[Case, ...]:

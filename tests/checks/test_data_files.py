@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from wrong_configs.files import ROW, parquet
+
+from verl_mas.checks.data_files import check_data
+from verl_mas.checks.first_prompt import check_first_prompts
+from verl_mas.config.load import load
+from verl_mas.errors import ConfigError, ConfigWarning
+
+
+@pytest.fixture
+def look(make, letters):
+    def look(file, *, team=True, **settings):
+        paths = {"data__train_files": str(file), "data__val_files": str(file), "data__train_batch_size": 1}
+        config = make(actor_rollout_ref__model__path=str(letters / "model"), **{**paths, **settings})
+        mas = load(config.mas) if team else None
+        return [*check_data(config, mas), *check_first_prompts(config, mas)]
+
+    return look
+
+
+@pytest.mark.parametrize("team", [True, False])
+def test_files_that_verl_reads_pass(look, letters, tmp_path, team):
+    assert look(letters / "train.parquet", team=team) == []
+    (tmp_path / "rows.json").write_text(
+        '[\n {"data_source": "a", "prompt": [{"role": "user", "content": "a"}],\n'
+        ' "reward_model": {"ground_truth": "a"}}\n]'
+    )
+    assert look(tmp_path / "rows.json", team=team) == []
+
+
+def test_only_the_first_row_of_a_large_file_is_read(look, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist([{**ROW, "blob": bytes(1000)}])
+    with pq.ParquetWriter(tmp_path / "rows.parquet", table.schema, use_dictionary=False, compression="none") as writer:
+        writer.write_table(pa.concat_tables([table] * 60_000), row_group_size=1 << 30)
+    assert (tmp_path / "rows.parquet").stat().st_size > 60_000_000
+    before = pa.total_allocated_bytes()
+    started = time.process_time()
+    assert look(tmp_path / "rows.parquet") == []
+    assert time.process_time() - started < 1
+    assert pa.total_allocated_bytes() - before < 10_000_000
+
+
+def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):
+    parquet("rows.parquet", {"prompt": ROW["prompt"]})(tmp_path)
+    warning, *_ = look(tmp_path / "rows.parquet")
+    assert isinstance(warning, ConfigWarning) and "that the workflow does not reward itself" in warning.reason
+    error, *_ = look(tmp_path / "rows.parquet", team=False)
+    assert isinstance(error, ConfigError) and "no column 'reward_model' with a 'ground_truth'" in error.value
+
+
+def test_an_overlong_row_that_verl_filters_out_passes(look, letters):
+    long = {"data__max_prompt_length": 4}
+    assert len(look(letters / "train.parquet", **long)) == 2
+    assert look(letters / "train.parquet", **long, data__filter_overlong_prompts=True) == []
+
+
+WORKFLOW = """
+import time
+
+from verl_mas.workflow import Outcome, Workflow
+
+
+class Mine(Workflow):
+    agents = ("solver",)
+
+    async def run(self, task, team):
+        {first}
+        reply = await team.solver.act(task.messages)
+        return Outcome(answer=reply)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [("pass", None), ("task.extra_info['board']", "KeyError: 'board'"), ("await __import__('asyncio').sleep(99)", "")],
+)
+def test_the_workflow_takes_the_first_row_to_its_first_act(look, letters, workflow_file, monkeypatch, first, says):
+    monkeypatch.setattr("verl_mas.checks.first_prompt.TIME_LIMIT", 0.2)
+    problems = look(letters / "train.parquet", **workflow_file(WORKFLOW.format(first=first)))
+    assert len(problems) == (0 if says is None else 2)
+    assert all(says in problem.value and isinstance(problem, ConfigError) == bool(says) for problem in problems)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+from wrong_configs.files import model, safetensors
+
+from verl_mas.checks import weights
+from verl_mas.errors import ConfigWarning
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model()(tmp_path)
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def problems(make: Callable[..., DictConfig]) -> Callable[[object], list[object]]:
+    return lambda path: list(weights.check_model(make(actor_rollout_ref__model__path=str(path))))
+
+
+def test_a_whole_model_folder_passes(folder, problems):
+    assert problems(folder) == []
+
+
+def test_a_name_on_the_hub_is_looked_up_in_the_cache(problems, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (warning,) = problems("owner/tiny")
+    assert isinstance(warning, ConfigWarning) and "not in the Hugging Face cache" in warning.reason
+    cached = tmp_path / "hub/models--owner--tiny"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs/main").write_text("abc")
+    model("snapshots/abc")(cached)
+    assert problems("owner/tiny") == []
+    assert weights.local_folder("owner/tiny") == cached / "snapshots/abc"
+
+
+@pytest.mark.parametrize("path", ["/nowhere/model", "./nowhere", "nowhere", "a/b/c"])
+def test_a_model_that_is_not_there_is_refused(path, problems):
+    (error,) = problems(path)
+    assert error.fix == "set the model path to an existing folder or to owner/name"
+
+
+def test_everything_that_a_model_folder_lacks_is_named(folder, problems):
+    for file in folder.iterdir():
+        file.unlink()
+    missing = [error.value.removeprefix(f"{folder} has no ") for error in problems(folder)]
+    assert missing == ["config.json", "tokenizer.json", "*.safetensors", "chat template"]
+
+
+def test_a_tokenizer_of_another_kind_is_a_tokenizer(folder, problems):
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer.model").touch()
+    (error,) = problems(folder)
+    assert "no chat template" in error.value
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]", safetensors(3), safetensors() + b"\0"],
+)
+def test_weights_that_are_not_whole_are_refused(folder, problems, content):
+    (folder / "model.safetensors").write_bytes(content)
+    (error,) = problems(folder)
+    assert error.value.startswith(f"{folder}/model.safetensors")

@@ -1,0 +1,198 @@
+"""Whether verl can read the data files, and what their first rows hold. A file's footer and one row are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from verl_mas.checks.place import is_remote, missing
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.registry import nearest
+from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.verl_types import Fields
+from verl_mas.workflow.client import Message
+
+SETTINGS = ("data.train_files", "data.val_files")
+SUFFIXES = (".parquet", ".json", ".jsonl")
+# Characters of a JSON file that are read for its first row.
+JSON_HEAD = 4 << 20
+
+
+@dataclass(frozen=True)
+class FirstRow:
+    """The first row of a file; `total` rows, None: not counted, as this would read the whole file."""
+
+    file: str
+    columns: list[str]
+    row: Fields
+    total: int | None
+
+
+def check_data(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
+    """`mas` None: a run without a team."""
+    for setting in () if _read_by_user_code(config) else SETTINGS:
+        found = [_first_row(config, setting, path) for path in _paths(config, setting)]
+        if not found:
+            fix = f"set {setting}=<file>.parquet"
+            yield ConfigError(f"{setting}=[]", rule="verl reads at least one file", fix=fix)
+        for first in found:
+            if isinstance(first, FirstRow):
+                yield from _columns(config, mas, first)
+            else:
+                yield first
+        if setting == SETTINGS[0]:
+            yield from _one_batch(config, found)
+
+
+def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
+    """The first row of train_files and that of val_files, if verl can read it."""
+    for setting in () if _read_by_user_code(config) else SETTINGS:
+        for path in _paths(config, setting)[:1]:
+            first = _first_row(config, setting, path)
+            if isinstance(first, FirstRow) and is_prompt(first.row.get(str(config.data.prompt_key))):
+                yield first
+
+
+def _read_by_user_code(config: DictConfig) -> bool:
+    """Whether a class of the user reads the files; check_functions looks for it."""
+    return bool(OmegaConf.select(config, "data.custom_cls.path"))
+
+
+def _paths(config: DictConfig, setting: str) -> list[object]:
+    value = OmegaConf.select(config, setting)
+    return list(value) if isinstance(value, list | ListConfig) else [value]
+
+
+def _first_row(config: DictConfig, setting: str, path: object) -> FirstRow | Problem:
+    if not isinstance(path, str) or not path:
+        return ConfigError(
+            f"{setting}={path!r}", rule="it is a path or a list of paths", fix=f"set {setting}=<file>.parquet"
+        )
+    if is_remote(path):
+        return ConfigWarning(
+            f"{setting}={path}", reason="not checked: the file is copied when the run starts", fix="copy it yourself"
+        )
+    if not path.endswith(SUFFIXES):
+        return ConfigError(
+            f"{setting}={path}", rule=f"verl reads files that end in {', '.join(SUFFIXES)}", fix="convert the file"
+        )
+    file = Path(path).expanduser()
+    if "\0" in path or not file.is_file():
+        return missing(config, setting, path, "an existing file of rows")
+    try:
+        first = _parquet(file) if path.endswith(".parquet") else _json(file)
+    # Arrow's and JSON's errors are ValueErrors.
+    except (OSError, ValueError) as error:
+        return ConfigError(
+            f"{setting}={path} cannot be read: {str(error).splitlines()[0]}",
+            rule="it is a whole file of the kind that its name ends in, with text in UTF-8",
+            fix="write or copy the file again",
+        )
+    if first is None:
+        return ConfigError(f"{setting}={path} has no rows", rule="a data file has rows", fix="write the file again")
+    return first
+
+
+def _parquet(file: Path) -> FirstRow | None:
+    import pyarrow.parquet
+
+    # Without pre_buffer and with a buffer, pages are read one by one, also of a row group of gigabytes.
+    with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16) as opened:
+        batch = next(opened.iter_batches(batch_size=1), None)
+        if batch is None or not batch.num_rows:
+            return None
+        return FirstRow(str(file), opened.schema_arrow.names, batch.to_pylist()[0], opened.metadata.num_rows)
+
+
+def _json(file: Path) -> FirstRow | None:
+    """Of JSON lines or one array."""
+    with file.open(encoding="utf-8") as opened:
+        text = opened.read(JSON_HEAD).lstrip().removeprefix("[").lstrip()
+    if text in ("", "]"):
+        return None
+    row, _ = json.JSONDecoder().raw_decode(text)
+    if not isinstance(row, dict):
+        raise ValueError(f"the first row is {text[:40]!r}, not an object")
+    return FirstRow(str(file), list(row), row, None)
+
+
+def _columns(config: DictConfig, mas: MasConfig | None, first: FirstRow) -> Iterator[Problem]:
+    key = str(config.data.prompt_key)
+    if key not in first.columns:
+        yield ConfigError(
+            f"{first.file} has no column {key!r}",
+            rule="data.prompt_key names the column of the prompts",
+            fix=f"set data.prompt_key; {nearest(key, first.columns)}",
+        )
+    elif not is_prompt(first.row[key]):
+        yield ConfigError(
+            f"{first.file}, column {key!r}, first row: {repr(first.row[key])[:120]}",
+            rule="a prompt is a list of messages, each with a role and a content",
+            fix='write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key',
+        )
+    elif broken := _broken(first.row[key]):
+        yield ConfigError(
+            f"{first.file}, column {key!r}, first row has {broken}",
+            rule="tokenizers take text in UTF-8 without null bytes",
+            fix="clean the texts and write the file again",
+        )
+    if lacking := list(_reward_columns(config, first.row)):
+        value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
+        fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
+        if mas is None:
+            yield ConfigError(value, rule=f"{rule} it", fix=fix)
+        else:
+            reason = f"{rule} it in every session that the workflow does not reward itself"
+            yield ConfigWarning(value, reason=reason, fix=fix)
+
+
+def is_prompt(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message
+            for message in value
+        )
+    )
+
+
+def _broken(messages: list[Message]) -> str:
+    """Characters that a tokenizer fails at."""
+    text = json.dumps(messages, ensure_ascii=False, default=str)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return "half a surrogate pair, which is no text"
+    return "a null byte" if "\\u0000" in text else ""
+
+
+def _reward_columns(config: DictConfig, row: Fields) -> Iterator[str]:
+    """The columns that a reward manager of verl reads, of which the row has none."""
+    if config.reward.reward_manager.source != "register":
+        return
+    if row.get(DATA_SOURCE) is None:
+        yield f"column {DATA_SOURCE!r}"
+    truth = row.get(REWARD_MODEL)
+    if not isinstance(truth, dict) or GROUND_TRUTH not in truth:
+        yield f"column {REWARD_MODEL!r} with a {GROUND_TRUTH!r}"
+
+
+def _one_batch(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[ConfigError]:
+    """verl drops the last batch if it is not full."""
+    totals = [first.total if isinstance(first, FirstRow) else None for first in found]
+    known = [total for total in totals if total is not None]
+    if len(known) < len(totals) or config.trainer.val_only:
+        return
+    most = int(config.data.get("train_max_samples") or -1)
+    total = min(sum(known), most) if most > 0 else sum(known)
+    if total < config.data.train_batch_size:
+        yield ConfigError(
+            f"{total} rows in data.train_files with data.train_batch_size={config.data.train_batch_size}",
+            rule="a training step takes a whole batch of rows",
+            fix=f"set data.train_batch_size to at most {total}, or give more rows",
+        )

@@ -1,0 +1,150 @@
+"""The first prompt of a session on a dataset row: the workflow builds it, the policy's chat template renders it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+from omegaconf import DictConfig
+
+from verl_mas.checks.chat_template import ChatTemplate
+from verl_mas.checks.data_files import sound_rows
+from verl_mas.checks.refusals import Problem
+from verl_mas.checks.weights import local_folder
+from verl_mas.config.merge import SECTION, optional_policy_value
+from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
+from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault
+from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
+from verl_mas.verl_types import Fields
+from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.client import Generation, Request
+from verl_mas.workflow.session import SessionConfig, SessionResult, run_session
+from verl_mas.workflow.task import Task
+
+TIME_LIMIT = 5  # seconds for the workflow to reach its first act
+
+
+class Recorder:
+    """An LLMClient that keeps the first request and serves none."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+
+    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        self.request = self.request or request
+        raise SessionFault(FaultKind.LIMIT, "the check ends at the first act")
+
+
+def check_first_prompts(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
+    """`mas` None: a run without a team, whose prompt is the row's."""
+    for first in sound_rows(config):
+        yield from _check(config, mas, first.file, first.row)
+
+
+def _check(config: DictConfig, mas: MasConfig | None, file: str, row: Fields) -> Iterator[Problem]:
+    if any(row.get(str(config.data[key])) for key in ("image_key", "video_key", "audio_key")):
+        # verl puts images and sounds into the messages, and their processor counts the tokens.
+        return
+    messages = row[str(config.data.prompt_key)]
+    base, plain = PolicySpec(), Request(agent="", session="", turn=0, messages=messages)
+    of_row = list(_rendered(config, base, plain, file, "data.truncation"))
+    if of_row and config.data.filter_overlong_prompts:
+        return  # verl leaves this row out.
+    if mas is None:
+        yield from of_row
+        return
+    recorder = Recorder()
+    result = _within(TIME_LIMIT, mas, recorder, _task(row, messages))
+    if recorder.request is not None:
+        agent = recorder.request.agent
+        spec = mas.policies[agents_of(mas)[agent].spec.policy]
+        if spec.remote is None:
+            yield from _rendered(config, spec, recorder.request, file, f"mas.agents.{agent}.truncation")
+    elif result is None:
+        yield ConfigWarning(
+            f"workflow {mas.workflow.name} on the first row of {file}",
+            reason=f"not checked: it reached no act within {TIME_LIMIT} s",
+            fix="use `await` for what takes long, as a blocked event loop stops all sessions of a worker",
+        )
+    elif result.faults:
+        yield _failed(mas, result.faults[-1], file)
+
+
+def _task(row: Fields, messages: object) -> Task:
+    """As the agent-loop worker builds it from what verl's dataset returns."""
+    extra = row.get(EXTRA_INFO) or {}
+    added = {RAW_PROMPT: messages, EXTRA_INFO: extra, UID: "check", SESSION_ID: 0, GLOBAL_STEPS: 0}
+    kwargs = {name: extra.get(name) or {} for name in ("tools_kwargs", "interaction_kwargs")}
+    return Task.of_row({**row, **added, **kwargs, "index": extra.get("index", 0)}, validate=False, greedy=False)
+
+
+def _within(seconds: float, mas: MasConfig, recorder: Recorder, task: Task) -> SessionResult | None:
+    """The session, in a thread of its own: a workflow may block, and the caller may have an event loop."""
+    settings = SessionConfig(
+        agents_of(mas),
+        dict.fromkeys(mas.policies, recorder),
+        mas.branch,
+        mas.reward,
+        FaultSpec(retries=0, session_timeout_s=seconds),
+    )
+    results: list[SessionResult] = []
+
+    def run() -> None:
+        results.append(asyncio.run(run_session(partial(resolve, mas.workflow), task, settings)))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds + 1)
+    return results[0] if results and not _timed_out(results[0]) else None
+
+
+def _timed_out(result: SessionResult) -> bool:
+    return bool(result.faults) and result.faults[-1].kind is FaultKind.LIMIT
+
+
+def _failed(mas: MasConfig, fault: SessionFault, file: str) -> ConfigError:
+    cause = fault.__cause__
+    if isinstance(cause, InvalidInput):
+        return ConfigError(f"{cause.value} (first row of {file})", rule=cause.rule, fix=cause.fix)
+    return ConfigError(
+        f"workflow {mas.workflow.name} on the first row of {file}: {fault.cause}",
+        rule="a workflow takes the rows of its data",
+        fix="give the data that this workflow reads, or correct its `run`",
+    )
+
+
+def _rendered(config: DictConfig, spec: PolicySpec, request: Request, file: str, truncation: str) -> Iterator[Problem]:
+    """Whether the chat template takes the messages, and their length, where the tokenizer's files are here."""
+    value = partial(optional_policy_value, config, spec)
+    folder = local_folder(str(value("model.tokenizer_path") or value("model.path")))
+    chat = ChatTemplate.of(folder, value("model.custom_chat_template")) if folder else None
+    if chat is None:
+        return  # check_model says what is missing.
+    settings = {str(name): value for name, value in (config.data.get("apply_chat_template_kwargs") or {}).items()}
+    try:
+        text = chat.render(request.messages, {**settings, **request.chat_template_kwargs})
+    except ValueError as error:
+        yield ConfigError(
+            f"the chat template of {folder} fails at the first prompt on the first row of {file}: {error}",
+            rule="prompts are rendered with the chat template of the policy's model",
+            fix=f"change the messages, or set {SECTION}.model.custom_chat_template",
+        )
+        return
+    longest = int(value("rollout.prompt_length"))
+    limit = min(longest, request.max_prompt_length or longest)
+    length = chat.length(text, limit)
+    if length is not None and length > limit:
+        yield _too_long(request, file, length, limit, truncation)
+
+
+def _too_long(request: Request, file: str, length: int, limit: int, truncation: str) -> Problem:
+    value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
+    if request.truncation == "error":
+        return ConfigError(
+            value,
+            rule=f"with {truncation}=error a longer prompt fails",
+            fix="raise data.max_prompt_length, or set data.filter_overlong_prompts=True",
+        )
+    return ConfigWarning(value, reason=f"it is cut: {truncation}={request.truncation}", fix="raise the limit")

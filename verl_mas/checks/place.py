@@ -1,0 +1,93 @@
+"""Where a run reads its files: on this machine, or on another one that cannot be looked at from here."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_mas import platform
+from verl_mas.checks.refusals import Problem
+from verl_mas.errors import ConfigError, ConfigWarning
+
+# The data and models of the shipped recipes, by folder, and the commands of the recipes' pages that create them.
+MADE_BY = {
+    "runs/first_run": "python -m verl_mas.demos.letters runs/first_run",
+    "runs/math": "verl-mas data math --out runs/math",
+    "runs/arithmetic": "verl-mas data arithmetic --out runs/arithmetic --noise 0.25",
+    "runs/search": "verl-mas data search --out runs/search",
+    "runs/invented": "verl-mas data invented --out runs/invented",
+    "runs/invented_small": "verl-mas data invented --out runs/invented_small --entities 200 --hops 2 --train-rows 400 "
+    "--test-rows 60 --noise 0.1",
+    "runs/plan_path": "verl-mas puzzle plan_path --out runs/plan_path --size size=4 --practice min_distance=5 "
+    "--test 400 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=9000 lessons=700000",
+    "runs/plan_path_10": "verl-mas puzzle plan_path --out runs/plan_path_10 --size size=10 walls=0.22 --train 20000",
+    "runs/sudoku_4": "verl-mas puzzle sudoku --out runs/sudoku_4 --size size=4 blanks=6 --first-test 10000 "
+    "--noise 0.75 --args moves=1 --warm-up steps=6000 lessons=100000",
+    "runs/sudoku": "verl-mas puzzle sudoku --out runs/sudoku --size size=4 --train 20000",
+    "runs/sokoban_6": "verl-mas puzzle sokoban --out runs/sokoban_6 --size size=6 --practice min_distance=5 "
+    "--first-test 10000 --noise 0.6 --args moves=1 --warm-up steps=6000 lessons=200000",
+    "runs/sokoban": "verl-mas puzzle sokoban --out runs/sokoban --size size=6 boxes=1 --train 20000",
+}
+
+
+def elsewhere(config: DictConfig) -> str:
+    """Why the run is not on this machine; empty if it is."""
+    ray_init = config.ray_kwargs.ray_init
+    address = ray_init.get("address") or os.environ.get("RAY_ADDRESS")
+    if address and address not in ("auto", "local"):
+        return f"the run joins the Ray cluster at {address}"
+    gpus = ray_init.get("num_gpus")
+    if config.trainer.device != platform.DEVICE and isinstance(gpus, int | float) and gpus > _gpus_here():
+        return f"ray_kwargs.ray_init.num_gpus={gpus:g}, and this machine has {_gpus_here()} GPUs"
+    return ""
+
+
+def _gpus_here() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
+    """What is missing on this machine is an error only if the run is on this machine."""
+    if why := elsewhere(config):
+        return ConfigWarning(error.value, reason=f"not checked: {why}", fix="run the check on a machine of the run")
+    return error
+
+
+def missing(config: DictConfig, setting: str, path: str, noun: str) -> Problem:
+    """A file or folder that is not there."""
+    command = MADE_BY.get(str(Path(path).parent))
+    return unless_elsewhere(
+        config,
+        ConfigError(
+            f"{setting}={path}" + (" has a null byte" if "\0" in path else " does not exist").replace("\0", "\\0"),
+            rule=f"it is {noun}",
+            fix=f"create it with: {command}" if command else f"set {setting} to an existing one",
+        ),
+    )
+
+
+def is_remote(path: str) -> bool:
+    """hdfs://, s3:// and others, which are read when the run starts."""
+    return "://" in path
+
+
+def not_writable(folder: Path) -> str:
+    """Why a run cannot write a folder that may not exist yet; empty if it can."""
+    if "\0" in str(folder):
+        return "it has a null byte"
+    parent = folder
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        return f"{parent} is a file"
+    try:
+        # Permissions alone do not tell: root has them in /proc and on a read-only disk.
+        with tempfile.TemporaryFile(dir=parent):
+            return ""
+    except OSError as error:
+        return f"{parent}: {error.strerror or error}"

@@ -1,0 +1,101 @@
+"""Whether the files of the user that verl loads define what the configuration names. They are parsed, not run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.place import missing
+from verl_mas.checks.refusals import Problem
+from verl_mas.checks.sources import names_in
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+
+FILE, PACKAGE = "file://", "pkg://"
+# verl's reward managers call a reward function with these names.
+REWARD_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Two settings: a file or module, and the name of a function or class in it."""
+
+    path: str
+    name: str
+    noun: str
+
+
+NAMED = (
+    Named("reward.custom_reward_function.path", "reward.custom_reward_function.name", "reward function"),
+    Named("custom_reward_function.path", "custom_reward_function.name", "reward function"),
+    Named("reward.reward_manager.module.path", "reward.reward_manager.name", "reward manager"),
+    Named("data.custom_cls.path", "data.custom_cls.name", "dataset class"),
+)
+
+
+def check_functions(config: DictConfig) -> Iterator[Problem]:
+    for named in NAMED:
+        if path := OmegaConf.select(config, named.path):
+            yield from _check(config, named, str(path), OmegaConf.select(config, named.name))
+
+
+def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterator[Problem]:
+    if not isinstance(name, str) or not name:
+        yield ConfigError(
+            f"{named.name}={name!r} with {named.path}={path}",
+            rule=f"it is the name of the {named.noun} in that file",
+            fix=f"set {named.name}",
+        )
+        return
+    file = _file(path)
+    if file is None or not file.is_file():
+        yield missing(config, named.path, path, f"a Python file with the {named.noun}")
+        return
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        yield ConfigError(
+            f"{file}, line {line}: {getattr(error, 'msg', None) or error}",
+            rule=f"{named.path} is a Python file",
+            fix=f"correct {file}, line {line}",
+        )
+        return
+    known = names_in(tree)
+    if name not in known:
+        if "*" not in known:
+            yield ConfigError(
+                f"{named.name}={name}, and {file} does not define it",
+                rule=f"it is the name of the {named.noun} in that file",
+                fix=nearest(name, [each for each in known if not each.startswith("_")]),
+            )
+    elif named.noun == "reward function" and (lacking := _lacking(known[name])):
+        yield ConfigError(
+            f"{name} of {file} does not take {', '.join(lacking)}",
+            rule=f"verl calls a reward function with {', '.join(REWARD_PARAMETERS)}, by name",
+            fix="add the parameters, or **kwargs",
+        )
+
+
+def _file(path: str) -> Path | None:
+    """The file that verl loads; None if there is no such module."""
+    if not path.startswith(PACKAGE):
+        return Path(path.removeprefix(FILE))
+    module = path.removeprefix(PACKAGE).replace("/", ".")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _lacking(node: ast.AST) -> list[str]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.args.kwarg or node.decorator_list:
+        return []
+    taken = {parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)}
+    return [name for name in REWARD_PARAMETERS if name not in taken]
