@@ -55,6 +55,7 @@ OTHER_MEANINGS = {
     ("rollout/truncation.py", "role"): "a message's",
     ("trainer/metrics.py", "penalty"): "a metric",
     ("trainer/metrics.py", "malformed"): "a metric",
+    ("trainer/findings.py", "malformed"): "a metric",
     ("trainer/metrics.py", "advantages"): "a phase of the step",
     ("trainer/validation.py", "malformed"): "a metric",
     ("trainer/trainer.py", "global_steps"): "the trainer's attribute",

@@ -114,11 +114,11 @@ class Empty(Team):
         (
             Misspelled,
             "good replies",
-            "temprature=..., which no engine takes as a sampling setting; did you mean temper",
+            "a.act.temprature=0.3: it is a sampling setting of an engine; did you mean 'temperature'?",
         ),
         (Blocking, "good replies", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
         (Unrewarded, "good replies", "the reward of b is never set"),
-        (NotANumber, "good replies", "the reward of the Outcome is nan"),
+        (NotANumber, "good replies", "ended in workflow: WorkflowError: the reward of an Outcome is nan"),
         (Listing, "good replies", "the answer is [<Reply of a"),
     ],
 )

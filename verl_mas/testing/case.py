@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +70,7 @@ class Report:
 def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> Case:
     session = result.session
     rewards, penalties = defaultdict[str, list[float]](list), defaultdict[str, float](float)
-    for row in session.rows() if _finite(session) else ():
+    for row in session.rows() if isinstance(session.outcome, Outcome) else ():
         rewards[row.first.agent].append(row.reward.score)
         penalties[row.first.agent] += row.reward.penalty
     return Case(
@@ -105,9 +104,6 @@ def wrong_end(session: Session) -> Iterator[str]:
         yield f"the answer is {answer!r:.40}; it must be a Reply, a text or None"
     if needs_score(outcome, session.replies) and answer is None:
         yield "the Outcome has neither an answer nor a reward, so the session cannot be scored and is dropped"
-    for what, reward in _rewards(session):
-        if not _is_number(reward):
-            yield f"the reward of {what} is {reward!r}; it must be a finite number"
 
 
 def unrewarded(result: SessionResult) -> Iterator[str]:
@@ -125,26 +121,6 @@ def unrewarded(result: SessionResult) -> Iterator[str]:
             f"the reward of {agent} is never set: other acts have rewards, so verl's reward function is not called; "
             "return Outcome(reward=...), or Outcome(answer=..., score_answer=True)"
         )
-
-
-def _rewards(session: Session) -> Iterator[tuple[str, object]]:
-    if session.outcome and session.outcome.reward is not None:
-        yield "the Outcome", session.outcome.reward
-    for reply in session.replies:
-        for name in ("reward", "team_reward"):
-            if getattr(reply, name) is not None:
-                yield f"{reply.agent}, turn {reply.turn} ({name})", getattr(reply, name)
-
-
-def _is_number(value: object) -> bool:
-    try:
-        return math.isfinite(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-
-
-def _finite(session: Session) -> bool:
-    return isinstance(session.outcome, Outcome) and all(_is_number(reward) for _, reward in _rewards(session))
 
 
 def _described(fault: SessionFault) -> str:
