@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from data_rows import PUZZLES
+
 from wrong_configs.case import wrong
 
 ROLLOUT = "actor_rollout_ref.rollout"
 NO_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs=false algorithm.rollout_correction"
 REFILL = "++trainer.v1.sampler.sync_refill_failed_groups=true"
 SOLVER, VERIFIER = "++mas.agents.solver", "++mas.agents.verifier"
-BRANCHING = (
-    "+platform=cpu +mas=single_player actor_rollout_ref.model.path={task}/model data.train_files={task}/train.parquet "
-    "data.val_files={task}/test.parquet trainer.default_local_dir={folder}/checkpoints algorithm.adv_estimator"
+BRANCHING = " ".join(
+    [
+        "+platform=cpu +mas=single_player actor_rollout_ref.model.path={task}/model data.train_batch_size=1",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1 trainer.default_local_dir={folder}/checkpoints",
+        *PUZZLES,
+        "algorithm.adv_estimator",
+    ]
 )
 
 CASES = (

@@ -62,5 +62,5 @@ CASES = (
     wrong(f"{RECORDS}={{folder}}/file", "is a file", prepare=text("file", "")),
     wrong(f"{RECORDS}=", "mas.trajectories.dir=''"),
     wrong("trainer.validation_data_dir=/proc/nowhere", "cannot be written"),
-    wrong("--config-dir {folder} +records=here", "it has a null byte", prepare=text("records/here.yaml", NULL_BYTE)),
+    wrong("--config-dir {folder} +records=here", "it has no null byte", prepare=text("records/here.yaml", NULL_BYTE)),
 )
