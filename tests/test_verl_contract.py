@@ -19,7 +19,7 @@ from verl_mas.checks.sources import Found, ancestors, find, named, own_members, 
 
 PACKAGE = Path(__file__).parents[1] / "verl_mas"
 # Private names of other packages.
-OTHERS = {"_current_frames", "_exit", "_interp", "_linear_pointwise"}
+OTHERS = {"_actor_id", "_current_frames", "_exit", "_global_node", "_interp", "_linear_pointwise", "_return_value"}
 # Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
 OPEN = (
     *("mas", "hydra", "defaults"),

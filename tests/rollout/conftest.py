@@ -16,7 +16,8 @@ from verl_mas.workflow import Task, Workflow
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.session import SessionResult
 
-Answer = Callable[[str, int], str]  # the prompt's text and the number of the call
+# Of the prompt's text and the number of the call; None: no token.
+Answer = Callable[[str, int], "str | None"]
 
 
 class Server:
@@ -35,7 +36,8 @@ class Server:
         number = len(self.calls) - 1
         await asyncio.sleep(self.latency)
         prompt = self.tokenizer.decode(kwargs["prompt_ids"])
-        ids = [*self.tokenizer.encode(self.answer(prompt, number)), self.tokenizer.eos_token_id]
+        text = self.answer(prompt, number)
+        ids = [] if text is None else [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
         ids = ids[: kwargs["sampling_params"].get("max_tokens", len(ids))]
         return TokenOutput(
             token_ids=ids,

@@ -150,11 +150,11 @@ def test_an_act_without_tokens_makes_no_row(policy, play):
         agents = ("a",)
 
         async def run(self, task, team):
-            await team.a.act("q", max_tokens=0)
+            await team.a.act("q")
             await team.a.act("q")
             return Outcome(reward=1.0)
 
-    client, _ = policy(lambda p, n: "x")
+    client, _ = policy(lambda prompt, number: "x" if number == 0 else None)
     task = Task([{"role": "user", "content": "go"}], uid="u")
     done = play(Two, client, task=task)
     assert [str(row.key) for row in stored_rows(done.session, {"main": client.model}, dataset(task))] == ["u_0_0"]
