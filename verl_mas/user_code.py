@@ -46,9 +46,11 @@ def _load_file(where: str, setting: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         # A second import must fail in the same way instead of finding a half-loaded module.
         del sys.modules[name]
+        if isinstance(error, SyntaxError) and error.filename is None:  # null bytes
+            error.filename = str(file)
         raise
     return module
 

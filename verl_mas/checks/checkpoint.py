@@ -52,7 +52,7 @@ def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) ->
             fix="name the policies as in that run, or set trainer.resume_mode=disable",
         )
     elif auto_resumes(config):
-        with user_code():
+        with user_code(mas.workflow.check_timeout_s):
             identity = run_identity(config, mas)
         yield from other_run(checkpoint, identity)
 

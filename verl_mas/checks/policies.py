@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator
 
 from hydra.errors import HydraException
@@ -19,22 +18,17 @@ from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, train
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
+from verl_mas.workflow.endpoint import check_endpoint
 
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
 
 
-def check_remotes(mas: MasConfig) -> Iterator[ConfigError]:
+def check_remotes(mas: MasConfig) -> Iterator[Problem]:
     for name, spec in mas.policies.items():
         if spec.remote is None:
             continue
-        variable = spec.remote.api_key_env
-        if variable and variable not in os.environ:
-            yield ConfigError(
-                f"mas.policies.{name}.remote.api_key_env={variable}",
-                rule="the key is read from that environment variable, and it is not set",
-                fix=f"export {variable}=...",
-            )
+        yield from check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
         if spec.overrides:
             yield ConfigError(
                 f"mas.policies.{name}.overrides with remote",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from omegaconf.errors import OmegaConfBaseException
@@ -18,6 +22,7 @@ T = TypeVar("T")
 # What a check yields: an error refuses the run, a warning is shown.
 Problem = ConfigError | ConfigWarning
 
+HEADER = "Traceback (most recent call last):\n"
 PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -98,34 +103,73 @@ def unresolved(error: OmegaConfBaseException) -> ConfigError:
     )
 
 
-def raised_by(function: Callable[..., object], *arguments: object) -> Iterator[ConfigError]:
+def raised_by(
+    function: Callable[..., object], *arguments: object, seconds: float | None = None
+) -> Iterator[ConfigError]:
     """A check that raises, such as that of a workflow or an engine, as a check that yields."""
     try:
-        with user_code():
+        with user_code(seconds):
             function(*arguments)
     except MasError as error:
         yield as_refusal(error)
 
 
 @contextmanager
-def user_code() -> Iterator[None]:
-    """The boundary around user code: its exceptions become errors with file, line and the traceback from there."""
+def user_code(seconds: float | None = None) -> Iterator[None]:
+    """The boundary around user code: its exceptions become errors with file, line and the traceback from there.
+
+    An exit is such an exception: it would end `check` and the run as if nothing were wrong. Code that takes longer than
+    `seconds` is ended with an error, too.
+    """
     try:
-        yield
-    except MasError:
+        with _time_limit(seconds):
+            yield
+    except (MasError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
         # Without a frame of user code, the exception is about how we call it; a SyntaxError has no frame.
         if user_frames or isinstance(error, SyntaxError):
             trace.stack = traceback.StackSummary.from_list(user_frames)
         place = _place(error, trace.stack)
-        raise ConfigError(
-            f"{place}: {_name(error)}\n{''.join(trace.format()).rstrip()}",
-            rule="the file of a workflow, its `agents` and its `check` raise no exception before Ray starts",
-            fix=f"correct {place}",
-        ) from error
+        frames = "".join(line for line in trace.format() if line != HEADER).rstrip()
+        rule, fix = "the file of a workflow, its `agents` and its `check` raise no exception before Ray starts", ""
+        if isinstance(error, TimeLimit):
+            rule = "the file of a workflow and its `check` end within mas.workflow.check_timeout_s"
+            fix = f", or set ++mas.workflow.check_timeout_s={10 * error.seconds:g}"
+        raise ConfigError(f"{place}: {_name(error)}\n{frames}", rule=rule, fix=f"correct {place}{fix}") from error
+
+
+class TimeLimit(BaseException):
+    """User code took too long. Not an Exception, which a loop that waits for a server would catch."""
+
+    def __init__(self, seconds: float):
+        super().__init__(f"no end after {seconds:g} s")
+        self.seconds = seconds
+
+
+@contextmanager
+def _time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeLimit` in the main thread; signals reach no other, where there is no limit."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(number: int, frame: FrameType | None) -> None:
+        raise TimeLimit(seconds)
+
+    started = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, expired)
+    # Again each second: code may catch any exception.
+    outer, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+        if outer:
+            signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - started), 1e-3), interval)
 
 
 def _ours(filename: str) -> bool:
@@ -134,7 +178,7 @@ def _ours(filename: str) -> bool:
 
 def _place(error: BaseException, stack: traceback.StackSummary) -> str:
     if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}"
+        return f"{error.filename}, line {error.lineno}" if error.lineno else str(error.filename)
     return f"{stack[-1].filename}, line {stack[-1].lineno}"
 
 

@@ -75,11 +75,14 @@ def _examine_run(config: DictConfig, found: Refusals) -> None:
 
 
 def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
-    mas = check_config(config, found)
+    mas, usable = check_config(config, found)
     if mas is not None:
-        found.of(check_policies(config, mas), raised_by(lambda: resolve(mas.workflow).check()))
-        found.of(check_functions(config), check_tools(config, mas), check_folders(config), check_data(config, mas))
-        found.of(check_checkpoint(config, mas), check_finalized(config, mas))
+        found.of(check_policies(config, mas), check_functions(config), check_folders(config), check_data(config, mas))
+        # What cannot be loaded is not loaded again: it may take its whole time limit.
+        if usable:
+            found.of(raised_by(resolve(mas.workflow).check, seconds=mas.workflow.check_timeout_s))
+            found.of(check_tools(config, mas), check_checkpoint(config, mas))
+        found.of(check_finalized(config, mas))
         if not found.errors:
             found.of(check_first_prompts(config, mas))
     return mas

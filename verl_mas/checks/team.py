@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
@@ -25,17 +24,14 @@ from verl_mas.checks.trainer import check_settings, check_trainable, wants_criti
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
-from verl_mas.user_code import load_user_code
-from verl_mas.workflow.base import Workflow, agents_of, resolve
+from verl_mas.user_code import load_module, load_user_code
+from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
-from verl_mas.workflow.members import Member
+from verl_mas.workflow.members import Member, wrong_names
 
-AGENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# First parts of metric names that agents and policies cannot have.
-RESERVED = {"session", "rows", "timing", "group", "padding"}
-# Estimator of verl -> the nearest one that compares the rows of one agent.
+# Estimator of verl -> our estimator, which compares the rows of one agent in the same way.
 PER_AGENT = {
     "grpo": "agent_grpo",
     "grpo_vectorized": "agent_grpo",
@@ -51,45 +47,41 @@ PER_AGENT = {
 def validate(config: DictConfig) -> MasConfig:
     """The team, or every error of its configuration, each with value, rule and fix."""
     found = Refusals()
-    mas = check_config(config, found)
+    mas, _ = check_config(config, found)
     found.raise_all()
     assert mas is not None
     return mas
 
 
-def check_config(config: DictConfig, found: Refusals) -> MasConfig | None:
-    """The team, or None if a value of it or of verl cannot be read; errors are collected in `found`."""
+def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None, bool]:
+    """The team, or None if a value of it or of verl cannot be read, and whether its workflow can be used; errors are
+    collected in `found`."""
     found.of(check_settings(config))
     sound = found.of(check_values(config))
     mas = found.result(lambda: load(config.get("mas")))
     if mas is None:
-        return None
+        return None, False
     found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
     known = found.of(check_override_keys(config, mas))
     if not found.of(check_override_values(config, mas)) or not sound:
-        return None  # Other checks calculate with these values.
-    found.of(check_sampling(config, mas))
-    if found.of(raised_by(load_user_code, mas)):
+        return None, False  # Other checks calculate with these values.
+    usable = found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s))
+    if usable:
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
-        found.of(check_estimator(config, mas), check_workflow(config, mas))
+        found.of(check_estimator(config, mas))
+        usable = found.of(check_workflow(config, mas))
+    found.of(check_sampling(config, mas))
     if found.of(check_pools(mas)):
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         if known:
             found.of(check_views(config, mas))
-    return mas
+    return mas, usable
 
 
 def check_names(mas: MasConfig) -> Iterator[ConfigError]:
     for noun, names in (("agent", mas.agents), ("policy", mas.policies), ("pool", mas.pools)):
-        for name in names:
-            if not AGENT_NAME.fullmatch(name) or name in RESERVED:
-                yield ConfigError(
-                    f"{noun} name {name!r}",
-                    rule="names are part of metric names, file names and actor names: a letter, then letters, "
-                    f"digits, '_' or '-', and none of {', '.join(sorted(RESERVED))}",
-                    fix=f"rename the {noun}",
-                )
+        yield from wrong_names(noun, names)
 
 
 def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
@@ -113,13 +105,26 @@ def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
 
 
 def check_workflow(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    with user_code():
+    with user_code(mas.workflow.check_timeout_s):
         workflow, members = resolve(mas.workflow), agents_of(mas)
+    yield from _unused_file(mas)
     yield from _assignment(mas, members)
     yield from _own_rewards(mas, workflow)
     yield from check_learning(config, mas, workflow, members)
     if config.algorithm.adv_estimator == "at_grpo":
         yield from _branches(config, mas, workflow)
+
+
+def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:
+    spec = mas.workflow
+    if spec.path is None or spec.name in vars(load_module(spec.path, "mas.workflow.path")):
+        return
+    if (home := find(spec.name, spec.path).__module__).startswith("verl_mas.workflows."):
+        yield ConfigWarning(
+            f"mas.workflow.path={spec.path} with mas.workflow.name={spec.name}",
+            f"{spec.name} is {home}, so the file is loaded and not used",
+            "set mas.workflow.name to a class of the file, or mas.workflow.path=null",
+        )
 
 
 def _assignment(mas: MasConfig, members: dict[str, Member]) -> Iterator[ConfigError]:

@@ -34,6 +34,9 @@ class WorkflowSpec:
     args: FreeSettings = field(default_factory=dict)
     """Values of the workflow's fields; its class declares their types, ranges and defaults."""
 
+    check_timeout_s: Positive = 60.0
+    """Seconds that loading the files of the user, and the workflow's `check`, may take before a run starts."""
+
 
 class Sampling(TypedDict, total=False):
     """Sampling settings of an agent, where they differ from those of the rollout."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -60,8 +61,9 @@ def _at(name: str) -> Executor:
     module, _, attribute = name.partition(":")
     try:
         found: Executor = getattr(importlib.import_module(module), attribute)
-        if not callable(found):
-            raise TypeError(f"a {type(found).__name__} cannot be called")
+        # An instance with an async `__call__` is one, too.
+        if not inspect.iscoroutinefunction(found) and not inspect.iscoroutinefunction(type(found).__call__):
+            raise TypeError(f"{attribute} is not an async function")
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{SETTING}={name}: {error}",

@@ -72,29 +72,31 @@ def resolve(spec: WorkflowSpec) -> Workflow:
 
 def agents_of(mas: MasConfig) -> dict[str, Member]:
     """Every agent of the configured workflow, with its settings."""
-    workflow = resolve(mas.workflow)
-    if not workflow.agents:
-        raise ConfigError(
-            f"workflow {mas.workflow.name} with agents={workflow.agents!r}",
-            rule="a workflow names at least one agent",
-            fix='name them in its class: agents = ("solver", "verifier")',
-        )
-    return members_of(workflow.agents, mas.agents, mas.policies)
+    return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies)
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
     """A workflow by its registered name or, in the file or module at `path`, by its class name."""
     in_file = _classes(path) if path is not None else {}
-    if name in in_file:
-        return in_file[name]
-    if name in WORKFLOWS:
-        return WORKFLOWS[name]
+    if name in in_file or name in WORKFLOWS:
+        return _runnable(in_file[name] if name in in_file else WORKFLOWS[name])
     raise ConfigError(
         f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
         rule="a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or "
         "module at mas.workflow.path",
-        fix=nearest(name, [*in_file, *WORKFLOWS]),
+        fix=nearest(name, [*in_file, *WORKFLOWS])
+        + (f"; classes of that file: {', '.join(in_file) or 'none'}" if path else ""),
     )
+
+
+def _runnable(kind: type[Workflow]) -> type[Workflow]:
+    if kind.run is Workflow.run:
+        problem, fix = "has no `run`", "write `async def run(self, task, team)`"
+    elif not inspect.iscoroutinefunction(kind.run):
+        problem, fix = "has a `run` that is not async", "write `async def run`"
+    else:
+        return kind
+    raise ConfigError(f"workflow {kind.__name__} {problem}", rule="a workflow's `run` is an async function", fix=fix)
 
 
 def _classes(path: str) -> dict[str, type[Workflow]]:

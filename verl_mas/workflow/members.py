@@ -20,6 +20,9 @@ DECODING = ("temperature", "top_p", "top_k")
 SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 INSTANCE = re.compile(r"(.+)_\d+")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+# First parts of metric names that agents and policies cannot have.
+RESERVED = {"session", "rows", "timing", "group", "padding"}
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
@@ -62,9 +65,7 @@ def members_of(
     agents: Sequence[str], specs: Mapping[str, AgentSpec], policies: Mapping[str, PolicySpec]
 ) -> dict[str, Member]:
     """Each agent has the settings under its own name, else those of its role, else the defaults."""
-    if isinstance(agents, str):
-        fix = f"agents = ({agents!r},)"
-        raise ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
+    raise_all(_wrong_agents(agents))
     roles = {name: role_of(name) for name in agents}
     raise_all(_unknown(specs, sorted({*roles, *roles.values()})))
     members = {}
@@ -75,6 +76,37 @@ def members_of(
         members[name] = Member(name, spec.role or role, spec, trainable)
     raise_all(error for member in members.values() for error in _sampling_errors(member))
     return members
+
+
+def wrong_names(noun: str, names: Iterable[str]) -> Iterator[ConfigError]:
+    for name in names:
+        if not NAME.fullmatch(name) or name in RESERVED:
+            yield ConfigError(
+                f"{noun} name {name!r}",
+                rule="names are part of metric names, file names and actor names: a letter, then letters, "
+                f"digits, '_' or '-', and none of {', '.join(sorted(RESERVED))}",
+                fix=f"rename the {noun}",
+            )
+
+
+def _wrong_agents(agents: object) -> Iterator[ConfigError]:
+    """What is wrong with the `agents` of a workflow's class, which may be anything."""
+    if not isinstance(agents, list | tuple) or not all(isinstance(name, str) for name in agents):
+        fix = f"agents = ({agents!r},)" if isinstance(agents, str) else 'agents = ("solver", "verifier")'
+        yield ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
+        return
+    if not agents:
+        yield ConfigError(
+            f"agents = {agents!r}",
+            rule="a workflow names at least one agent",
+            fix='name them in its class: agents = ("solver", "verifier")',
+        )
+    yield from wrong_names("agent", dict.fromkeys(agents))
+    for name in dict.fromkeys(agents):
+        if agents.count(name) > 1:
+            yield ConfigError(
+                f"agents = {agents!r}", rule=f"every agent has one name; {name!r} is there twice", fix="rename one"
+            )
 
 
 def _unknown(specs: Iterable[str], known: list[str]) -> Iterator[ConfigError]:

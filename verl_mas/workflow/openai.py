@@ -12,10 +12,11 @@ from typing import Protocol
 import httpx
 
 from verl_mas.config.schema import RemoteSpec
-from verl_mas.errors import ConfigError, FaultKind, SessionFault, failures
+from verl_mas.errors import ConfigError, FaultKind, SessionFault, failures, raise_all
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Generation, Message, Request
 from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.endpoint import check_endpoint, hidden, without_key
 
 # The name that we share with verl -> the name of OpenAI.
 RENAMED = {"max_new_tokens": "max_tokens"}
@@ -57,12 +58,10 @@ class OpenAIClient:
         tools: Sequence[Tool] = (),
         max_tool_rounds: int = 8,
     ):
-        if api_key_env is not None and api_key_env not in os.environ:
-            raise ConfigError(
-                f"api_key_env={api_key_env}",
-                rule="the key is read from that environment variable, and it is not set",
-                fix=f"export {api_key_env}=...",
-            )
+        # The types and ranges of the settings are those of a configured endpoint.
+        RemoteSpec(base_url, model, api_key_env, timeout, concurrency)
+        found = check_endpoint(base_url, api_key_env, "")
+        raise_all(problem for problem in found if isinstance(problem, ConfigError))
         self.base_url, self.model = base_url.rstrip("/"), model
         self._key_variable, self._timeout, self._concurrency = api_key_env, timeout, concurrency
         self._tools = {tool.name: tool for tool in tools}
@@ -79,7 +78,8 @@ class OpenAIClient:
         # Not every server accepts `n`, so there are n requests.
         tasks = [asyncio.ensure_future(self._complete(request)) for _ in range(n)]
         try:
-            return list(await asyncio.gather(*tasks))
+            with without_key(self._key):
+                return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
@@ -88,6 +88,10 @@ class OpenAIClient:
         if self._http is not None:
             await self._http.aclose()
             self._http = None
+
+    @property
+    def _key(self) -> str | None:
+        return os.environ[self._key_variable] if self._key_variable else None
 
     async def _complete(self, request: Request) -> Generation:
         tools = self._tools_of(request)
@@ -105,9 +109,9 @@ class OpenAIClient:
     async def _post(self, body: JsonObject) -> JsonObject:
         response = await self._client().post(f"{self.base_url}/chat/completions", json=body)
         if response.is_error:
-            raise SessionFault(
-                FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {response.text[:500]}"
-            )
+            # Cut after the key is hidden: half a key is not recognised.
+            text = hidden(response.text, self._key)[:500]
+            raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
         completion: JsonObject = response.json()
         return completion
 
@@ -137,10 +141,9 @@ class OpenAIClient:
         """Connections belong to an event loop, and each `verl_mas.run` starts a new one."""
         loop = asyncio.get_running_loop()
         if self._http is None or self._loop is not loop:
-            key = os.environ[self._key_variable] if self._key_variable else None
             self._http = httpx.AsyncClient(
                 timeout=self._timeout,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
+                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
                 limits=httpx.Limits(max_connections=self._concurrency),
             )
             self._loop = loop

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import executor
 from verl_mas.puzzles.base import Puzzle
-from verl_mas.puzzles.game import COMPACT, REWARDS, Attempt, Choose, Play
+from verl_mas.puzzles.game import REWARDS, Attempt, Choose, Play
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 
@@ -18,18 +18,15 @@ class ToolUserPlanner(Play):
     """
 
     agents = ("tool_user", "planner")
+    text: Literal["words"] = "words"
+    """Writing programs needs a language model, which reads words."""
+
     executor: str | None = None
     """The async function that runs code, `package.module:function`."""
 
     def check(self) -> None:
         super().check()
         executor(self.executor)
-        if self.text == COMPACT:
-            raise ConfigError(
-                "mas.workflow.args.text=compact",
-                rule="writing programs needs a language model, which reads words",
-                fix="set mas.workflow.args.text=words, or mas.workflow.name=planner_executor",
-            )
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         found = await choose("tool_user", puzzle, self.program(puzzle))

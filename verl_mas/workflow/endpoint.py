@@ -1,0 +1,121 @@
+"""The address and the key of an endpoint: what is refused, and how the key stays out of messages."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import SplitResult, quote, urlsplit
+
+from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, SessionFault
+
+PATH = "/chat/completions"
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A variable of another name is not repeated where it is not set: it may be the key itself.
+CONVENTIONAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+KEY = re.compile(r"[\x21-\x7e]+")
+ADDRESS = "base_url is an address like http://host:8000/v1, to which the client adds /chat/completions"
+
+
+def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterator[ConfigError | ConfigWarning]:
+    """What is wrong with an endpoint; `path` names its settings in messages. No message has a password or a key."""
+    yield from _check_address(base_url, f"{path}base_url")
+    if api_key_env is not None:
+        yield from _check_key(api_key_env, f"{path}api_key_env")
+        if (parts := _parts(base_url)) and parts.scheme == "http" and _public(parts.hostname or ""):
+            yield ConfigWarning(
+                f"{path}base_url={base_url} with api_key_env",
+                "the connection is not encrypted, so everyone between here and the endpoint can read the key",
+                "use https",
+            )
+
+
+def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
+    parts = _parts(base_url)
+    if parts is None:
+        # An address that cannot be split may have a password anywhere, and a query a key.
+        secret = "@" in base_url or "?" in base_url
+        shown = f"{setting}, which is not repeated here" if secret else f"{setting}={base_url!r}"
+        yield ConfigError(shown, rule=ADDRESS, fix=f"set {setting}=http://<host>:<port>/v1")
+    elif "@" in parts.netloc:
+        yield ConfigError(
+            f"{setting} has a user name or password, which is not repeated here",
+            rule="a name or password in base_url is shown in logs and process lists, and replaces the key",
+            fix=f"set {setting}={parts._replace(netloc=parts.netloc.rpartition('@')[2], query='').geturl()}, and name "
+            "the environment variable that holds the key in api_key_env",
+        )
+    elif base_url.rstrip("/").endswith(PATH):
+        fix = f"set {setting}={base_url.rstrip('/').removesuffix(PATH)}"
+        yield ConfigError(f"{setting}={base_url}", rule=f"base_url is the address without {PATH}", fix=fix)
+
+
+def _parts(base_url: str) -> SplitResult | None:
+    """The parts of an http address that a path can be added to; else None."""
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port out of range, half an IPv6 address
+        return None
+    plain = base_url.isprintable() and " " not in base_url
+    return parts if usable and plain and not parts.query and not parts.fragment else None
+
+
+def _public(host: str) -> bool:
+    """Whether a connection to the host may leave the local network."""
+    try:
+        return not ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." in host
+
+
+def _check_key(variable: str, setting: str) -> Iterator[ConfigError]:
+    if not VARIABLE.fullmatch(variable):
+        yield ConfigError(
+            f"{setting} is not the name of an environment variable; it is not repeated here, as it may be a key",
+            rule="the key is read from an environment variable, so that no file, log or process list has it",
+            fix=f"export MY_KEY=<the key>, and set {setting}=MY_KEY",
+        )
+        return
+    shown = f"{setting}={variable}" if variable in os.environ or CONVENTIONAL.fullmatch(variable) else setting
+    value = os.environ.get(variable)
+    if value is None or not value:
+        state = "not set" if value is None else "empty"
+        yield ConfigError(
+            shown,
+            rule=f"the key is read from that environment variable, and it is {state}",
+            fix=f"export {variable if shown != setting else '<the variable>'}=<the key>, or remove api_key_env for an "
+            "endpoint without a key",
+        )
+    elif not KEY.fullmatch(value):
+        place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
+        yield ConfigError(
+            f"{shown}: character {place} of {len(value)} of the key is a space, a line break or not ASCII",
+            rule="a key is printable ASCII without spaces, as it is part of an HTTP header",
+            fix=f"export {variable} again, such as {variable}=$(tr -d '\\r\\n ' < key.txt)",
+        )
+
+
+def hidden(text: str, key: str | None) -> str:
+    """The text with *** for the key, also as JSON and URLs write it."""
+    for form in {key, json.dumps(key)[1:-1], quote(key, safe="")} if key else ():
+        text = text.replace(form, "***")
+    return text
+
+
+@contextmanager
+def without_key(key: str | None) -> Iterator[None]:
+    """The boundary of what knows the key: an exception whose text or causes hold it leaves as one that does not."""
+    try:
+        yield
+    except Exception as error:
+        written = "".join(traceback.format_exception(error))
+        if hidden(written, key) == written:
+            raise
+        cause = error.cause if isinstance(error, SessionFault) else f"{type(error).__name__}: {error}"
+        kind = error.kind if isinstance(error, SessionFault) else FaultKind.REFUSED
+        # Without the original as its cause, as a traceback would print it.
+        raise SessionFault(kind, hidden(cause, key)) from None
