@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.refusals import Refusals, user_code
+from verl_mas.checks.refusals import Refusals, TimeLimit, user_code
 from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, DataError
 
 ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")
@@ -89,3 +92,45 @@ def test_a_users_exception_is_reported_with_its_place_and_without_our_frames(tmp
 def test_a_refusal_raised_by_user_code_is_not_changed():
     with pytest.raises(DataError), user_code():
         raise DataError("row 3", rule="it has an answer", fix="add it")
+
+
+@pytest.mark.parametrize("caught", [Exception, BaseException])
+def test_user_code_that_does_not_end_is_stopped_with_its_place_even_if_it_catches_exceptions(caught):
+    def waits():
+        seen = []
+        while len(seen) < 2:
+            try:
+                time.sleep(60)
+            except caught as error:
+                seen.append(error)
+        return seen
+
+    started = time.monotonic()
+    if caught is BaseException:
+        with user_code(0.05):
+            assert [type(error) for error in waits()] == [TimeLimit, TimeLimit]
+    else:
+        with pytest.raises(ConfigError, match=r"no end after 0\.05 s") as raised, user_code(0.05):
+            waits()
+        assert f"{__file__}, line" in raised.value.value and "check_timeout_s=0.5" in raised.value.fix
+    assert time.monotonic() - started < 30
+
+
+def test_the_time_limit_leaves_the_timer_of_others_as_it_was():
+    rang = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with user_code(60):
+            pass
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 0.3
+        time.sleep(0.5)
+        assert rang == [True]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_in_user_code_is_not_an_error_of_it():
+    with pytest.raises(KeyboardInterrupt), user_code():
+        raise KeyboardInterrupt

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 
 import httpx
 import pytest
@@ -112,6 +113,27 @@ def test_the_response_of_another_kind_of_server_is_an_error(body):
     assert found.error and not found.passages
 
 
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_response_without_end_is_an_error_after_the_limit(status, monkeypatch):
+    monkeypatch.setattr("verl_mas.retrieval.client.MAX_RESPONSE_BYTES", 10_000)
+    sent = 0
+
+    async def endless():
+        nonlocal sent
+        while sent < 1_000_000:
+            sent += 1_000
+            yield b"[" * 1_000
+
+    (found,), _ = ask(httpx.MockTransport(lambda request: httpx.Response(status, content=endless())), "q")
+    assert "more than 10,000 bytes" in found.error and sent < 20_000
+
+
+def test_a_passage_that_is_no_unicode_text_is_an_error():
+    body = '{"result": [[{"document": {"id": "x", "text": "half a \\ud83d pair"}}]]}'
+    (found,), _ = ask(httpx.MockTransport(lambda request: httpx.Response(200, text=body)), "q")
+    assert "surrogates not allowed" in found.error
+
+
 def test_a_query_that_cannot_be_sent_fails_alone():
     (bad, good), one = ask(Server(), "half a \ud83d pair", "rome")
     assert "cannot be sent" in bad.error and good.passages and one.counts["failed"] == 1
@@ -185,10 +207,11 @@ def test_an_invalid_url_is_refused(url):
 
 
 def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
-    def few(url, json, **_):
-        return httpx.Response(200, json={"result": [[]]}) if json["topk"] <= 100 else httpx.Response(422, text="topk")
+    def few(method, url, json, **_):
+        served = json["topk"] <= 100
+        return nullcontext(httpx.Response(200, json={"result": [[]]}) if served else httpx.Response(422, text="topk"))
 
-    monkeypatch.setattr(httpx, "post", few)
+    monkeypatch.setattr(httpx, "stream", few)
     check_reachable(URL, topk=100)
     with pytest.raises(ConfigError, match="HTTP 422: topk"):
         check_reachable(URL, topk=1000)

@@ -25,6 +25,15 @@ def test_a_row_without_text_is_refused_with_its_number(row):
         Passage.from_row(row, 12)
 
 
+@pytest.mark.parametrize("field", ["id", "title", "text", "contents"])
+def test_half_a_surrogate_pair_is_refused_with_its_row(field):
+    row = {"text": "fine", field: "half a \ud83d pair"}
+    if field == "contents":
+        del row["text"]
+    with pytest.raises(DataError, match=r"row 12 .*surrogates not allowed"):
+        Passage.from_row(row, 12)
+
+
 def test_json_lines_gzip_and_parquet_read_alike(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -64,6 +64,55 @@ def test_a_wrong_request_is_refused_with_the_field(client, payload):
     assert response.status_code == 422 and response.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"queries": ["half a \\ud83d pair"]}', 422),
+        (b'{"queries": ["\xed\xa0\xbd"]}', 422),
+        (b'{"queries": ["\xff"]}', 422),
+        (b'{"queries": ["fact 3\\u0000"]}', 200),
+        (b'{"queries": ["\0"]}', 422),
+        (b"", 422),
+        (b"fact 3", 422),
+        (b"[" * 200_000, 422),
+        (b'{"queries": ["x"], "topk": 1e999}', 422),
+        (b'{"queries": ["x"], "topk": NaN}', 422),
+        (b'{"queries": ["x"], "topk": 101}', 422),
+        (b'{"queries": ["' + b"x" * 8_000_000 + b'"]}', 413),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_malformed_request_is_an_error_of_the_client_whatever_it_holds(client, body, status):
+    response = client.post("/retrieve", content=body)
+    assert response.status_code == status
+    assert len(response.content) < 10_000
+
+
+def test_a_body_that_does_not_end_is_refused_after_the_limit(client):
+    sent = 0
+
+    def endless():
+        nonlocal sent
+        while sent < 50_000_000:
+            sent += 1_000_000
+            yield b" " * 1_000_000
+
+    assert client.post("/retrieve", content=endless()).status_code == 413
+
+
+def test_more_passages_than_one_response_should_hold_are_refused(client):
+    ask = {"queries": ["fact 3"] * 4096, "topk": 100}
+    response = client.post("/retrieve", json=ask)
+    assert response.status_code == 422 and "more than 200,000 passages" in response.json()["detail"]
+
+
+def test_a_passage_with_null_bytes_is_found_and_sent(tmp_path):
+    index = build([Passage("a\0", "a \0 fact\x1b[2J", "ti\0tle")], tmp_path / "null")
+    client = ready(TestClient(create_app(lambda: index)))
+    ((hit,),) = client.post("/retrieve", json={"queries": ["fact \0"]}).json()["result"]
+    assert (hit["id"], hit["title"], hit["text"]) == ("a\0", "ti\0tle", "a \0 fact\x1b[2J")
+
+
 def test_a_query_of_megabytes_is_served(client):
     assert client.post("/retrieve", json={"queries": ["fact 3 " * 300_000]}).status_code == 200
 
@@ -79,7 +128,7 @@ def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, mon
     assert client.get("/health").json() == {"status": "alive"}
     assert client.get("/ready").status_code == 503
     with monkeypatch.context() as asking:
-        asking.setattr(httpx, "post", lambda url, json, **_: client.post("/retrieve", json=json))
+        asking.setattr(httpx, "stream", lambda method, url, json, **_: client.stream(method, "/retrieve", json=json))
         with pytest.raises(ConfigError, match=r"HTTP 503.*not loaded yet(.|\n)*wait until its /ready answers 200"):
             check_reachable("http://here/retrieve", topk=3)
     loaded.set()

@@ -319,7 +319,7 @@ def test_an_error_of_the_workflow_is_data_with_its_cause(run):
 
 def test_a_workflow_that_returns_no_outcome_is_an_error_with_its_fix(run):
     class Forgetful(Workflow):
-        agents = ()
+        agents = ("a",)
 
         async def run(self, task, team):
             pass

@@ -10,6 +10,7 @@ from pathlib import Path
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
 from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
+from verl_mas.terminal import visible
 
 
 def main(argv: list[str]) -> int:
@@ -111,5 +112,5 @@ def _opened(options: argparse.Namespace) -> Index:
 
 def _query(options: argparse.Namespace) -> int:
     for hit in open_index(options.index).search([options.query], options.topk)[0]:
-        sys.stdout.write(f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n")
+        sys.stdout.write(visible(f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n"))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import weakref
 from collections import Counter
@@ -14,6 +15,9 @@ import httpx
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.files import Row
+
+# Of a response: 64 queries with 100 passages of 10,000 characters. A server that sends more is not a retriever.
+MAX_RESPONSE_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -149,20 +153,33 @@ class RetrieverClient:
     async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
         self.counts["requests"] += 1
         try:
-            response = await self._http.post(self.url, json={"queries": queries, "topk": topk, "return_scores": True})
+            async with self._http.stream("POST", self.url, json=_question(queries, topk)) as response:
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    _add(chunk, body)
         except httpx.HTTPError as error:
             raise _Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if response.status_code >= 500 or response.status_code == 429:
             raise _Unavailable(f"HTTP {response.status_code}")
-        if response.status_code != 200:
-            raise _refused(f"HTTP {response.status_code}: {response.text[:200]}")
-        return parse_response(response, len(queries))
+        return parse_response(response.status_code, bytes(body), len(queries))
 
 
-def parse_response(response: httpx.Response, queries: int) -> list[list[Passage]]:
+def _question(queries: list[str], topk: int) -> Row:
+    return {"queries": queries, "topk": topk, "return_scores": True}
+
+
+def _add(chunk: bytes, body: bytearray) -> None:
+    body += chunk
+    if len(body) > MAX_RESPONSE_BYTES:
+        raise _refused(f"a response of more than {MAX_RESPONSE_BYTES:,} bytes")
+
+
+def parse_response(status: int, body: bytes, queries: int) -> list[list[Passage]]:
     """The passages of a `/retrieve` response, with or without scores."""
+    if status != 200:
+        raise _refused(f"HTTP {status}: {body[:200].decode(errors='replace')}")
     try:
-        result = response.json()["result"]
+        result = json.loads(body)["result"]
         found = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _refused(f"not a Search-R1 response: {type(error).__name__}: {error}") from error
@@ -200,12 +217,12 @@ def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClie
 
 def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
     """Send a request like those of a run; refuse a server that does not answer it. For any `/retrieve` server."""
-    query = {"queries": ["ping"], "topk": topk, "return_scores": True}
+    problem, body = None, bytearray()
     try:
-        response = httpx.post(url, json=query, timeout=timeout_s, trust_env=False)
-        problem = f"HTTP {response.status_code}: {response.text[:200]}" if response.status_code != 200 else None
-        if problem is None:
-            parse_response(response, 1)
+        with httpx.stream("POST", url, json=_question(["ping"], topk), timeout=timeout_s, trust_env=False) as response:
+            for chunk in response.iter_bytes():
+                _add(chunk, body)
+        parse_response(response.status_code, bytes(body), 1)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         problem = f"{type(error).__name__}: {error}"
     except InvalidInput as error:

@@ -37,7 +37,16 @@ class Passage:
                 rule='each row holds {"text": ...} or {"contents": ...}, and optionally "id" and "title"',
                 fix=f"correct or remove the row; its fields are: {', '.join(map(str, row)) or 'none'}",
             )
-        return cls(id=str(row["id"]) if row.get("id") is not None else str(number), text=text, title=str(title))
+        passage = cls(id=str(row["id"]) if row.get("id") is not None else str(number), text=text, title=str(title))
+        try:
+            f"{passage.id}{passage.title}{text}".encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{source}, row {number} (id {row.get('id')!r}): {error.reason} at character {error.start}",
+                rule="a passage is Unicode text; half of a surrogate pair is no character",
+                fix="correct or remove the row",
+            ) from error
+        return passage
 
     @classmethod
     def from_json(cls, line: bytes, score: float | None = None) -> Passage:

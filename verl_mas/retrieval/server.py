@@ -6,16 +6,19 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import Index
 
 # Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
 MAX_QUERIES, MAX_TOPK = 16_384, 100
+# Of one response, so that one request does not take minutes and hundreds of megabytes.
+MAX_PASSAGES = 200_000
+MAX_BODY_BYTES = 8_000_000
 # The rest of a longer query is ignored; see docs/search.md.
 MAX_CHARS = 4096
 LOADING = "the index is not loaded yet; /ready answers 200 when it is"
@@ -63,15 +66,39 @@ def create_app(
         return JSONResponse({"status": "ready", "passages": len(state.index), "topk": topk})
 
     @app.post("/retrieve")
-    async def retrieve(query: Query) -> JSONResponse:
+    async def retrieve(request: Request) -> JSONResponse:
+        query = read(await body_of(request))
+        k = query.topk or topk
+        if len(query.queries) * k > MAX_PASSAGES:
+            raise HTTPException(422, f"{len(query.queries)} queries x topk {k} is more than {MAX_PASSAGES:,} passages")
         index = state.index
         if index is None:
             return JSONResponse({"detail": state.error or LOADING}, status_code=503)
         queries = [text[:MAX_CHARS] for text in query.queries]
-        found = await run_in_threadpool(index.search, queries, query.topk or topk)
+        found = await run_in_threadpool(index.search, queries, k)
         return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in found]})
 
     return app
+
+
+async def body_of(request: Request) -> bytes:
+    """The body of a request; a longer one than MAX_BODY_BYTES is refused before it is read to its end."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the request is longer than {MAX_BODY_BYTES:,} bytes")
+    return bytes(body)
+
+
+def read(body: bytes) -> Query:
+    """The query of a body. Its JSON is read by pydantic, which refuses what Python's reader lets pass: half of a
+    surrogate pair, which no response could repeat."""
+    try:
+        return Query.model_validate_json(body)
+    except ValidationError as error:
+        # Without the input, which may be megabytes that no JSON can hold.
+        raise HTTPException(422, error.errors(include_input=False, include_url=False, include_context=False)) from error
 
 
 def _item(hit: Passage, with_score: bool) -> Mapping[str, object]:
