@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from verl_mas import platform
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, raised_by
+from verl_mas.checks.remote_code import check_remote_code
 from verl_mas.checks.weights import check_model
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
@@ -23,6 +24,7 @@ def check_served(config: DictConfig) -> Iterator[Problem]:
     engine, device = config.actor_rollout_ref.rollout.name, config.trainer.device
     yield from check_engine(engine, device)
     yield from check_installed(config)
+    yield from check_remote_code(config)
     model = list(check_model(config))
     yield from model
     facts = facts_of(engine)

@@ -96,6 +96,8 @@ class Run:
         """Start the training process."""
         command = [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides]
         settings = {"VERL_FILE_LOGGER_PATH": str(self.metrics), "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "1"}
+        # Ray and TransferQueue then listen on loopback only; see docs/security.md.
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # In a new session, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(
             command,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from verl_mas.trainer.policy_trainer import PolicyTrainer
 
 RNG_FILE = "driver_rng.pt"
-# What the random state consists of beside plain values and tensors. Nothing else is unpickled.
-NUMPY = [np.zeros(0).__reduce__()[0], np.ndarray, np.dtype, np.dtypes.UInt32DType]
 
 
 class Checkpoints:
@@ -80,7 +78,7 @@ class Checkpoints:
             with reading(folder, name):
                 policy.load(str(folder), del_local_after_load)
         if (folder / RNG_FILE).exists():
-            with reading(folder, RNG_FILE), torch.serialization.safe_globals(NUMPY):  # type: ignore[arg-type]
+            with reading(folder, RNG_FILE):
                 _restore_rng(torch.load(folder / RNG_FILE, weights_only=True))
 
 
@@ -145,7 +143,9 @@ def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
 
 
 def _rng_state() -> Fields:
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    # Lists, as `weights_only` reads no arrays: a checkpoint of others must not run code here.
+    name, keys, *rest = np.random.get_state()
+    return {"python": random.getstate(), "numpy": (name, keys.tolist(), *rest), "torch": torch.get_rng_state()}
 
 
 def _restore_rng(state: Fields) -> None:
