@@ -9,7 +9,8 @@ from verl_mas.checks import team
 from verl_mas.checks.hydra import TeamCheck, UseCpu
 
 CLASS = "from verl_mas.workflow import Outcome, Workflow\n\n\nclass Mine(Workflow):\n"
-CHECK = CLASS + "    agents = ('solver',)\n\n    def check(self):\n        raise ValueError('the server is down')\n"
+RUN = "    async def run(self, task, team):\n        return Outcome()\n"
+CHECK = f"{CLASS}    agents = ('solver',)\n{RUN}    def check(self):\n        raise ValueError('the server is down')\n"
 
 
 def test_a_team_that_cannot_run_ends_the_driver(two):
@@ -27,12 +28,15 @@ def test_a_team_that_can_run_passes(two):
     [
         ("import nothing_here\n", r"mine\.py:1: No module named 'nothing_here'"),
         ("def broken(:\n", r"mine\.py, line 1: SyntaxError"),
-        (CLASS + "    pass\n", r"agents=\(\)"),
-        (CHECK, r"mine\.py, line 8: ValueError: the server is down"),
+        (CLASS + "    pass\n", "has no `run`"),
+        (CLASS + RUN, r"agents = \(\)"),
+        ("import sys\nsys.exit(0)\n", r"mine\.py, line 2: SystemExit: 0"),
+        ("import time\ntime.sleep(60)\n", r"mine\.py, line 2: TimeLimit: no end after 1 s"),
+        (CHECK, r"mine\.py, line 9: ValueError: the server is down"),
     ],
 )
 def test_an_exception_in_a_users_workflow_ends_the_driver(make, workflow_file, text, says):
-    config = make(**workflow_file(text))
+    config = make(**workflow_file(text), mas__workflow__check_timeout_s=1.0)
     TeamCheck().on_run_start(config)
     with pytest.raises(SystemExit, match=says):
         TeamCheck().on_job_start(config)

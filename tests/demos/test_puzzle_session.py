@@ -36,3 +36,9 @@ def test_a_malformed_reply_changes_no_board():
     text = draw(puzzle, {"acts": [act("executor", "hm")]}, codec(puzzle), acting="executor")
     assert text.endswith("not solved after 1 turns")
     assert text.splitlines()[2].split() == [picture[0]] * 2
+
+
+def test_a_reply_cannot_steer_the_terminal():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4})
+    text = draw(puzzle, {"acts": [act("executor", "\x1b[2J\nline")]}, codec(puzzle), acting="executor")
+    assert "\x1b" not in text and "e: \\x1b[2J\\nline" in text

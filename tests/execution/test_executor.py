@@ -11,8 +11,8 @@ def test_a_missing_executor_is_refused_with_the_fix():
         executor(None)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x", "math:pi"])
-def test_an_executor_must_be_a_function_that_can_be_imported(name):
+@pytest.mark.parametrize("name", ["nowhere", "nowhere:run", "math:nothing", ":x", "math:pi", "os:system"])
+def test_an_executor_must_be_an_async_function_that_can_be_imported(name):
     with pytest.raises(ConfigError, match="executor"):
         executor(name)
 
@@ -30,3 +30,15 @@ def test_an_executor_is_found_by_its_registered_name():
     assert executor("test_registered") is run
     with pytest.raises(ConfigError, match="did you mean 'test_registered'"):
         executor("test_registred")
+
+
+class Sandbox:
+    async def __call__(self, code: str) -> RunResult:
+        return RunResult(output=code)
+
+
+sandbox = Sandbox()
+
+
+def test_an_object_with_an_async_call_is_an_executor():
+    assert executor(f"{__name__}:sandbox") is sandbox

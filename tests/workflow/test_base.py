@@ -46,6 +46,20 @@ def test_a_file_is_enough_and_may_be_loaded_twice(tmp_path, name):
     assert type(resolve(spec)) is type(resolve(spec))
 
 
+@pytest.mark.parametrize(("run", "says"), [("", "has no `run`"), ("    def run(self, task, team): ...\n", "not async")])
+def test_a_workflow_without_an_async_run_is_refused(tmp_path, run, says):
+    text = f"from verl_mas.workflow import Workflow\n\nclass Mine(Workflow):\n    agents = ('a',)\n{run}"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        resolve(WorkflowSpec("Mine", str(tmp_path / "mine.py")))
+
+
+def test_an_unknown_class_is_answered_with_those_of_the_file(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE.replace('"mine"', f'"{tmp_path.name}_unknown"'))
+    with pytest.raises(ConfigError, match="classes of that file: Mine"):
+        resolve(WorkflowSpec("Nope", str(tmp_path / "mine.py")))
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

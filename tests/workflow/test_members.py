@@ -24,6 +24,27 @@ def test_agents_given_as_one_text_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("agents", "says"),
+    [
+        ((), "at least one agent"),
+        (None, "a tuple of names"),
+        (5, "a tuple of names"),
+        ((1, 2), "a tuple of names"),
+        ({"a", "b"}, "a tuple of names"),
+        (("a", "b", "a"), "'a' is there twice"),
+        (("../../x",), "names are part of metric names"),
+        (("a b",), "names are part of metric names"),
+        (("rows",), "names are part of metric names"),
+        (("",), "names are part of metric names"),
+        (("a\n",), "names are part of metric names"),
+    ],
+)
+def test_agents_that_are_not_distinct_or_cannot_be_written_into_metrics_are_refused(agents, says):
+    with pytest.raises(ConfigError, match=says):
+        members_of(agents, {}, {})
+
+
+@pytest.mark.parametrize(
     ("sampling", "says"),
     [
         ({"temprature": 1.0}, "did you mean 'temperature'"),
