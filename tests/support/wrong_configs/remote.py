@@ -19,7 +19,7 @@ def remote(setting: str = f"base_url={URL}", says: str = "", **more: object) -> 
     settings = {"base_url": URL, "model": "m", name: value}
     listed = ", ".join(f"{key}: {text}" for key, text in settings.items())
     arguments = (f"++mas.policies={{main: {{}}, far: {{remote: {{{listed}}}}}}}", "++mas.agents.verifier.policy=far")
-    return Case(arguments, says, **more)  # type: ignore[arg-type]
+    return Case(arguments, says, **more)
 
 
 def variable(name: str, value: str) -> Callable[[Path], object]:

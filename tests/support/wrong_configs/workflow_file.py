@@ -25,7 +25,7 @@ def file(text: str | bytes, says: str, *more: str, **options: object) -> Case:
 def at(path: str, says: str, *more: str, **options: object) -> Case:
     """A workflow `Mine` that is said to be at this path."""
     named = ("mas.workflow.name=Mine", "mas.agents=null", "mas.workflow.args={}", f"mas.workflow.path={path}")
-    return Case((*named, *more), says, **options)  # type: ignore[arg-type]
+    return Case((*named, *more), says, **options)
 
 
 def agents(value: str, says: str) -> Case:
