@@ -19,7 +19,10 @@ from verl_mas.checks.sources import Found, ancestors, find, named, own_members, 
 
 PACKAGE = Path(__file__).parents[1] / "verl_mas"
 # Private names of other packages.
-OTHERS = {"_actor_id", "_current_frames", "_exit", "_global_node", "_interp", "_linear_pointwise", "_return_value"}
+OTHERS = {
+    *("_actor_id", "_global_node", "_return_value"),  # of Ray
+    *("_current_frames", "_exit", "_interp", "_linear_pointwise", "_replace"),
+}
 # Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
 OPEN = (
     *("mas", "hydra", "defaults"),

@@ -68,9 +68,8 @@ def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_faults_logs_or_
         verl_mas.run("single", "q", endpoint, faults=FaultSpec(retries=0))
     fault = raised.value
     failed = verl_mas.run("single", "q", verl_mas.ScriptedLLM("4"))
-    writer = TrajectoryWriter(TrajectorySpec(), tmp_path, worker="w")
+    writer = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
     writer.write(SessionResult(failed, [fault], failed=True), "dropped")
-    writer.close()
     records = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
     written = [str(fault), repr(fault), "".join(traceback.format_exception(fault)), caplog.text, records]
     written += [repr(endpoint), repr(vars(endpoint))]

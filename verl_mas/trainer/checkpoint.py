@@ -145,7 +145,11 @@ def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
 def _rng_state() -> Fields:
     # Lists, as `weights_only` reads no arrays: a checkpoint of others must not run code here.
     name, keys, *rest = np.random.get_state()
-    return {"python": random.getstate(), "numpy": (name, np.asarray(keys).tolist(), *rest), "torch": torch.get_rng_state()}
+    return {
+        "python": random.getstate(),
+        "numpy": (name, np.asarray(keys).tolist(), *rest),
+        "torch": torch.get_rng_state(),
+    }
 
 
 def _restore_rng(state: Fields) -> None:

@@ -39,8 +39,8 @@ def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
     if parts is None:
         # An address that cannot be split may have a password anywhere, and a query a key.
         secret = "@" in base_url or "?" in base_url
-        shown = f"{setting}, which is not repeated here" if secret else f"{setting}={base_url!r}"
-        yield ConfigError(shown, rule=ADDRESS, fix=f"set {setting}=http://<host>:<port>/v1")
+        setting_text = f"{setting}, which is not repeated here" if secret else f"{setting}={base_url!r}"
+        yield ConfigError(setting_text, rule=ADDRESS, fix=f"set {setting}=http://<host>:<port>/v1")
     elif "@" in parts.netloc:
         yield ConfigError(
             f"{setting} has a user name or password, which is not repeated here",
@@ -80,20 +80,20 @@ def _check_key(variable: str, setting: str) -> Iterator[ConfigError]:
             fix=f"export MY_KEY=<the key>, and set {setting}=MY_KEY",
         )
         return
-    shown = f"{setting}={variable}" if variable in os.environ or CONVENTIONAL.fullmatch(variable) else setting
+    setting_text = f"{setting}={variable}" if variable in os.environ or CONVENTIONAL.fullmatch(variable) else setting
     value = os.environ.get(variable)
     if value is None or not value:
         state = "not set" if value is None else "empty"
         yield ConfigError(
-            shown,
+            setting_text,
             rule=f"the key is read from that environment variable, and it is {state}",
-            fix=f"export {variable if shown != setting else '<the variable>'}=<the key>, or remove api_key_env for an "
+            fix=f"export {variable if setting_text != setting else '<the variable>'}=<the key>, or remove api_key_env for an "
             "endpoint without a key",
         )
     elif not KEY.fullmatch(value):
         place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
         yield ConfigError(
-            f"{shown}: character {place} of {len(value)} of the key is a space, a line break or not ASCII",
+            f"{setting_text}: character {place} of {len(value)} of the key is a space, a line break or not ASCII",
             rule="a key is printable ASCII without spaces, as it is part of an HTTP header",
             fix=f"export {variable} again, such as {variable}=$(tr -d '\\r\\n ' < key.txt)",
         )
