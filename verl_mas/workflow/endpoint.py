@@ -87,8 +87,8 @@ def _check_key(variable: str, setting: str) -> Iterator[ConfigError]:
         yield ConfigError(
             setting_text,
             rule=f"the key is read from that environment variable, and it is {state}",
-            fix=f"export {variable if setting_text != setting else '<the variable>'}=<the key>, or remove api_key_env for an "
-            "endpoint without a key",
+            fix=f"export {variable if setting_text != setting else '<the variable>'}=<the key>, or remove api_key_env "
+            "for an endpoint without a key",
         )
     elif not KEY.fullmatch(value):
         place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
