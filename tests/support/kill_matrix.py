@@ -314,6 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--moments", default=",".join(MOMENTS))
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args(arguments)
+    # A command that a shell starts in the background ignores it, and so would the runs that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     args.folder.mkdir(parents=True, exist_ok=True)
     results = Results(args.folder / "results.jsonl")
     if not (args.folder / "letters").exists():
