@@ -50,11 +50,11 @@ def test_only_a_process_that_nobody_ended_is_lost_and_it_is_named(actor):
     dropped, _ = actor()
     del dropped
     worker, pid = actor()
-    name_actors({"training worker of solver": [busy, worker]})
+    name_actors({"training worker {} of policy solver": [busy, worker]})
     assert found_within(1.5) is None
     os.kill(pid, signal.SIGKILL)
     lost = found_within(20)
-    assert lost.name.startswith(f"training worker of solver 1 (pid {pid} on ")
+    assert lost.name.startswith(f"training worker 1 of policy solver (pid {pid} on ")
     assert "worker process has died" in lost.cause and "common causes" not in lost.cause
     _later, pid = actor("agent_loop_worker_3_0a1b2c3d")
     os.kill(pid, signal.SIGKILL)
@@ -127,7 +127,7 @@ def said(two, tmp_path, monkeypatch):
             (tmp_path / "latest_checkpointed_iteration.txt").write_text(pointer)
         monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.path=a b"])
         config = two(trainer__default_local_dir=str(tmp_path), **settings)
-        return message(Lost("engine of a 0", "its node is gone"), config).splitlines()
+        return message(Lost("engine 0 of policy a", "its node is gone"), config).splitlines()
 
     return said
 
@@ -137,7 +137,7 @@ COMMAND = "  resume: run the same command again: python -m verl.trainer.main_ppo
 
 def test_the_message_names_what_was_saved_and_the_command_that_resumes(said, tmp_path):
     assert said("4") == [
-        "verl-mas: lost: engine of a 0",
+        "verl-mas: lost: engine 0 of policy a",
         "  cause:  its node is gone",
         f"  saved:  step 4, in {tmp_path}/global_step_4",
         COMMAND,

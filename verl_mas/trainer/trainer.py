@@ -132,9 +132,9 @@ class MasTrainer(PPOTrainerSync):
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
 
     def _actors(self) -> dict[str, list[Actor]]:
-        workers = {f"training worker of {name}": policy.workers for name, policy in self.trained.items()}
-        servers = {f"engine of {name}": member.servers for name, member in self.members.items()}
-        return {**workers, **servers, "time slices": list(self.slices.values())}
+        workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.trained.items()}
+        servers = {f"engine {{}} of policy {name}": member.servers for name, member in self.members.items()}
+        return {**workers, **servers, "time slices {}": list(self.slices.values())}
 
     def _member(self, name: str) -> PolicyTrainer | FrozenPolicy:
         spec = self.mas.policies[name]

@@ -123,8 +123,8 @@ class Watcher(Callback):
 
 
 def name_actors(names: Mapping[str, list[Actor]]) -> None:
-    """Called in the task runner: Ray's names of these actors do not say what they are, and the number tells which."""
-    by_id = {actor._actor_id.hex(): f"{name} {i}" for name, actors in names.items() for i, actor in enumerate(actors)}  # noqa: SLF001
+    """Called in the task runner: Ray's names of these actors do not say what they are. `{}` in a name is the number."""
+    by_id = {actor._actor_id.hex(): name.format(i) for name, actors in names.items() for i, actor in enumerate(actors)}  # noqa: SLF001
     _gcs().internal_kv_put(_key(), json.dumps(by_id).encode(), True, NAMESPACE)
 
 
