@@ -13,6 +13,8 @@ class Mine(Workflow):
 
     def check(self):
         raise ValueError("the server is down")
+
+    async def run(self, task, team): ...
 """
 
 

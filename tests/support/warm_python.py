@@ -130,8 +130,9 @@ class Forks:
         process = os.fork()
         if not process:
             # By their owners: one that is collected later would close a file that has its number by then.
-            for owner in (self._events, self._requests, *self._clients.values()):
-                owner.close()
+            self._events.close()
+            for connection in (self._requests, *self._clients.values()):
+                connection.close()
             for number, descriptor in enumerate(descriptors[:3]):
                 os.dup2(descriptor, number)
             os.closerange(3, max(descriptors) + 1)

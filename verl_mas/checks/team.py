@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from omegaconf import DictConfig
@@ -65,18 +65,20 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     known = found.of(check_override_keys(config, mas))
     if not found.of(check_override_values(config, mas)) or not sound:
         return None, False  # Other checks calculate with these values.
-    usable = found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s))
-    if usable:
+    team = None
+    if found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
         found.of(check_estimator(config, mas))
-        usable = found.of(check_workflow(config, mas))
+        team = found.result(lambda: _made(mas))
+    if team:
+        found.of(check_workflow(config, mas, *team))
     found.of(check_sampling(config, mas))
     if found.of(check_pools(mas)):
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         if known:
             found.of(check_views(config, mas))
-    return mas, usable
+    return mas, team is not None
 
 
 def check_names(mas: MasConfig) -> Iterator[ConfigError]:
@@ -104,9 +106,14 @@ def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
         options_for(name, mas.advantage)
 
 
-def check_workflow(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def _made(mas: MasConfig) -> tuple[Workflow, Mapping[str, Member]]:
     with user_code(mas.workflow.check_timeout_s):
-        workflow, members = resolve(mas.workflow), agents_of(mas)
+        return resolve(mas.workflow), agents_of(mas)
+
+
+def check_workflow(
+    config: DictConfig, mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]
+) -> Iterator[Problem]:
     yield from _unused_file(mas)
     yield from _assignment(mas, members)
     yield from _own_rewards(mas, workflow)
@@ -127,7 +134,7 @@ def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:
         )
 
 
-def _assignment(mas: MasConfig, members: dict[str, Member]) -> Iterator[ConfigError]:
+def _assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     for name, member in members.items():
         policy = member.spec.policy
         if policy not in mas.policies:
