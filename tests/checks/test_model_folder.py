@@ -9,17 +9,17 @@ from verl_mas.checks.model_folder import modules, positions
 
 
 @pytest.fixture
-def view(tmp_path):
-    def view(files: dict[str, object], **model):
+def section(tmp_path):
+    def section(files: dict[str, object], **model):
         for name, content in files.items():
             (tmp_path / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-        return OmegaConf.create({"actor_rollout_ref": {"model": {"path": str(tmp_path), **model}}})
+        return OmegaConf.create({"path": str(tmp_path), **model})
 
-    return view
+    return section
 
 
 def safetensors(*names: str) -> bytes:
-    header = json.dumps({name: {} for name in names}).encode()
+    header = json.dumps({name: {"data_offsets": [0, 7]} for name in names}).encode()
     return len(header).to_bytes(8, "little") + header + b"weights"
 
 
@@ -34,12 +34,12 @@ def safetensors(*names: str) -> bytes:
         (b"not JSON", {}, None),
     ],
 )
-def test_the_context_is_the_number_of_positions(view, config, model, found):
-    assert positions(view({"config.json": config}, **model)) == found
+def test_the_context_is_the_number_of_positions(section, config, model, found):
+    assert positions(section({"config.json": config}, **model)) == found
 
 
-def test_a_model_of_the_hub_has_no_files_here(view):
-    there = view({}, path="owner/name")
+def test_a_model_of_the_hub_has_no_files_here(section):
+    there = section({}, path="owner/name")
     assert positions(there) is None and modules(there) is None
 
 
@@ -50,10 +50,10 @@ def test_a_model_of_the_hub_has_no_files_here(view):
         {"model.safetensors.index.json": {"weight_map": {"a.q_proj.weight": "1", "a.q_proj.bias": "1"}}},
     ],
 )
-def test_modules_are_named_by_the_weights_of_one_file_or_several(view, files):
-    assert modules(view(files)) == ["a.q_proj"]
+def test_modules_are_named_by_the_weights_of_one_file_or_several(section, files):
+    assert modules(section(files)) == ["a.q_proj"]
 
 
 @pytest.mark.parametrize("cut", [b"", b"\xff" * 8, (9).to_bytes(8, "little") + b"{", safetensors("x")[:12]])
-def test_a_cut_file_names_no_modules(view, cut):
-    assert modules(view({"model.safetensors": cut})) is None
+def test_a_cut_file_names_no_modules(section, cut):
+    assert modules(section({"model.safetensors": cut})) is None

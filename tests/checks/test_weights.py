@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from wrong_configs.files import model, safetensors
 
 from verl_mas.checks import weights
+from verl_mas.checks.model_folder import local_folder
 from verl_mas.errors import ConfigWarning
 
 
@@ -36,7 +37,7 @@ def test_a_name_on_the_hub_is_looked_up_in_the_cache(problems, tmp_path, monkeyp
     (cached / "refs/main").write_text("abc")
     model("snapshots/abc")(cached)
     assert problems("owner/tiny") == []
-    assert weights.local_folder("owner/tiny") == cached / "snapshots/abc"
+    assert local_folder("owner/tiny") == cached / "snapshots/abc"
 
 
 @pytest.mark.parametrize("path", ["/nowhere/model", "./nowhere", "nowhere", "a/b/c"])

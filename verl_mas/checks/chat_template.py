@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.errors import InvalidInput
+from verl_mas.checks.model_folder import read_json
 from verl_mas.workflow.client import Message
 
 if TYPE_CHECKING:
@@ -86,27 +86,6 @@ def _template(folder: Path, settings: Mapping[str, object]) -> str | None:
         named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     return template if isinstance(template, str) and template else None
-
-
-def read_json(file: Path) -> Mapping[str, object]:
-    """The object in a file; empty if there is no file. A file that is no JSON object is refused."""
-    if not file.exists():
-        return {}
-    try:
-        value = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise not_json(file, str(error)) from error
-    if not isinstance(value, dict):
-        raise not_json(file, f"it holds {type(value).__name__}")
-    return value
-
-
-def not_json(file: Path, why: str) -> InvalidInput:
-    return InvalidInput(
-        f"{file} is not a JSON object: {why}",
-        rule="a model folder has the files that save_pretrained writes",
-        fix="save or download the file again",
-    )
 
 
 def _to_json(value: object, **layout: object) -> str:

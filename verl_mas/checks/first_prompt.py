@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.chat_template import ChatTemplate
 from verl_mas.checks.data_files import sound_rows
+from verl_mas.checks.model_folder import local_folder
 from verl_mas.checks.refusals import Problem
-from verl_mas.checks.weights import local_folder
 from verl_mas.config.merge import SECTION, optional_policy_value
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault

@@ -39,7 +39,7 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
 
 
 def _context(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
-    limit, context = _whole(view, "rollout.max_model_len"), positions(view)
+    limit, context = _whole(view, "rollout.max_model_len"), positions(view[SECTION].model)
     if limit and context and limit > context:
         yield ConfigError(
             f"policy {policy}: rollout.max_model_len={limit}",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
@@ -31,36 +29,17 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
             rule="FSDP reads model.lora_rank; model.lora.rank is Megatron's",
             fix=f"set {SECTION}.model.lora_rank={unread} and {SECTION}.model.lora.rank=0",
         )
-    if adapter is not None:
-        yield from _adapter(str(adapter), policy, rank)
+    if adapter and not rank:
+        yield ConfigError(
+            f"policy {policy}: model.lora_adapter_path={adapter} with model.lora_rank=0",
+            rule="verl loads an adapter only where lora_rank is above 0",
+            fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null",
+        )
     if rank:
         yield from _trainable(model, policy)
         yield from _targets(view, policy)
         if not megatron.get("merge"):
             yield from _served(view, policy)
-
-
-def _adapter(path: str, policy: str, rank: int) -> Iterator[ConfigError]:
-    folder = Path(os.path.expanduser(path))
-    # A name on the hub, owner/name, is not checked.
-    if "://" not in path and not folder.is_dir() and (path.count("/") != 1 or path.startswith((".", "~", "/"))):
-        yield ConfigError(
-            f"policy {policy}: model.lora_adapter_path={path}",
-            rule="it is the folder of an adapter that PEFT saved, or its name on the hub",
-            fix="correct the path, or set it to null to start with a new adapter",
-        )
-    elif folder.is_dir() and not (folder / "adapter_config.json").is_file():
-        yield ConfigError(
-            f"policy {policy}: model.lora_adapter_path={path} has no adapter_config.json",
-            rule="it is the folder of an adapter that PEFT saved",
-            fix="set it to the folder that holds adapter_config.json",
-        )
-    if not rank:
-        yield ConfigError(
-            f"policy {policy}: model.lora_adapter_path={path} with model.lora_rank=0",
-            rule="verl loads an adapter only where lora_rank is above 0",
-            fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null",
-        )
 
 
 def _trainable(model: DictConfig, policy: str) -> Iterator[ConfigError]:
@@ -74,7 +53,7 @@ def _trainable(model: DictConfig, policy: str) -> Iterator[ConfigError]:
 
 def _targets(view: DictConfig, policy: str) -> Iterator[Problem]:
     """PEFT's rule: a text is a regular expression for whole names, an item of a list is a name or its last parts."""
-    wanted, known = view[SECTION].model.get("target_modules"), modules(view)
+    wanted, known = view[SECTION].model.get("target_modules"), modules(view[SECTION].model)
     if wanted is None or wanted == "all-linear" or known is None:
         return
     path = f"policy {policy}: model.target_modules"

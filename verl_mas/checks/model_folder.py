@@ -1,65 +1,117 @@
-"""What the files of a model folder say, without loading the model. None where the model is not on this machine."""
+"""Finds a model's folder and reads its files, without loading the model: JSON, and the headers of weights."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.merge import SECTION
+from verl_mas.checks.place import is_remote
+from verl_mas.errors import InvalidInput
+
+# A safetensors file starts with the length of a JSON text, its header, in so many bytes.
+LENGTH_BYTES = 8
 
 
-def folder_of(view: DictConfig, key: str = "path") -> Path | None:
-    """The folder that a key of a policy's model names."""
-    path = view[SECTION].model.get(key)
-    folder = Path(os.path.expanduser(path)) if isinstance(path, str) and path else None
-    return folder if folder and folder.is_dir() else None
+def local_folder(path: str) -> Path | None:
+    """The folder of a model on this machine; of a name on the hub, its latest snapshot in the cache."""
+    if is_remote(path):
+        return None
+    folder = Path(path).expanduser()
+    if folder.is_dir() or not is_hub_name(path):
+        return folder if folder.is_dir() else None
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser() / f"models--{path.replace('/', '--')}"
+    revision = cache / "refs" / "main"
+    snapshot = cache / "snapshots" / (revision.read_text().strip() if revision.is_file() else "none")
+    return snapshot if (snapshot / "config.json").exists() else None
 
 
-def positions(view: DictConfig) -> int | None:
-    """The model's context in tokens, as verl reads it."""
-    own = OmegaConf.select(view, f"{SECTION}.model.override_config.max_position_embeddings")
-    found = own or _positions(folder_of(view, "hf_config_path") or folder_of(view))
+def is_hub_name(path: str) -> bool:
+    """Whether a path is owner/name, and no folder here."""
+    folder = Path(path).expanduser()
+    return not (folder.is_dir() or folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")))
+
+
+def read_json(file: Path) -> Mapping[str, object]:
+    """The object in a file; empty if there is no file. A file that is no JSON object is refused."""
+    if not file.exists():
+        return {}
+    try:
+        value = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise not_json(file, str(error)) from error
+    if not isinstance(value, dict):
+        raise not_json(file, f"it holds {type(value).__name__}")
+    return value
+
+
+def not_json(file: Path, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"{file} is not a JSON object: {why}",
+        rule="a model folder has the files that save_pretrained writes",
+        fix="save or download the file again",
+    )
+
+
+def readable_json(file: Path) -> Mapping[str, object]:
+    """The same; empty also for a file that `check_model` refuses."""
+    try:
+        return read_json(file)
+    except (InvalidInput, OSError):
+        return {}
+
+
+def read_header(file: Path) -> tuple[Mapping[str, object], int]:
+    """The header of a safetensors file, and the number of bytes that the file has by it. Raises ValueError."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        start = opened.read(LENGTH_BYTES)
+        length = int.from_bytes(start, "little") if len(start) == LENGTH_BYTES else size
+        if length > size - LENGTH_BYTES:
+            raise ValueError(f"is cut or is not in safetensors format: {size} bytes")
+        try:
+            header = json.loads(opened.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError("has no header in safetensors format") from error
+    return header, LENGTH_BYTES + length + max(ends, default=0)
+
+
+def positions(model: DictConfig) -> int | None:
+    """The context in tokens, as verl reads it; None where the model is not on this machine."""
+    own = OmegaConf.select(model, "override_config.max_position_embeddings")
+    found = own or _positions(_folder(model.get("hf_config_path")) or _folder(model.get("path")))
     return found if type(found) is int else None
 
 
 def _positions(folder: Path | None) -> object:
-    settings = _json(folder / "config.json") if folder else {}
-    text = settings.get("text_config")
+    settings = readable_json(folder / "config.json") if folder else {}
+    text = settings.get("text_config")  # of a model that reads images, too
     return settings.get("max_position_embeddings") or (
         text.get("max_position_embeddings") if isinstance(text, dict) else None
     )
 
 
-def modules(view: DictConfig) -> list[str] | None:
-    """The names of the modules that have weights, from the headers of the safetensors files."""
-    folder = folder_of(view)
+def modules(model: DictConfig) -> list[str] | None:
+    """The names of the modules that have weights, from the headers of the safetensors files; None where unknown."""
+    folder = _folder(model.get("path"))
     if folder is None:
         return None
-    index = _json(folder / "model.safetensors.index.json").get("weight_map")
-    tensors = list(index) if isinstance(index, dict) else _header(folder / "model.safetensors")
+    index = readable_json(folder / "model.safetensors.index.json").get("weight_map")
+    tensors = index if isinstance(index, dict) else _tensors(folder / "model.safetensors")
     return [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")] or None
 
 
-def _header(file: Path) -> list[str]:
-    """A safetensors file starts with the length of a JSON text whose keys are the tensors' names."""
-    if not file.is_file():
-        return []
-    with file.open("rb") as data:
-        size = int.from_bytes(data.read(8), "little")
-        text = data.read(size) if size < file.stat().st_size else b"{}"
-    return list(_parsed(text))
-
-
-def _json(file: Path) -> dict[str, object]:
-    return _parsed(file.read_bytes()) if file.is_file() else {}
-
-
-def _parsed(text: bytes) -> dict[str, object]:
+def _tensors(file: Path) -> Mapping[str, object]:
     try:
-        found = json.loads(text)
-    except ValueError:  # `check_served` reports a file that is not JSON
+        return read_header(file)[0]
+    except (OSError, ValueError):  # `check_model` reports a file that is cut or missing
         return {}
-    return found if isinstance(found, dict) else {}
+
+
+def _folder(path: object) -> Path | None:
+    return local_folder(path) if isinstance(path, str) and path else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from verl_mas.checks.model_folder import readable_json
 from verl_mas.errors import ConfigWarning
 
 FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
@@ -40,11 +40,7 @@ def named_code(path: str) -> list[str]:
     """The Python files that the JSON files of a model folder name; empty for a name on the hub."""
     folder, found = Path(os.path.expanduser(path)), set()
     for name in FILES:
-        try:
-            settings = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # The model's own check refuses a file that is missing or no JSON.
-        named = settings.get("auto_map") if isinstance(settings, dict) else None
+        named = readable_json(folder / name).get("auto_map")
         for classes in named.values() if isinstance(named, Mapping) else ():
             # "module.Class", "owner/name--module.Class", or a list of these with null.
             for reference in classes if isinstance(classes, list) else [classes]:

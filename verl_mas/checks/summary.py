@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.model_folder import positions
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import policies_on, pool_shape
@@ -125,19 +124,14 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
         spec.pool,
         float(policy_value(config, spec, "actor.optim.lr")) if spec.trainable else None,
         updates_per_step(config, mas, name) if spec.trainable else None,
-        _context(model),
+        _context(config, spec),
     )
 
 
-def _context(model: str) -> int | None:
-    """What a local model declares."""
-    file = Path(model).expanduser() / "config.json"
-    if not file.is_file():
-        return None
-    settings = json.loads(file.read_text())
-    text = settings.get("text_config") or settings  # of a model that reads images, too
-    length = text.get("max_position_embeddings")
-    return length if isinstance(length, int) else None
+def _context(config: DictConfig, spec: PolicySpec) -> int | None:
+    section = OmegaConf.merge(config[SECTION].model, spec.overrides.get("model") or {})
+    assert isinstance(section, DictConfig)
+    return positions(section)
 
 
 def _pool(config: DictConfig, mas: MasConfig, name: str) -> PoolSummary:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.chat_template import ChatTemplate, not_json, read_json
+from verl_mas.checks.chat_template import ChatTemplate
+from verl_mas.checks.model_folder import is_hub_name, local_folder, not_json, read_header, read_json
 from verl_mas.checks.place import MADE_BY, is_remote, unless_elsewhere
 from verl_mas.checks.refusals import Problem, raised_by
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -21,8 +20,8 @@ WEIGHTS = ("*.safetensors", "*.bin")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 # Larger JSON files are looked at from both ends only.
 PARSED_BYTES = 2 << 20
-# The header of a safetensors file starts with its own length.
-LENGTH_BYTES = 8
+RULE = "it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
+FIX = "set the model path to an existing folder or to owner/name"
 
 
 def check_model(config: DictConfig) -> Iterator[Problem]:
@@ -34,7 +33,7 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         yield ConfigError(f"actor_rollout_ref.model.path={path!r}", rule=RULE, fix=FIX)
     elif is_remote(path):
         yield _not_checked(path, "it is copied when the run starts")
-    elif _is_hub_name(path):
+    elif is_hub_name(path):
         if local_folder(path) is None:
             yield _not_checked(path, "it is not in the Hugging Face cache of this machine" + _offline())
     elif not (folder := Path(path).expanduser()).is_dir():
@@ -43,37 +42,19 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         yield unless_elsewhere(config, ConfigError(f"actor_rollout_ref.model.path={path}", rule=RULE, fix=fix))
     else:
         yield from check_folder(folder, model.get("custom_chat_template"))
-    adapter = model.get("lora_adapter_path")
-    if adapter and not is_remote(str(adapter)) and not Path(str(adapter), "adapter_config.json").is_file():
+    if adapter := model.get("lora_adapter_path"):
+        yield from _adapter(config, str(adapter))
+
+
+def _adapter(config: DictConfig, path: str) -> Iterator[Problem]:
+    # One on the hub is not looked at.
+    if not is_remote(path) and not is_hub_name(path) and not Path(path, "adapter_config.json").expanduser().is_file():
         error = ConfigError(
-            f"actor_rollout_ref.model.lora_adapter_path={adapter} has no adapter_config.json",
-            rule="it is the folder of a LoRA adapter that PEFT saved",
-            fix="set it to such a folder, or to null",
+            f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json",
+            rule="it is the folder of an adapter that PEFT saved, or its name on the hub",
+            fix="set it to the folder that holds adapter_config.json, or to null to start with a new adapter",
         )
         yield unless_elsewhere(config, error)
-
-
-RULE = "it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
-FIX = "set the model path to an existing folder or to owner/name"
-
-
-def local_folder(path: str) -> Path | None:
-    """The folder of a model on this machine; of a name on the hub, its latest snapshot in the cache."""
-    if is_remote(path):
-        return None
-    folder = Path(path).expanduser()
-    if folder.is_dir() or not _is_hub_name(path):
-        return folder if folder.is_dir() else None
-    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser() / f"models--{path.replace('/', '--')}"
-    revision = cache / "refs" / "main"
-    snapshot = cache / "snapshots" / (revision.read_text().strip() if revision.is_file() else "none")
-    return snapshot if (snapshot / "config.json").exists() else None
-
-
-def _is_hub_name(path: str) -> bool:
-    folder = Path(path).expanduser()
-    return not (folder.is_dir() or folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")))
 
 
 def _not_checked(path: str, why: str) -> ConfigWarning:
@@ -149,17 +130,10 @@ def _shards(index: Path) -> list[str]:
 def _cut(file: Path) -> str:
     """How a safetensors file differs from what its header says; empty if it does not."""
     size = file.stat().st_size
-    with file.open("rb") as opened:
-        start = opened.read(LENGTH_BYTES)
-        length = struct.unpack("<Q", start)[0] if len(start) == LENGTH_BYTES else size
-        if length > size - LENGTH_BYTES:
-            return f"is cut or is not in safetensors format: {size} bytes"
-        try:
-            header = json.loads(opened.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, TypeError, LookupError, AttributeError):
-            return "has no header in safetensors format"
-    whole = LENGTH_BYTES + length + max(ends, default=0)
+    try:
+        _, whole = read_header(file)
+    except ValueError as error:
+        return str(error)
     return "" if size == whole else f"has {size} bytes, and its header says {whole}"
 
 
