@@ -1,7 +1,8 @@
-"""Text that every encoder accepts."""
+"""Text of others, made safe for encoders and terminals."""
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,3 +26,19 @@ def all_encodable(value: T) -> T:
     elif type(value) in (list, tuple):
         made = type(value)(map(all_encodable, value))  # type: ignore[call-arg,call-overload]
     return made  # type: ignore[return-value]
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """The text with what a terminal would obey instead of print, such as escape sequences, written as `\\x1b`.
+
+    A model, a corpus or an endpoint could otherwise clear the screen, hide lines or write to the clipboard.
+    """
+    return "".join(char if char in keep or _prints(char) else _escaped(char) for char in text)
+
+
+def _prints(char: str) -> bool:
+    return char.isprintable() or unicodedata.category(char) == "Zs"
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()

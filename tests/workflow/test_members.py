@@ -80,13 +80,6 @@ def test_extra_sampling_settings_are_passed_on_unchanged():
     assert member(agent).sampling(validated, {}) == {"min_tokens": 2, "best": 1}
 
 
-@pytest.mark.parametrize("section", ["sampling", "validation_sampling"])
-@pytest.mark.parametrize("setting", [{"n": 4}, {"logprobs": 0}])
-def test_settings_that_verl_mas_sets_are_refused_in_extra(section, setting):
-    with pytest.raises(ConfigError, match="verl-mas sets"):
-        member({section: {"extra": setting}})
-
-
 @pytest.mark.parametrize("sampling", [{"repetition_penalty": 1.1}, {"extra": {"repetition_penalty": 1.1}}])
 def test_a_penalty_is_refused_only_for_an_agent_that_trains(sampling):
     with pytest.raises(ConfigError, match="log-probs without penalties"):

@@ -14,7 +14,7 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
-from verl_mas.trainer.checkpoint import auto_resumes, other_run, run_identity
+from verl_mas.trainer.checkpoint import auto_resumes, other_policies, other_run, run_identity
 
 
 def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
@@ -43,15 +43,9 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
 
 
 def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[ConfigError]:
-    there = sorted(path.name for path in checkpoint.folder.iterdir() if path.is_dir())
-    # Where each node has a disk of its own, a policy's checkpoint may be on another node.
-    if there and (lacking := [name for name in trained(mas) if name not in there]):
-        yield ConfigError(
-            f"{checkpoint.folder} has no policy {', '.join(lacking)}; it has {', '.join(there)}",
-            rule="a run resumes with the trainable policies that it was saved with",
-            fix="name the policies as in that run, or set trainer.resume_mode=disable",
-        )
-    elif auto_resumes(config):
+    lacking = list(other_policies(checkpoint.folder, trained(mas)))
+    yield from lacking
+    if not lacking and auto_resumes(config):
         with user_code(mas.workflow.check_timeout_s):
             identity = run_identity(config, mas)
         yield from other_run(checkpoint, identity)

@@ -10,9 +10,9 @@ from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import policy_value
 from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
-from verl_mas.engines.sampling import SET_FOR_EVERY_REQUEST, mistyped, sampling_errors
+from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors
 from verl_mas.errors import ConfigWarning
-from verl_mas.workflow.members import SET_BY_US, flat
+from verl_mas.workflow.members import flat
 
 # Lengths of an agent's own -> those of the run, to which they are cut.
 CUT_TO = {"max_tokens": "data.max_response_length", "max_prompt_length": "data.max_prompt_length"}
@@ -34,17 +34,17 @@ def check_sampling(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
 
 
 def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """The places of an agent's sampling settings, without those that are refused where the members are made."""
+    """The places of an agent's sampling settings, and what is there."""
     for section in ("sampling", "validation_sampling"):
         own = dict(getattr(spec, section))
         extra = own.pop("extra", {})
-        for path, given in ((f"{agent}.{section}", own), (f"{agent}.{section}.extra", extra)):
-            yield path, {key: value for key, value in given.items() if key not in SET_BY_US}
+        yield f"{agent}.{section}", own
+        yield f"{agent}.{section}.extra", extra
 
 
 def _endpoint(given: Mapping[str, object], path: str) -> Iterator[Problem]:
     """An endpoint may have settings that no other has, so an unknown name is at most a warning."""
-    shared = settable(Sampling).keys() | SET_FOR_EVERY_REQUEST
+    shared = settable(Sampling).keys() | SET_FOR_EVERY_REQUEST | SET_BY_US.keys()
     yield from sampling_errors({key: given[key] for key in given if key in shared}, None, path)
     for key in given.keys() - shared:
         if meant := mistyped(key):

@@ -35,7 +35,7 @@ def check_served(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
-    known = list(ENGINES) if name in ENGINES else _engines_of_verl()
+    known = list(ENGINES) if name in ENGINES else engines_of_verl()
     if name not in known:
         yield ConfigError(
             f"actor_rollout_ref.rollout.name={name}",
@@ -46,7 +46,7 @@ def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
         yield from raised_by(check, device)
 
 
-def _engines_of_verl() -> list[str]:
+def engines_of_verl() -> list[str]:
     """With those that a package registers with verl itself. Importing verl takes seconds."""
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 

@@ -14,11 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.refusals import Problem, unresolved
+from verl_mas.checks.served import engines_of_verl
 from verl_mas.checks.verl_values import LINES, takes
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems
 from verl_mas.config.verl_settings import Found, Section, deleted, differences, section_at, verl_settings
+from verl_mas.engines.facts import ENGINES
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
@@ -117,16 +119,13 @@ def _overrides(config: DictConfig, mas: MasConfig) -> Iterator[Found]:
 
 def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
     """The keys of `engine_kwargs` are names of engines, which packages and plugins may add."""
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    known = list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
     options = OmegaConf.select(config, ENGINE_OPTIONS)
     for name in map(str, options) if isinstance(options, DictConfig) else ():
-        if name not in known:
+        if name not in ENGINES and name not in engines_of_verl():
             yield ConfigError(
                 f"{ENGINE_OPTIONS}.{name} is not a setting",
                 rule="its keys are the names of engines, each with the options of the engine",
-                fix=nearest(name, known),
+                fix=nearest(name, engines_of_verl()),
             )
 
 

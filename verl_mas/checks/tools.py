@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -65,13 +66,11 @@ def _native(setting: str, file: Path) -> set[str] | None:
         entries = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
         tools = entries["tools"] if isinstance(entries, dict) else None
         classes = [(str(tool["class_name"]), tool["config"]["type"], tool.get("tool_schema")) for tool in tools or ()]
-    # OmegaConf and PyYAML raise what their parsers raise; a missing key and a value of another shape are the rest.
+    except yaml.YAMLError as error:
+        raise _unreadable(setting, file, str(error)) from error
+    # A missing key, or a value of another shape.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OmegaConfBaseException) as error:
         raise _unreadable(setting, file, f"{type(error).__name__}: {error}") from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "yaml":
-            raise
-        raise _unreadable(setting, file, str(error)) from error
     if not classes:
         raise _unreadable(setting, file, "it lists no tools")
     for class_name, kind, _ in classes:

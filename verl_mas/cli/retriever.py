@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
 from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
-from verl_mas.terminal import visible
+from verl_mas.text import visible
 
 
 def main(argv: list[str]) -> int:

@@ -14,8 +14,9 @@ from verl_mas.config.values import load_dataclass, settable
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.registry import nearest
-from verl_mas.workflow.members import SET_BY_US
 
+# What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
+SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 # What an OpenAI-compatible endpoint may take beside the common settings: OpenAI's own and those of vLLM and SGLang.
 ENDPOINT_NAMES = frozenset(
     "best_of bad_words chat_template_kwargs ebnf extra_body frequency_penalty guided_choice guided_grammar guided_json "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from verl_mas.config.schema import DEFAULT_POLICY, AgentSpec, BranchSpec, FaultSpec, PolicySpec
+from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import FaultKind
 from verl_mas.testing.blocking import Watch
 from verl_mas.testing.case import Case, Report, case_of, unrewarded, wrong_end
-from verl_mas.testing.sampling import unknown_sampling
 from verl_mas.testing.scripted_llm import Fault, Script, ScriptedLLM
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.members import members_of
@@ -144,7 +144,15 @@ class _Runner:
                 result = await run_session(self.workflow, self.task, config)
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
         problems += [str(warning.message) for warning in raised if "was never awaited" in str(warning.message)]
-        return result, [*problems, *unknown_sampling(llm.requests)]
+        return result, [*problems, *_unknown_sampling(llm)]
+
+
+def _unknown_sampling(llm: ScriptedLLM) -> Iterator[str]:
+    """Settings of acts that no engine knows, each agent and setting once."""
+    settings = {(request.agent, name): value for request in llm.requests for name, value in request.sampling.items()}
+    for (agent, name), value in sorted(settings.items(), key=lambda item: item[0]):
+        for error in sampling_errors({name: value}, None, f"{agent}.act"):
+            yield f"{error.value}: {error.rule}; {error.fix}"
 
 
 def _left_over(llm: ScriptedLLM) -> list[str]:

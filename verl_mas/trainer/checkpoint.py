@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.merge import policy_value, trained
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError, DiskError, MasError
+from verl_mas.errors import ConfigError, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step
 from verl_mas.run_folder.disk import free_space
 from verl_mas.verl_types import Fields
@@ -65,15 +65,7 @@ class Checkpoints:
 
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
-        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        missing = [name for name in self.policies if name not in found]
-        # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
-        if missing and found:
-            raise ConfigError(
-                f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}",
-                rule="a run resumes with the trainable policies that it was saved with",
-                fix="name the policies as in that run, or set trainer.resume_mode=disable",
-            )
+        raise_all(other_policies(folder, self.policies))
         for name, policy in self.policies.items():
             with reading(folder, name):
                 policy.load(str(folder), del_local_after_load)
@@ -115,6 +107,19 @@ def reading(folder: Path, part: str) -> Iterator[None]:
 def auto_resumes(config: DictConfig) -> bool:
     """Whether training resumes from the latest checkpoint of the run's folder."""
     return config.trainer.resume_mode == "auto" and not config.trainer.val_only
+
+
+def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
+    """Whether the checkpoint in a folder lacks one of these policies."""
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    missing = [name for name in policies if name not in found]
+    # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
+    if missing and found:
+        yield ConfigError(
+            f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}",
+            rule="a run resumes with the trainable policies that it was saved with",
+            fix="name the policies as in that run, or set trainer.resume_mode=disable",
+        )
 
 
 def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:

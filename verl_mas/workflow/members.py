@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from verl_mas.workflow.base import Workflow
 
 DECODING = ("temperature", "top_p", "top_k")
-# What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
-SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -74,7 +72,7 @@ def members_of(
         policy = policies.get(spec.policy, PolicySpec())
         trainable = spec.trainable and policy.trainable and policy.remote is None
         members[name] = Member(name, spec.role or role, spec, trainable)
-    raise_all(error for member in members.values() for error in _sampling_errors(member))
+    raise_all(error for member in members.values() for error in _penalties(member))
     return members
 
 
@@ -119,16 +117,7 @@ def _unknown(specs: Iterable[str], known: list[str]) -> Iterator[ConfigError]:
             )
 
 
-def _sampling_errors(member: Member) -> Iterator[ConfigError]:
-    for section in ("sampling", "validation_sampling"):
-        path, sampling = f"mas.agents.{member.name}.{section}", flat(getattr(member.spec, section))
-        for setting in SET_BY_US:
-            if setting in sampling:
-                yield ConfigError(
-                    f"{path}.extra.{setting}={sampling[setting]}",
-                    rule=f"verl-mas sets {setting}, from {SET_BY_US[setting]}",
-                    fix=f"remove it, and set {SET_BY_US[setting]}",
-                )
+def _penalties(member: Member) -> Iterator[ConfigError]:
     sampling = flat(member.spec.sampling)
     for setting in PENALTIES:
         if member.trainable and setting in sampling:
