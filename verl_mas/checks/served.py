@@ -70,7 +70,7 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
     if attention == FLASH_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
         error = ConfigError(
             "flash_attn is not installed",
-            rule=f"verl loads models with attn_implementation={FLASH_ATTENTION} unless told otherwise",
+            rule=f"verl loads models with attn_implementation={FLASH_ATTENTION} where no other is set",
             fix="pip install flash-attn, or set +actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         )
         yield unless_elsewhere(config, error)
