@@ -74,8 +74,16 @@ def test_an_agent_that_did_not_act_in_a_step_is_left_out():
     assert findings([idle, without, idle]) == []
 
 
-def test_a_finding_is_returned_when_it_begins_and_again_only_after_it_ended():
+def test_a_finding_is_returned_when_it_begins_and_at_most_once_in_as_many_steps_as_set():
+    watch = Findings(again=10)
+    idle = SOUND | agent("b", **IDLE)
+    # It holds from step 3 on, ends, comes back at step 9 and lasts.
+    seen = [step for step, metrics in enumerate([idle] * 5 + [SOUND] + [idle] * 19, 1) if watch.add(metrics)]
+    assert seen == [3, 13, 23]
+
+
+def test_a_finding_is_not_held_back_by_another():
     watch = Findings()
     idle = SOUND | agent("b", **IDLE)
-    seen = [len(watch.add(metrics)) for metrics in [idle] * 5 + [SOUND] + [idle] * 4]
-    assert seen == [0, 0, 1, 0, 0, 0, 0, 0, 1, 0]
+    found = [watch.add(metrics) for metrics in [idle] * 3 + [idle | policy("p", grad=0.0)] * 3]
+    assert [[one.kind for one in step] for step in found] == [[], [], ["no_advantage"], [], [], ["unmoved"]]

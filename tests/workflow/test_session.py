@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -325,6 +326,29 @@ def test_a_workflow_that_returns_no_outcome_is_an_error_with_its_fix(run):
             pass
 
     assert "return Outcome" in run(Forgetful, ScriptedLLM("x")).faults[0].cause
+
+
+def test_the_record_of_a_session_whose_workflow_returned_a_reply_has_no_outcome(run):
+    class Replying(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            return await team.a.act("q")
+
+    done = run(Replying, ScriptedLLM("x"), faults=FaultSpec(retries=0))
+    assert "return Outcome(answer=reply)" in done.faults[0].cause
+    assert done.session.answer is None and done.session.reported == {}
+
+
+def test_a_workflow_that_calls_exit_loses_one_session_and_not_the_process(run):
+    class Exiting(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            sys.exit(3)
+
+    done = run(Exiting, ScriptedLLM("x"), faults=FaultSpec(retries=0))
+    assert done.faults[0].kind is FaultKind.WORKFLOW and "Exiting.run called sys.exit(3)" in done.faults[0].cause
 
 
 def test_a_workflow_that_never_stops_is_ended(run):

@@ -56,8 +56,8 @@ class Watch:
                 self.places.add(place)
 
     def _place(self) -> str | None:
-        """The innermost line of the file that the loop's thread is in."""
+        """The innermost line of the file that the loop runs now; what runs the loop may be in the same file."""
         frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
-        while frame is not None and frame.f_code.co_filename != self.file:
+        while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
             frame = frame.f_back
-        return f"{self.file}:{frame.f_lineno}" if frame else None
+        return f"{self.file}:{frame.f_lineno}" if frame and frame.f_code.co_filename == self.file else None

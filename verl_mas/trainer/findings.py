@@ -17,6 +17,8 @@ from verl_mas.trainer.metrics import ROOT
 Metrics: TypeAlias = Mapping[str, float | None]
 # With few tasks per step, a step or two without any signal happen in sound runs.
 STEPS = 3
+# Where most tasks are too easy or too hard, the same finding comes and goes all the time.
+AGAIN = 100
 SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
 EVERYONE = "team"
 
@@ -43,21 +45,28 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
 
 
 class Findings:
-    """The findings of a run while it trains: each is returned once, when it begins."""
+    """The findings of a run while it trains: each when it begins, and at most once in `again` steps."""
 
-    def __init__(self, agents: Collection[str] | None = None, steps: int = STEPS):
-        self._agents, self._steps = agents, steps
+    def __init__(self, agents: Collection[str] | None = None, steps: int = STEPS, again: int = AGAIN):
+        self._agents, self._again = agents, again
         self._window: deque[Metrics] = deque(maxlen=steps)
-        self._current: set[tuple[str, str]] = set()
+        self._step = 0
+        self._returned: dict[tuple[str, str], int] = {}
 
     def add(self, metrics: Metrics) -> list[Finding]:
-        """Those that begin with this step."""
+        """Those that hold now and have not been returned in the last `again` steps."""
+        self._step += 1
         self._window.append(dict(metrics))
-        full = len(self._window) == self._steps
+        full = len(self._window) == self._window.maxlen
         found = findings(list(self._window), self._agents) if full else []
-        new = [finding for finding in found if (finding.kind, finding.name) not in self._current]
-        self._current = {(finding.kind, finding.name) for finding in found}
-        return new
+        return [finding for finding in found if self._is_due(finding.kind, finding.name)]
+
+    def _is_due(self, kind: str, name: str) -> bool:
+        last = self._returned.get((kind, name))
+        due = last is None or self._step - last >= self._again
+        if due:
+            self._returned[kind, name] = self._step
+        return due
 
 
 class Window:

@@ -249,17 +249,30 @@ async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -
     try:
         with failures():
             limit = session.config.faults.session_timeout_s
-            session.outcome = await _within(workflow.run(session.task, Team(session)), limit)
-            if not isinstance(session.outcome, Outcome):
+            outcome = await _within(_outcome(workflow, session), limit)
+            if not isinstance(outcome, Outcome):
                 raise WorkflowError(
-                    f"{type(workflow).__name__}.run returned {session.outcome!r}",
+                    f"{type(workflow).__name__}.run returned {outcome!r}",
                     rule="the `run` of a workflow returns an Outcome",
                     fix="return Outcome(answer=reply) or Outcome(reward=...)",
                 )
+            session.outcome = outcome
             if score is not None and needs_score(session.outcome, session.replies):
                 session.score = await asyncio.wait_for(score(session), limit)
     finally:
         await session.close()
+
+
+async def _outcome(workflow: Workflow, session: Session) -> Outcome:
+    try:
+        return await workflow.run(session.task, Team(session))
+    except SystemExit as error:
+        # Left alone, it would end the event loop, and with it every session of the worker.
+        raise WorkflowError(
+            f"{type(workflow).__name__}.run called sys.exit({error.code!r})",
+            rule="a workflow ends one session, not the process",
+            fix="raise an exception to drop the session, or return Outcome(reward=0)",
+        ) from error
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
