@@ -78,6 +78,15 @@ def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_faults_logs_or_
         assert not any(form[:12] in text for form in FORMS)
 
 
+@pytest.mark.parametrize(
+    "body", ["<html>", '{"error": "no credit"}', '{"choices": []}', "[]", "1", '{"choices": [{"message": "4"}]}', KEY]
+)
+def test_a_response_that_is_no_completion_is_quoted_in_the_fault(serve_text, body):
+    with pytest.raises(SessionFault) as raised:
+        verl_mas.run("single", "q", client(serve_text(200, body)), faults=FaultSpec(retries=0))
+    assert f"is not a chat completion: {'***' if body == KEY else body}" in raised.value.cause
+
+
 def test_a_key_that_no_header_can_hold_is_hidden_in_the_cause(monkeypatch, serve):
     endpoint = client(serve(lambda body: "4").url)
     monkeypatch.setenv("TEAM_KEY", "sk-1234\r")

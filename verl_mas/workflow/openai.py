@@ -108,11 +108,16 @@ class OpenAIClient:
 
     async def _post(self, body: JsonObject) -> JsonObject:
         response = await self._client().post(f"{self.base_url}/chat/completions", json=body)
+        # Cut after the key is hidden: half a key is not recognised.
+        text = hidden(response.text, self._key)[:500]
         if response.is_error:
-            # Cut after the key is hidden: half a key is not recognised.
-            text = hidden(response.text, self._key)[:500]
             raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
-        completion: JsonObject = response.json()
+        try:
+            completion: JsonObject = response.json()
+            completion["choices"][0]["message"].get("content")
+        except (ValueError, LookupError, TypeError, AttributeError):  # Some endpoints send their errors with status 200.
+            cause = f"the response of {self.base_url} is not a chat completion: {text}"
+            raise SessionFault(FaultKind.REFUSED, cause) from None
         return completion
 
     def _tools_of(self, request: Request) -> dict[str, Tool]:
