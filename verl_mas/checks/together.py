@@ -36,7 +36,7 @@ def check_trained(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy that is trained."""
     yield from _micro_batches(view, policy)
     yield from _log_probs(view, policy)
-    yield from _warmup(view, policy)
+    yield from _learning_rate(view, policy)
     strategy = view[SECTION].actor.strategy
     if strategy != TESTED_STRATEGY:
         yield ConfigWarning(
@@ -94,8 +94,15 @@ def _updates(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
             )
 
 
-def _warmup(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
-    steps, warmup = view.trainer.total_training_steps, view[SECTION].actor.optim.get("lr_warmup_steps")
+def _learning_rate(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
+    optim = view[SECTION].actor.optim
+    if optim.lr == 0:
+        yield ConfigWarning(
+            f"policy {policy}: actor.optim.lr=0",
+            reason="it computes updates that change nothing",
+            fix=f"set a learning rate, or mas.policies.{policy}.trainable=false",
+        )
+    steps, warmup = view.trainer.total_training_steps, optim.get("lr_warmup_steps")
     if type(warmup) is int and type(steps) is int and warmup >= steps:
         yield ConfigWarning(
             f"policy {policy}: actor.optim.lr_warmup_steps={warmup} with trainer.total_training_steps={steps}",

@@ -53,6 +53,7 @@ CASES = (
     wrong(f"{ROLLOUT}.name=vllm {ROLLOUT}.max_num_seqs=10000", "at least one token"),
     wrong("++mas.agents.solver.max_prompt_length=9999", "is the limit of every row", warned=True),
     wrong(f"{ACTOR}.optim.lr_warmup_steps=100 trainer.total_training_steps=10", "has reached its value", warned=True),
+    wrong(f"{ACTOR}.optim.lr=0", "computes updates that change nothing", warned=True),
     wrong("mas.faults.max_acts=1 mas.branch.validation_k=2", "every candidate is an act"),
     wrong(f"{ROLLOUT}.n=1000 data.train_batch_size=200", "200000 sessions", warned=True),
 )
