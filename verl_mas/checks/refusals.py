@@ -137,7 +137,7 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
         rule, fix = "the file of a workflow, its `agents` and its `check` raise no exception before Ray starts", ""
         if isinstance(error, TimeLimit):
             rule = "the file of a workflow and its `check` end within mas.workflow.check_timeout_s"
-            fix = f", or set ++mas.workflow.check_timeout_s={10 * error.seconds:g}"
+            fix = f", or set mas.workflow.check_timeout_s={10 * error.seconds:g}"
         raise ConfigError(f"{place}: {_name(error)}\n{frames}", rule=rule, fix=f"correct {place}{fix}") from error
 
 

@@ -80,7 +80,7 @@ def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
         found.of(check_policies(config, mas), check_functions(config), check_folders(config), check_data(config, mas))
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
-            found.of(raised_by(resolve(mas.workflow).check, seconds=mas.workflow.check_timeout_s))
+            found.of(raised_by(lambda: resolve(mas.workflow).check(), seconds=mas.workflow.check_timeout_s))
             found.of(check_tools(config, mas), check_checkpoint(config, mas))
         found.of(check_finalized(config, mas))
         if not found.errors:

@@ -31,7 +31,7 @@ from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import Member, wrong_names
 
-# Estimator of verl -> our estimator, which compares the rows of one agent in the same way.
+# Estimator of verl -> the nearest one that compares the rows of one agent.
 PER_AGENT = {
     "grpo": "agent_grpo",
     "grpo_vectorized": "agent_grpo",

@@ -115,7 +115,8 @@ class OpenAIClient:
         try:
             completion: JsonObject = response.json()
             completion["choices"][0]["message"].get("content")
-        except (ValueError, LookupError, TypeError, AttributeError):  # Some endpoints send their errors with status 200.
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # Some endpoints send their errors with status 200.
             cause = f"the response of {self.base_url} is not a chat completion: {text}"
             raise SessionFault(FaultKind.REFUSED, cause) from None
         return completion
