@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -17,7 +17,7 @@ from verl_mas.checks.together import check_trained
 from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.endpoint import check_endpoint
 
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
@@ -35,6 +35,21 @@ def check_remotes(mas: MasConfig) -> Iterator[Problem]:
                 rule="a remote policy has no model, engine or optimiser here",
                 fix="remove the overrides; sampling belongs to mas.agents.<agent>.sampling",
             )
+
+
+def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
+    """Settings of the training of a policy that is never trained."""
+    learning = set(trained(mas))
+    for name, spec in mas.policies.items():
+        actor = spec.overrides.get("actor")
+        optim = actor.get("optim") if isinstance(actor, Mapping) else None
+        for key, value in (("updates_per_step", spec.updates_per_step), ("overrides.actor.optim", optim)):
+            if value and name not in learning:
+                yield ConfigWarning(
+                    f"mas.policies.{name}.{key}={value}",
+                    reason="the policy is frozen or remote, so it has no optimiser",
+                    fix="remove it, or train the policy",
+                )
 
 
 def check_batch_sizes(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 from omegaconf import DictConfig
 
 from verl_mas import platform
-from verl_mas.checks.place import unless_elsewhere
+from verl_mas.checks.place import missing, unless_elsewhere
 from verl_mas.checks.refusals import Problem, raised_by
 from verl_mas.checks.remote_code import check_remote_code
 from verl_mas.checks.weights import check_model
@@ -25,6 +26,7 @@ def check_served(config: DictConfig) -> Iterator[Problem]:
     yield from check_engine(engine, device)
     yield from check_installed(config)
     yield from check_remote_code(config)
+    yield from check_beside_model(config)
     model = list(check_model(config))
     yield from model
     facts = facts_of(engine)
@@ -32,6 +34,20 @@ def check_served(config: DictConfig) -> Iterator[Problem]:
         yield from raised_by(facts.check_options, config.actor_rollout_ref.rollout.engine_kwargs)
     if facts.check_model and not any(isinstance(problem, ConfigError) for problem in model):
         yield from raised_by(facts.check_model, config.actor_rollout_ref.model.path, device)
+
+
+def check_beside_model(config: DictConfig) -> Iterator[Problem]:
+    """What verl loads beside the weights. A name without a leading `/`, `~` or `.` may be of the hub."""
+    model = config.actor_rollout_ref.model
+    for key in ("tokenizer_path", "hf_config_path"):
+        path = model.get(key)
+        if isinstance(path, str) and path.startswith(("/", "~", ".")) and not Path(path).expanduser().is_dir():
+            yield missing(config, f"actor_rollout_ref.model.{key}", path, "a folder that exists, or a name of the hub")
+    libraries = model.get("external_lib") or []
+    for name in [libraries] if isinstance(libraries, str) else libraries:
+        package = str(name).partition(".")[0]
+        if not package or find_spec(package) is None:
+            yield missing(config, "actor_rollout_ref.model.external_lib", str(name), "a module that can be imported")
 
 
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.refusals import Problem, unresolved
 from verl_mas.checks.served import engines_of_verl
-from verl_mas.checks.verl_values import LINES, takes
+from verl_mas.checks.verl_values import LINES, UNREAD, takes
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems
@@ -91,8 +91,8 @@ def _referred_to(config: DictConfig) -> set[str]:
     return {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
 
 
-def check_values(config: DictConfig) -> Iterator[ConfigError]:
-    """Values that verl does not take: type, range, choice, texts, interpolations."""
+def check_values(config: DictConfig) -> Iterator[Problem]:
+    """Values that verl does not take (type, range, choice, texts, interpolations), or does not read."""
     verl = _verl(config)
     for found in differences(config, verl):
         if found.known:
@@ -104,8 +104,8 @@ def check_override_keys(config: DictConfig, mas: MasConfig) -> Iterator[ConfigEr
     yield from (unknown(found, _verl(config)) for found in _overrides(config, mas) if not found.known)
 
 
-def check_override_values(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    """Values in the overrides of a policy that verl does not take."""
+def check_override_values(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+    """Values in the overrides of a policy that verl does not take or read."""
     for found in _overrides(config, mas):
         if found.known:
             yield from _check_value(found)
@@ -129,7 +129,7 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
             )
 
 
-def _check_value(found: Found) -> Iterator[ConfigError]:
+def _check_value(found: Found) -> Iterator[Problem]:
     try:
         value = found.value()
     except OmegaConfBaseException as error:
@@ -138,6 +138,12 @@ def _check_value(found: Found) -> Iterator[ConfigError]:
     errors = list(_type_errors(found, value))
     yield from errors
     if not errors:
+        if found.verl_path in UNREAD:
+            yield ConfigWarning(
+                f"{found.path}={value}",
+                reason="verl's configuration has this key, and its V1 trainer does not read it",
+                fix=UNREAD[found.verl_path],
+            )
         for path, leaf in leaves(value, (found.path,)):
             yield from _leaf_errors(
                 ".".join(path), leaf, lines=found.section is None and not path[0].startswith("mas.")

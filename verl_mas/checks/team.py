@@ -12,6 +12,7 @@ from verl_mas.checks.learning import check_learning
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_remotes,
+    check_untrained,
     check_views,
     check_zero_advantage,
 )
@@ -76,6 +77,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if found.of(check_pools(mas)):
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
+        found.of(check_untrained(mas))
         if known:
             found.of(check_views(config, mas))
     return mas, team is not None

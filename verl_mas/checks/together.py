@@ -17,6 +17,8 @@ MICRO_BATCHES = {
     "rollout.log_prob_use_dynamic_bsz": "rollout.log_prob_micro_batch_size_per_gpu",
 }
 TESTED_STRATEGY = "fsdp2"
+FSDP = ("fsdp", "fsdp2")
+FSDP_SCHEDULES = ("constant", "cosine")
 MANY_SESSIONS = 50_000
 
 
@@ -37,7 +39,13 @@ def check_trained(view: DictConfig, policy: str) -> Iterator[Problem]:
     yield from _micro_batches(view, policy)
     yield from _log_probs(view, policy)
     yield from _learning_rate(view, policy)
-    strategy = view[SECTION].actor.strategy
+    strategy, schedule = view[SECTION].actor.strategy, view[SECTION].actor.optim.get("lr_scheduler_type")
+    if strategy in FSDP and schedule not in FSDP_SCHEDULES:
+        yield ConfigError(
+            f"policy {policy}: actor.optim.lr_scheduler_type={schedule} with actor.strategy={strategy}",
+            rule=f"verl's FSDP has the schedules {' and '.join(FSDP_SCHEDULES)}",
+            fix=f"set {SECTION}.actor.optim.lr_scheduler_type={FSDP_SCHEDULES[-1]}",
+        )
     if strategy != TESTED_STRATEGY:
         yield ConfigWarning(
             f"policy {policy}: actor.strategy={strategy}",

@@ -233,6 +233,15 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
     },
 }
 VALUES = {f"{section}.{key}": hint for section, keys in _SECTIONS.items() for key, hint in keys.items()}
+# In verl's YAML, but not read by its V1 trainer and FSDP engine; what to set instead.
+UNREAD: Mapping[str, str] = {
+    "actor_rollout_ref.actor.grad_clip": "set actor_rollout_ref.actor.optim.clip_grad",
+    "actor_rollout_ref.rollout.do_sample": "set actor_rollout_ref.rollout.temperature=0 for greedy replies",
+    "actor_rollout_ref.rollout.over_sample_rate": "raise data.train_batch_size",
+    "data.return_raw_input_ids": "remove it",
+    "data.reward_fn_key": "name the column 'data_source'",
+    "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
+}
 # Settings with more than one line of text.
 LINES: Sequence[str] = ("custom_chat_template", "system_prompt", "chat_template_kwargs", ".stop", "mas.workflow.args")
 

@@ -101,8 +101,15 @@ def _missing(error: MissingConfigException, file: str) -> ConfigError:
     return ConfigError(
         str(error).splitlines()[0],
         rule=f"{group} is one of the files in a folder {group}/ on Hydra's search path",
-        fix=nearest(name, list(error.options or [])) + "; files of your own are found with --config-dir",
+        fix=nearest(file.partition("/")[2], list(error.options or _files(file.partition("/")[0])))
+        + "; files of your own are found with --config-dir",
     )
+
+
+def _files(group: str) -> list[str]:
+    """The files of a group of ours in any of its folders, as `+<group>=` names them."""
+    folder = Path(__file__).parent / "hydra" / group
+    return [file.relative_to(folder).with_suffix("").as_posix() for file in folder.rglob("*.yaml")]
 
 
 def key_of(override: str) -> str:
