@@ -8,6 +8,7 @@ A run that resumes is a new attempt. It repeats steps under the same keys, so no
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -48,6 +50,12 @@ class TrajectoryWriter:
         self._spec, self._directory, self._attempt = spec, directory, attempt
         self._worker = uuid4().hex[:8]
         self._lock = threading.Lock()
+        # Not the loop's own threads: each has a memory arena of its own, and all of them grow.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-records")
+
+    async def awrite(self, finished: SessionResult, status: str) -> None:
+        """`write`, without blocking the other sessions on a slow disk."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self.write, finished, status)
 
     def write(self, finished: SessionResult, status: str) -> None:
         """`status`: finished, dropped or cancelled. Raises DiskError when the disk is full."""

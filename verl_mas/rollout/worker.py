@@ -236,8 +236,8 @@ class MasAgentLoopWorker(_StockWorker):
                 self.logged.add(fault.kind)
                 logger.warning("the first %s in this worker: %s", fault.kind.value, described(finished, fault))
         if self.trajectories is not None:
-            # A slow disk must not block the other sessions. A record that cannot be written ends the run.
-            await asyncio.to_thread(self.trajectories.write, finished, "dropped" if finished.failed else "finished")
+            # A record that cannot be written ends the run.
+            await self.trajectories.awrite(finished, "dropped" if finished.failed else "finished")
 
     def _model(self, policy: str) -> Model:
         """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""
