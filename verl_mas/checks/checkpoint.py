@@ -11,7 +11,7 @@ from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
 from verl_mas.config.merge import trained
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.trainer.checkpoint import auto_resumes, other_policies, other_run, run_identity
@@ -30,6 +30,12 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
             f"trainer.resume_from_path={given}",
             rule="verl reads the step from what follows global_step_",
             fix=f"set trainer.resume_from_path={str(given).rstrip('/')}",
+        )
+    elif trainer.resume_from_path and not given:
+        yield ConfigWarning(
+            f"trainer.resume_from_path={trainer.resume_from_path} with trainer.resume_mode={trainer.resume_mode}",
+            reason="it is read with trainer.resume_mode=resume_path only",
+            fix="set trainer.resume_mode=resume_path, or remove trainer.resume_from_path",
         )
     elif mas is None:
         yield from _of_verl(config, folder)

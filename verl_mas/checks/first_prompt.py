@@ -15,6 +15,7 @@ from verl_mas.checks.model_folder import local_folder
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, optional_policy_value
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
+from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_types import Fields
@@ -61,6 +62,8 @@ def _check(config: DictConfig, mas: MasConfig | None, file: str, row: Fields) ->
         agent = recorder.request.agent
         spec = mas.policies[agents_of(mas)[agent].spec.policy]
         if spec.remote is None:
+            engine = str(optional_policy_value(config, spec, "rollout.name"))
+            yield from sampling_errors(recorder.request.sampling, engine, f"the first act of agent {agent}")
             yield from _rendered(config, spec, recorder.request, file, f"mas.agents.{agent}.truncation")
     elif result is None:
         yield ConfigWarning(
@@ -70,6 +73,12 @@ def _check(config: DictConfig, mas: MasConfig | None, file: str, row: Fields) ->
         )
     elif result.faults:
         yield _failed(mas, result.faults[-1], file)
+    else:
+        yield ConfigWarning(
+            f"workflow {mas.workflow.name} on the first row of {file}",
+            reason="no agent acted, so nothing is trained",
+            fix="write `await` before each act, and see what check_workflow finds",
+        )
 
 
 def _task(row: Fields, messages: object) -> Task:

@@ -54,8 +54,15 @@ def requirements(package: str) -> list[Requirement]:
     return [Requirement(line) for line in requires(package) or [] if "extra ==" not in line]
 
 
-def check_platform() -> Iterator[ConfigError]:
+def check_platform(device: str | None = None) -> Iterator[ConfigError]:
+    """`device` is verl's trainer.device."""
     name = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    if name == DEVICE and device not in (None, DEVICE):
+        yield ConfigError(
+            f"trainer.device={device} on the platform {DEVICE}",
+            rule="+platform=cpu sets the device of the run",
+            fix="remove trainer.device or +platform=cpu",
+        )
     if name in ("", DEVICE):
         return  # Importing verl takes seconds.
     from verl.plugin.platform.platform_manager import PlatformRegistry

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.checks.data_files import check_data
@@ -51,7 +51,8 @@ def examine(config: DictConfig) -> Report:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     found = Refusals()
     machine = found.result(lambda: list(diagnose(thorough=False))) or []
-    found.of(check_plugin(), check_versions(), check_platform(), problems(machine))
+    found.of(check_plugin(), check_versions(), problems(machine))
+    found.of(check_platform(OmegaConf.select(config, "trainer.device")))
     mas = None
     # The other checks read every section.
     if found.of(check_sections(config)):

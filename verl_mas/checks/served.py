@@ -70,9 +70,39 @@ def engines_of_verl() -> list[str]:
 
 
 def check_installed(config: DictConfig) -> Iterator[Problem]:
-    """The packages that the engine and the model's attention need. On the CPU, an engine's own check knows more."""
+    """The packages that the engine and the model's attention need."""
+    model = config.actor_rollout_ref.model
+    if model.get("use_liger") and find_spec("liger_kernel") is None:
+        error = ConfigError(
+            "actor_rollout_ref.model.use_liger=True, and liger-kernel is not installed",
+            rule="verl loads the model with the kernels of that package",
+            fix="pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False",
+        )
+        yield unless_elsewhere(config, error)
     if config.trainer.device == platform.DEVICE:
-        return
+        yield from _on_cpu(config)
+    else:
+        yield from _on_gpus(config)
+
+
+def _on_cpu(config: DictConfig) -> Iterator[ConfigError]:
+    name = config.actor_rollout_ref.rollout.name
+    if facts_of(name).package is not None and facts_of(name).check_ready is None:
+        yield ConfigError(
+            f"actor_rollout_ref.rollout.name={name} on the CPU",
+            rule=f"{name} serves models on GPUs only",
+            fix="set actor_rollout_ref.rollout.name=transformers",
+        )
+    attention = config.actor_rollout_ref.model.override_config.get("attn_implementation")
+    if str(attention).startswith("flash_attention"):
+        yield ConfigError(
+            f"actor_rollout_ref.model.override_config.attn_implementation={attention} on the CPU",
+            rule="flash-attn computes on GPUs only",
+            fix="set ++actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        )
+
+
+def _on_gpus(config: DictConfig) -> Iterator[Problem]:
     name = config.actor_rollout_ref.rollout.name
     package = facts_of(name).package
     if package is not None and find_spec(package) is None:

@@ -73,6 +73,7 @@ _FORMATS = (
 _OPTIM: Mapping[str, Hint] = {
     "lr": Annotated[float, Range(0, 10)],
     "weight_decay": NotNegative,
+    "betas": list[Share],
     "clip_grad": Positive,
     "lr_warmup_steps_ratio": Share,
     "lr_warmup_steps": Every | None,
@@ -218,6 +219,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
         "esi_redundant_time": NotNegative,
         "ray_wait_register_center_timeout": Positive,
         "resume_mode": Literal["auto", "disable", "resume_path"],
+        "resume_from_path": Text | None,
         "device": devices,
         "logger": loggers,
         "project_name": Name,
