@@ -81,7 +81,7 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
 
 def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    one = ["+platform=cpu", "+recipe=math/shared", "actor_rollout_ref.actor.strategy=fsdp2", *QUESTIONS]
+    one = ["+platform=cpu", "+recipe=math/shared", "actor_rollout_ref.rollout.name=transformers", *QUESTIONS]
     assert main([*one, "++ray_kwargs.ray_init.num_gpus=4", "++ray_kwargs.ray_init.num_cpus=64"]) == 0
     assert "Qwen/Qwen3-4B" in capsys.readouterr().out
 

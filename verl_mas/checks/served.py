@@ -79,20 +79,20 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
             fix="pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False",
         )
         yield unless_elsewhere(config, error)
-    if config.trainer.device == platform.DEVICE:
-        yield from _on_cpu(config)
-    else:
-        yield from _on_gpus(config)
-
-
-def _on_cpu(config: DictConfig) -> Iterator[ConfigError]:
-    name = config.actor_rollout_ref.rollout.name
-    if facts_of(name).package is not None and facts_of(name).check_ready is None:
-        yield ConfigError(
-            f"actor_rollout_ref.rollout.name={name} on the CPU",
-            rule=f"{name} serves models on GPUs only",
-            fix="set actor_rollout_ref.rollout.name=transformers",
+    name, cpu = config.actor_rollout_ref.rollout.name, config.trainer.device == platform.DEVICE
+    facts = facts_of(name)
+    # On the CPU, an engine's own check knows more.
+    if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
+        error = ConfigError(
+            f"actor_rollout_ref.rollout.name={name}, and {facts.package} is not installed",
+            rule="the engine of a policy is installed on every node of the run",
+            fix=f"pip install 'verl-mas[{name}]', or set actor_rollout_ref.rollout.name",
         )
+        yield unless_elsewhere(config, error)
+    yield from _attention_on_cpu(config) if cpu else _attention_on_gpus(config)
+
+
+def _attention_on_cpu(config: DictConfig) -> Iterator[ConfigError]:
     attention = config.actor_rollout_ref.model.override_config.get("attn_implementation")
     if str(attention).startswith("flash_attention"):
         yield ConfigError(
@@ -102,16 +102,7 @@ def _on_cpu(config: DictConfig) -> Iterator[ConfigError]:
         )
 
 
-def _on_gpus(config: DictConfig) -> Iterator[Problem]:
-    name = config.actor_rollout_ref.rollout.name
-    package = facts_of(name).package
-    if package is not None and find_spec(package) is None:
-        error = ConfigError(
-            f"actor_rollout_ref.rollout.name={name}, and {package} is not installed",
-            rule="the engine of a policy is installed on every node of the run",
-            fix=f"pip install 'verl-mas[{name}]', or set actor_rollout_ref.rollout.name",
-        )
-        yield unless_elsewhere(config, error)
+def _attention_on_gpus(config: DictConfig) -> Iterator[Problem]:
     attention = config.actor_rollout_ref.model.override_config.get("attn_implementation", FLASH_ATTENTION)
     if attention == FLASH_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
         error = ConfigError(
