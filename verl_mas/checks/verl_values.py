@@ -73,7 +73,7 @@ _FORMATS = (
 _OPTIM: Mapping[str, Hint] = {
     "lr": Annotated[float, Range(0, 10)],
     "weight_decay": NotNegative,
-    "betas": list[Share],
+    "betas": tuple[Share, Share],
     "clip_grad": Positive,
     "lr_warmup_steps_ratio": Share,
     "lr_warmup_steps": Every | None,

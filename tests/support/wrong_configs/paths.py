@@ -31,7 +31,7 @@ CASES = (
     wrong(f"{MODEL}=5", "actor_rollout_ref.model.path=5"),
     wrong(f"{MODEL}={{task}}/train.parquet", "it is a folder in Hugging Face format"),
     wrong(f"{MODEL}=runs/arithmetic/model", "verl-mas data arithmetic --out runs/arithmetic"),
-    wrong("actor_rollout_ref.model.lora_adapter_path=/nowhere", "the folder of a LoRA adapter"),
+    wrong("actor_rollout_ref.model.lora_adapter_path=/nowhere", "adapter_config.json"),
     wrong(f"{REWARD}.path=/nowhere/reward.py", "reward.custom_reward_function.path=/nowhere/reward.py does not exist"),
     wrong(f"{REWARD}.path=pkg://no_such_package.reward", "does not exist"),
     wrong(
