@@ -29,10 +29,12 @@ class Trio(Workflow):
 
 
 class Mistyped(Workflow):
-    """A sampling setting that no engine knows, in training only. Act by act it passes every check."""
+    """A sampling setting that no engine knows, in training and after the first act, where no check sees it."""
 
     agents = ("writer",)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        sampling = {} if task.validate else {"temprature": 0.5}
-        return Outcome(answer=await team.writer.act(task.messages, **sampling))
+        reply = await team.writer.act(task.messages)
+        if not task.validate:
+            reply = await team.writer.act(task.messages, temprature=0.5)
+        return Outcome(answer=reply)

@@ -203,6 +203,6 @@ def test_a_step_in_which_every_session_fails_ends_the_run_with_the_first_cause(t
     assert "val-core/letters/pass@1" in done.steps[0] and list(done.steps) == [0]
     message = done.output[done.output.rindex("verl_mas.errors.SessionsFailed: ") :]
     assert "all 16 sessions of step 1 failed: 16 refused" in message
-    assert "temprature" in message and "agent writer, turn 0" in message and "mas.faults.max_dropped_share" in message
+    assert "temprature" in message and "agent writer, turn 1" in message and "mas.faults.max_dropped_share" in message
     # Of the user's file and of verl, whose advice would not help.
     assert "teams.py" in message and "sync_refill_failed_groups" not in message
