@@ -52,3 +52,10 @@ def test_another_version_of_verl_is_refused(monkeypatch):
     monkeypatch.setattr(machine, "requirements", lambda package: [machine.Requirement("verl>=9")])
     (error,) = machine.check_versions()
     assert error.fix == "pip install 'verl>=9'"
+
+
+def test_another_device_than_that_of_the_cpu_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    (error,) = machine.check_platform("cuda")
+    assert error.value == "trainer.device=cuda on the platform cpu"
+    assert list(machine.check_platform("cpu")) == []
