@@ -17,6 +17,7 @@ from verl_mas.trainer.step import (
     scale_for_skipped,
     stack_columns,
     step_advantages,
+    step_columns,
     without_zero_advantage,
     write_advantages,
 )
@@ -82,6 +83,32 @@ def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(que
     advantages, _ = step_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
     assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
+
+
+def test_rows_that_a_policy_has_read_are_not_read_again(queue, tags):
+    keys = ["1-0_0_0", "1-0_0_1", "1-0_1_0"]
+    own = [tags("solver"), tags("verifier"), tags("solver")]
+    rows = KVBatchMeta(partition_id="train", keys=keys, tags=[tag.as_dict() for tag in own])
+    masks, scores = [torch.ones(n, dtype=torch.int64) for n in (3, 1, 2)], [torch.ones(n) for n in (3, 1, 2)]
+    data_plane.write(rows, {"response_mask": nested(masks), "rm_scores": nested(scores)})
+    solver = PolicyRows(batch(["1-0_1_0", "pad_0_0", "1-0_0_0"]))
+    # The mask of a row in which the correction has rejected tokens.
+    solver.data = {
+        "response_mask": nested([torch.tensor([1, 0]), torch.tensor([0]), torch.tensor([1, 1, 1])]),
+        "rm_scores": nested([torch.tensor([0.0, 5.0]), torch.tensor([0.0]), torch.tensor([0.0, 0.0, 4.0])]),
+    }
+    queue.rows = {key: queue.rows[key] for key in keys[1:2]}
+    columns = step_columns(rows, [solver])
+    assert columns.scores.tolist() == [4.0, 1.0, 5.0] and columns.tokens.tolist() == [3, 1, 1]
+    assert columns.tags == own
+
+
+def test_what_the_correction_has_changed_is_written_with_the_advantages(queue):
+    part = PolicyRows(batch(["1-0_0_0"]), changed={"response_mask": nested([torch.tensor([1, 0])])})
+    columns = Columns(keys=[], tags=[], scores=torch.zeros(1), masks=[torch.tensor([1, 0])])
+    write_advantages(batch(["1-0_0_0"]), columns, torch.tensor([2.0]), {"a": part})
+    assert queue.rows["1-0_0_0"]["response_mask"].tolist() == [1, 0]
+    assert queue.rows["1-0_0_0"]["advantages"].tolist() == [2.0, 0.0]
 
 
 def nested(values):

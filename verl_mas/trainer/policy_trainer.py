@@ -12,6 +12,8 @@ from functools import partial
 from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf, open_dict
+from tensordict import TensorDict
+from torch import Tensor
 from verl.protocol import DataProto
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
@@ -28,6 +30,7 @@ from verl_mas.errors import UpdateFailed
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer.batching import Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
+from verl_mas.trainer.step import COLUMNS
 from verl_mas.verl_types import Actor
 
 T = TypeVar("T")
@@ -105,24 +108,25 @@ class PolicyTrainer(Servers, PPOTrainerSync):
             ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")  # noqa: SLF001
         return max(ranks["actor"]) + 1
 
-    def correct_rollout(self, rows: Rows, metrics: dict[str, float]) -> Rows:
-        """verl's importance weights and rejection between the engine's and the trainer's probabilities."""
+    def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
+        """Masks and scores of the rows, after verl's importance weights and rejection between the engine's and the
+        trainer's probabilities; and the fields that these change."""
         correction = self.config.algorithm.get("rollout_correction")
-        if not correction or correction.get("bypass_mode", False):
-            return rows
-        if not self.config.actor_rollout_ref.rollout.calculate_log_probs:
-            return rows
-        data = data_plane.read(rows, [RESPONSE_MASK, ROLLOUT_LOG_PROBS, OLD_LOG_PROBS])
+        corrects = correction and not correction.get("bypass_mode", False)
+        if not (corrects and self.config.actor_rollout_ref.rollout.calculate_log_probs):
+            return data_plane.read(rows, COLUMNS), {}
+        data = data_plane.read(rows, [*COLUMNS, ROLLOUT_LOG_PROBS, OLD_LOG_PROBS])
         mask = data[RESPONSE_MASK]
         corrected, found = compute_rollout_correction_and_add_to_batch(
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
         if not correction.rollout_is and not correction.rollout_rs:
-            return rows  # only metrics were asked for
-        changed = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
-        new = {name: response_to_nested(corrected.batch[name], mask) for name in changed if name in corrected.batch}
-        return data_plane.write(rows, new)
+            return data, {}  # only metrics were asked for
+        fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
+        changed = {name: response_to_nested(corrected.batch[name], mask) for name in fields if name in corrected.batch}
+        data.update(changed)
+        return data, changed
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: int) -> None:
         """The policy's optimiser steps. `counted`: the number of rows that a mean over rows divides by."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from verl_mas import data_plane
@@ -15,6 +16,8 @@ from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 
 logger = logging.getLogger(__name__)
+# The fields that the driver reads of every row.
+COLUMNS = (RESPONSE_MASK, SCORES)
 
 
 @dataclass
@@ -36,6 +39,12 @@ class PolicyRows:
     """One policy's rows of a step."""
 
     batch: Rows
+    data: TensorDict = field(default_factory=TensorDict)
+    """What was read of `batch`, in its order: masks and scores."""
+
+    changed: Mapping[str, Tensor] = field(default_factory=dict)
+    """Fields that are written with the advantages."""
+
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -56,12 +65,28 @@ def in_order(batch: Rows) -> Rows:
 
 
 def read_columns(batch: Rows) -> Columns:
-    data = data_plane.read(batch, [RESPONSE_MASK, SCORES])
+    return _columns(batch, _scores_and_masks(batch.keys, data_plane.read(batch, COLUMNS)))
+
+
+def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
+    """Of every row of the step. Those of the parts are read already; a call to TransferQueue costs a driver's time."""
+    found = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
+    if rest := [i for i, key in enumerate(batch.keys) if key not in found]:
+        untrained = data_plane.select(batch, rest)
+        found |= _scores_and_masks(untrained.keys, data_plane.read(untrained, COLUMNS))
+    return _columns(batch, found)
+
+
+def _scores_and_masks(keys: Sequence[str], data: TensorDict) -> dict[str, tuple[Tensor, Tensor]]:
+    return dict(zip(keys, zip(data[SCORES].unbind(), data[RESPONSE_MASK].unbind(), strict=True), strict=True))
+
+
+def _columns(batch: Rows, found: Mapping[str, tuple[Tensor, Tensor]]) -> Columns:
     return Columns(
         keys=[RowKey.parse(key) for key in batch.keys],
         tags=[RowTags.of(tag) for tag in batch.tags],
-        scores=torch.stack([score.sum() for score in data[SCORES].unbind()]).float(),
-        masks=data[RESPONSE_MASK].unbind(),
+        scores=torch.stack([found[key][0].sum() for key in batch.keys]).float(),
+        masks=[found[key][1] for key in batch.keys],
     )
 
 
@@ -108,7 +133,7 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
         at = [number.get(key) for key in part.batch.keys]
         part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in at])
         masks = [columns.masks[i] if i is not None else NO_TOKENS for i in at]
-        part.batch = data_plane.write(part.batch, as_nested(part.advantages, masks))
+        part.batch = data_plane.write(part.batch, {**part.changed, **as_nested(part.advantages, masks)})
         placed.update(part.batch.keys)
     rest = [i for i, key in enumerate(batch.keys) if key not in placed]
     if rest:

@@ -62,9 +62,9 @@ from verl_mas.trainer.step import (
     PolicyRows,
     as_nested,
     in_order,
-    read_columns,
     scale_for_skipped,
     step_advantages,
+    step_columns,
     without_zero_advantage,
     write_advantages,
 )
@@ -282,7 +282,7 @@ class MasTrainer(PPOTrainerSync):
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
-            columns = read_columns(batch)
+            columns = step_columns(batch, parts.values())
             per_row, found = step_advantages(columns, self.estimator, self.options, self.agents)
             write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
@@ -310,7 +310,7 @@ class MasTrainer(PPOTrainerSync):
         policy.global_steps = self.global_steps
         with _seconds(part.metrics, "timing/old_log_prob"):
             part.batch = policy.prepare(part.batch, part.metrics)
-            part.batch = policy.correct_rollout(part.batch, part.metrics)
+            part.data, part.changed = policy.read(part.batch, part.metrics)
 
     def _update(self, name: str, part: PolicyRows, columns: Columns, batch: Rows) -> None:
         policy = self.trained[name]
