@@ -11,6 +11,8 @@ import sys
 
 from wrapt import register_post_import_hook
 
+from verl_mas import worker_folder
+
 # Module of verl -> our function that registers with it.
 HOOKS = {
     "verl.plugin.platform.platform_manager": "verl_mas.platform:register_platform",
@@ -30,4 +32,5 @@ def active() -> bool:
 
 for _module, _registrar in HOOKS.items():
     register_post_import_hook(_registrar, _module)
+worker_folder.enter()
 _active = True

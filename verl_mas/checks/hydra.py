@@ -11,11 +11,17 @@ from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.checks.trainer import is_team
+from verl_mas.config.cluster import adapt
 from verl_mas.errors import raise_all
 
 
 class UseCpu(Callback):
     """Applies `+platform=cpu` in the driver too, where verl selects its platform before it reads the config."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        # The only hook that gets the same configuration object as the job.
+        with exit_on_error():
+            adapt(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         from verl.plugin.platform import get_platform, set_platform
@@ -38,7 +44,6 @@ class TeamCheck(Callback):
     """Every `mas/<team>.yaml` names this class in `hydra.callbacks`."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
-        # The only hook that gets the same configuration object as the job.
         with exit_on_error():
             finalize_team(config)
 

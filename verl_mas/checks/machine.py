@@ -11,9 +11,10 @@ from importlib.metadata import requires, version
 from omegaconf import DictConfig
 from packaging.requirements import Requirement
 
+from verl_mas.config.cluster import joined
 from verl_mas.config.placement import Resources, require
 from verl_mas.errors import ConfigError
-from verl_mas.platform import DEVICE
+from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import nearest
 
 # CPUs that verl's ResourcePoolManager reserves with each GPU.
@@ -84,18 +85,29 @@ def needed(config: DictConfig) -> Resources:
 
 def available(config: DictConfig) -> Resources | None:
     """What Ray will have; None, unknown, if it joins a running cluster."""
-    import ray
+    if joined(config):
+        return None
+    from ray._private.utils import get_num_cpus
 
     ray_init = config.ray_kwargs.ray_init
-    # The trainer checks again in a worker of the running cluster, which does not have RAY_ADDRESS of the driver.
-    if ray_init.get("address") or os.environ.get("RAY_ADDRESS") or ray.is_initialized():
-        return None
-    gpus = ray_init.get("num_gpus")
-    if gpus is None:
+    gpus, cpus = ray_init.get("num_gpus"), ray_init.get("num_cpus")
+    return Resources(
+        gpus=devices_here() if gpus is None else gpus,
+        # Ray respects the limit of a container.
+        cpus=get_num_cpus(override_docker_cpu_warning=True) if cpus is None else cpus,
+    )
+
+
+def devices_here() -> int:
+    """The GPUs or NPUs that Ray will find."""
+    if selected():
+        # verl's platform here is the CPU, and Ray counts GPUs nevertheless.
         import torch
 
-        gpus = torch.cuda.device_count()
-    return Resources(gpus=gpus, cpus=ray_init.get("num_cpus") or os.cpu_count() or 1)
+        return torch.cuda.device_count()
+    from verl.plugin.platform import get_platform
+
+    return get_platform().device_count()
 
 
 def check_resources(config: DictConfig) -> Iterator[ConfigError]:

@@ -25,6 +25,7 @@ from verl_mas.checks.team import check_config
 from verl_mas.checks.tools import check_tools
 from verl_mas.checks.trainer import check_mode, is_team
 from verl_mas.checks.user_functions import check_functions
+from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
@@ -123,6 +124,7 @@ def finalize_team(config: DictConfig) -> None:
 
 
 def _complete(config: DictConfig) -> None:
+    adapt(config)
     if is_team(config):
         finalize(config, load(config.get("mas")))
 

@@ -1,0 +1,57 @@
+"""The running Ray cluster that a run joins instead of starting its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from verl_mas import worker_folder
+
+RAY_INIT = "ray_kwargs.ray_init"
+COUNTS = ("num_cpus", "num_gpus")
+
+
+def joined(config: DictConfig) -> bool:
+    """Whether a cluster runs already, whose resources cannot be counted on this machine."""
+    import ray
+
+    # In a worker, Ray tells the address neither by environment nor by file.
+    return ray.is_initialized() or address(config) is not None
+
+
+def address(config: DictConfig) -> str | None:
+    """Of the cluster, found as `ray.init` finds it; None if the run starts its own."""
+    from ray._private.utils import read_ray_address
+
+    ray_init = OmegaConf.select(config, RAY_INIT)
+    given: str | None = ray_init.get("address")
+    if given in (None, "auto"):
+        given = os.environ.get("RAY_ADDRESS") or given
+    if given in (None, "auto"):
+        # `ray start` writes it into a file.
+        given = read_ray_address(ray_init.get("_temp_dir")) or given
+    return None if given == "local" else given
+
+
+def sends_folder(config: DictConfig) -> bool:
+    """Whether Ray copies the folder of the command to each node, and starts the workers in the copy."""
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))  # set by `ray job submit`
+    in_job = (job.get("runtime_env") or {}).get("working_dir")
+    return bool(in_job or OmegaConf.select(config, f"{RAY_INIT}.runtime_env.working_dir"))
+
+
+def adapt(config: DictConfig) -> None:
+    """Make a composed configuration one that can join the cluster, if one is running."""
+    if address(config) is None:
+        return
+    ray_init = OmegaConf.select(config, RAY_INIT)
+    with open_dict(ray_init):
+        if config.trainer.device == "cpu":
+            # +platform=cpu sets them for a cluster of the run's own; Ray refuses them for another.
+            ray_init.update(dict.fromkeys(COUNTS))
+        if not sends_folder(config):
+            variable = f"runtime_env.env_vars.{worker_folder.VARIABLE}"
+            OmegaConf.update(ray_init, variable, str(Path.cwd()), force_add=True)
