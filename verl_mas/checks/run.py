@@ -11,6 +11,7 @@ from dataclasses import replace
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.data_files import check_data
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts
@@ -57,7 +58,7 @@ def examine(config: DictConfig) -> Report:
     mas = None
     # The other checks read every section.
     if found.of(check_sections(config)):
-        found.of(check_keys(config))
+        found.of(check_keys(config), check_cluster(config))
         if found.result(lambda: is_team(config)):
             mas = _examine_team(config, found)
         else:
@@ -84,6 +85,7 @@ def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
         if usable:
             found.of(raised_by(lambda: resolve(mas.workflow).check(), seconds=mas.workflow.check_timeout_s))
             found.of(check_tools(config, mas), check_checkpoint(config, mas))
+            found.of(check_addresses(config, mas, vars(resolve(mas.workflow))))
         found.of(check_finalized(config, mas))
         if not found.errors:
             found.of(check_first_prompts(config, mas))

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from omegaconf import DictConfig
 
-from verl_mas.config.placement import Resources, pool_shape, require, slots, used_pools
+from verl_mas.config.placement import pool_shape, slots, used_pools
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import raise_all
+from verl_mas.trainer.placing import nodes_of, place
 
 if TYPE_CHECKING:
-    from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+    from verl.single_controller.ray import RayResourcePool
 
 T = TypeVar("T")
+# CPUs that verl reserves with each GPU of a reward model.
+CPUS_PER_GPU = 3
 
 
 class Pools:
@@ -27,19 +29,26 @@ class Pools:
 
     def __init__(self, config: DictConfig, mas: MasConfig):
         self.mas = mas
-        self._managers = {pool: _manager(config, mas, pool) for pool in used_pools(mas)}
-        self.n_gpus = sum(manager.get_n_gpus() for manager in self._managers.values())
+        self._pools = {pool: _pool(pool, pool_shape(config, mas, pool), slots(mas, pool)) for pool in used_pools(mas)}
+        model = config.reward.reward_model
+        # The pool of a reward model, which belongs to no policy.
+        self.reward = (
+            _pool("reward_pool", [model.n_gpus_per_node] * model.nnodes, CPUS_PER_GPU) if model.enable else None
+        )
+        self.n_gpus: int = sum(pool.world_size for pool in self._pools.values())
 
     def create(self) -> None:
         """Reserves the GPUs of every pool; raises ConfigError where the cluster has too few."""
-        _check_cluster(self._managers.values(), self.n_gpus)
-        for manager in self._managers.values():
-            manager.create_resource_pool()
+        place([*self._pools.values(), *([self.reward] if self.reward else [])])
 
     def of(self, name: str) -> RayResourcePool:
         """The resource pool on which a policy is placed."""
-        pool = self.mas.policies[name].pool
-        return self._managers[pool].resource_pool_dict[pool]
+        return self._pools[self.mas.policies[name].pool]
+
+    @property
+    def nodes(self) -> set[str]:
+        """The ids of the nodes with a pool."""
+        return nodes_of(self._pools.values())
 
     def each(self, names: Iterable[str], work: Callable[[str], T]) -> dict[str, T]:
         """Work on every policy: pools at the same time, the policies of a pool one after the other."""
@@ -58,19 +67,12 @@ def _in_turn(names: list[str], work: Callable[[str], T]) -> dict[str, T]:
     return {name: work(name) for name in names}
 
 
-def _manager(config: DictConfig, mas: MasConfig, pool: str) -> ResourcePoolManager:
-    from verl.single_controller.ray import ResourcePoolManager
-
-    return ResourcePoolManager(
-        resource_pool_spec={pool: pool_shape(config, mas, pool)}, mapping={}, max_colocate_count=slots(mas, pool)
-    )
+def _reward_pool(config: DictConfig) -> RayResourcePool | None:
+    model = config.reward.reward_model
+    return _pool("reward_pool", [model.n_gpus_per_node] * model.nnodes, CPUS_PER_GPU) if model.enable else None
 
 
-def _check_cluster(managers: Iterable[ResourcePoolManager], gpus: int) -> None:
-    """verl checks one pool at a time; two that fit alone may not fit together."""
-    import ray
+def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
+    from verl.single_controller.ray import RayResourcePool
 
-    found: dict[str, float] = ray.cluster_resources()
-    have = Resources(found.get("GPU", 0) or found.get("NPU", 0), found.get("CPU", 0))
-    want = Resources(gpus, sum(manager.get_n_gpus() * manager.max_colocate_count for manager in managers))
-    raise_all(require(want, have, "the team"))
+    return RayResourcePool(process_on_nodes=shape, max_colocate_count=cpus, name_prefix=name)

@@ -17,7 +17,6 @@ from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from torch import Tensor
 from verl.experimental.reward_loop import RewardLoopManager
-from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
@@ -53,6 +52,7 @@ from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, re
 from verl_mas.trainer.findings import Findings
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
+from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
@@ -113,12 +113,13 @@ class MasTrainer(PPOTrainerSync):
         self._init_tokenizer()  # type: ignore[no-untyped-call]
         self._init_dataloader()  # type: ignore[no-untyped-call]
         self._init_dump_executor()  # type: ignore[no-untyped-call]
-        self.reward_loop_manager = RewardLoopManager(
-            config=self.config,
-            rm_resource_pool=self._reward_pool(),  # type: ignore[arg-type]  # None is verl's default
-        )
         self.pools = Pools(self.config, self.mas)
         self.pools.create()
+        raise_all(check_nodes(self.config, self.mas, self.pools.nodes))
+        self.reward_loop_manager = RewardLoopManager(
+            config=self.config,
+            rm_resource_pool=self.pools.reward,  # type: ignore[arg-type]  # None is verl's default
+        )
         for name, spec in self.mas.policies.items():
             if not spec.remote:
                 # One after the other: an engine takes more memory while it starts than afterwards.
@@ -147,15 +148,6 @@ class MasTrainer(PPOTrainerSync):
         policy = PolicyTrainer(name, view, self.pools.of(name), updates, self.total_training_steps)
         policy._setup()  # noqa: SLF001
         return policy
-
-    def _reward_pool(self) -> RayResourcePool | None:
-        model = self.config.reward.reward_model
-        if not model.enable:
-            return None
-        shape = {"reward_pool": [model.n_gpus_per_node] * model.nnodes}
-        manager = ResourcePoolManager(resource_pool_spec=shape, mapping={})
-        manager.create_resource_pool()
-        return manager.resource_pool_dict["reward_pool"]
 
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
