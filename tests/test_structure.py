@@ -19,7 +19,7 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 2.8
 # A package imports from lines above it, or from its own line.
 ORDER = [
-    ["errors", "lazy", "plugin", "row", "splits", "text", "verl_contract", "verl_types"],
+    ["errors", "lazy", "plugin", "row", "splits", "text", "verl_contract", "verl_types", "worker_folder"],
     ["registry", "data_plane", "run_folder"],
     ["config"],
     ["user_code"],

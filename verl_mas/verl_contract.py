@@ -202,6 +202,7 @@ RESTATED: dict[str, tuple[str, str]] = {
         "22fb25639254",
         "rollout/stored.py",
     ),
+    "verl.single_controller.ray.base:RayResourcePool.get_placement_groups": ("d1f18ea24e8c", "trainer/placing.py"),
     f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/frozen.py"),
     f"{_ROLLOUT}.replica:RolloutReplica.init_hybrid": ("83efab52cdf5", "engines/stock.py"),
     f"{_VLLM}.vllm_rollout:ServerAdapter.update_weights": ("136aa4832e3c", "engines/vllm_cpu/adapter.py"),

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,8 +88,7 @@ def _check_key(variable: str, setting: str) -> Iterator[ConfigError]:
         yield ConfigError(
             setting_text,
             rule=f"the key is read from that environment variable, and it is {state}",
-            fix=f"export {variable if setting_text != setting else '<the variable>'}=<the key>, or remove api_key_env "
-            "for an endpoint without a key",
+            fix=_set(variable if setting_text != setting else "<the variable>"),
         )
     elif not KEY.fullmatch(value):
         place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
@@ -97,6 +97,16 @@ def _check_key(variable: str, setting: str) -> Iterator[ConfigError]:
             rule="a key is printable ASCII without spaces, as it is part of an HTTP header",
             fix=f"export {variable} again, such as {variable}=$(tr -d '\\r\\n ' < key.txt)",
         )
+
+
+def _set(variable: str) -> str:
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return (
+            f"export {variable}=<the key> on every node before `ray start`; or, where the "
+            f"run's log may show it, add ++ray_kwargs.ray_init.runtime_env.env_vars.{variable}=<the key>"
+        )
+    return f"export {variable}=<the key>, or remove api_key_env for an endpoint without a key"
 
 
 def hidden(text: str, key: str | None) -> str:
