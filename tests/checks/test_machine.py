@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks import machine
 
 
-def config(*, gpus: int, ray_gpus: int, ray_cpus: int, units: int = 1, address: str | None = None):
+def config(*, gpus: int, ray_gpus: int | None, ray_cpus: int | None, units: int = 1, address: str | None = None):
     return OmegaConf.create(
         {
             "trainer": {"nnodes": 1, "n_gpus_per_node": gpus},
@@ -19,6 +21,7 @@ def config(*, gpus: int, ray_gpus: int, ray_cpus: int, units: int = 1, address: 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda folder: None)
 
 
 def test_resources_that_suffice_pass():
@@ -39,6 +42,23 @@ def test_a_running_cluster_is_left_to_ray():
 def test_a_worker_of_a_running_cluster_leaves_it_to_ray(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1))) == []
+
+
+def test_a_run_that_finds_the_file_of_ray_start_leaves_it_to_ray(monkeypatch):
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda folder: "10.0.0.1:6379")
+    assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1))) == []
+
+
+def test_cpus_are_counted_as_ray_does_and_npus_as_verl_does(monkeypatch):
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: 3)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    have = machine.available(config(gpus=1, ray_gpus=None, ray_cpus=None))
+    assert (have.gpus, have.cpus) == (5, 3)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("verl.plugin.platform.get_platform", lambda: SimpleNamespace(device_count=lambda: 8))
+    assert machine.devices_here() == 8
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    assert machine.devices_here() == 5
 
 
 def test_an_unknown_platform_is_refused(monkeypatch):

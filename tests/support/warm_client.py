@@ -49,6 +49,9 @@ def warm(argv: list[str], environment: dict[str, str]) -> tuple[list[str], dict[
         context = json.loads(given.get("--serialized-runtime-env-context") or "{}")
         for key, value in (context.get("env_vars") or {}).items():
             environment[key] = os.path.expandvars(value)
+        # `cd <folder> &&`, if the run has a working_dir.
+        for folder in (context.get("command_prefix") or [])[1:2]:
+            os.chdir(folder)
         setup = ("--serialized-runtime-env-context=", "--language=")
         return [text for text in argv[1:] if not text.startswith(setup)], environment
     if argv[0] == "-c" or (argv[0] == "-m" and argv[1].startswith("verl.")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -100,12 +101,11 @@ def available(config: DictConfig) -> Resources | None:
 
 def devices_here() -> int:
     """The GPUs or NPUs that Ray will find."""
-    if selected():
-        # verl's platform here is the CPU, and Ray counts GPUs nevertheless.
-        import torch
+    import torch
 
+    if selected() or importlib.util.find_spec("torch_npu") is None:
         return torch.cuda.device_count()
-    from verl.plugin.platform import get_platform
+    from verl.plugin.platform import get_platform  # Importing verl takes seconds.
 
     return get_platform().device_count()
 
