@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
 import pytest
@@ -54,8 +56,8 @@ def test_cpus_are_counted_as_ray_does_and_npus_as_verl_does(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
     have = machine.available(config(gpus=1, ray_gpus=None, ray_cpus=None))
     assert (have.gpus, have.cpus) == (5, 3)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("verl.plugin.platform.get_platform", lambda: SimpleNamespace(device_count=lambda: 8))
+    monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(__spec__=ModuleSpec("torch_npu", None)))
     assert machine.devices_here() == 8
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     assert machine.devices_here() == 5

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.folders import FOLDERS
 from verl_mas.checks.place import is_remote
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.cluster import COUNTS, RAY_INIT, address, sends_folder
+from verl_mas.config.cluster import COUNTS, RAY_INIT, address, loopback_servers, sends_folder
 from verl_mas.config.placement import pool_shape, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -48,25 +46,7 @@ def _output(config: DictConfig) -> Iterator[ConfigWarning]:
 
 
 def check_addresses(config: DictConfig, mas: MasConfig, settings: Mapping[str, object]) -> Iterator[ConfigWarning]:
-    """Servers on this machine that workers on other nodes would look for on theirs. `settings` are the workflow's."""
-    nodes = max(len(pool_shape(config, mas, pool)) for pool in used_pools(mas)) if used_pools(mas) else 1
-    if nodes == 1:
-        return
-    urls = {f"mas.workflow.args.{name}": value for name, value in settings.items() if isinstance(value, str)}
-    urls |= {f"mas.policies.{name}.remote.base_url": s.remote.base_url for name, s in mas.policies.items() if s.remote}
-    for setting, url in urls.items():
-        if _loopback(url):
-            yield ConfigWarning(
-                f"{setting}={url} in a run on {nodes} nodes",
-                "sessions run on every node, and this address is the node itself",
-                f"let the server listen on all addresses (verl-mas retriever serve --host 0.0.0.0), and set {setting} "
-                "to an address that every node reaches; or start one on each node",
-            )
-
-
-def _loopback(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname if "://" in url else None
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:  # a name, or no address
-        return False
+    """`settings` are the workflow's. A cluster that runs already may have more nodes, so the trainer looks again."""
+    nodes = max((len(pool_shape(config, mas, pool)) for pool in used_pools(mas)), default=1)
+    if nodes > 1:
+        yield from loopback_servers(mas, settings, nodes)

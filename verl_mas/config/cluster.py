@@ -1,14 +1,19 @@
-"""The running Ray cluster that a run joins instead of starting its own."""
+"""The Ray cluster that a run joins instead of starting its own, and what is different on several nodes."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_mas import worker_folder
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigWarning
 
 RAY_INIT = "ray_kwargs.ray_init"
 COUNTS = ("num_cpus", "num_gpus")
@@ -27,6 +32,8 @@ def address(config: DictConfig) -> str | None:
     from ray._private.utils import read_ray_address
 
     ray_init = OmegaConf.select(config, RAY_INIT)
+    if not isinstance(ray_init, DictConfig):
+        return None  # The check refuses it.
     given: str | None = ray_init.get("address")
     if given in (None, "auto"):
         given = os.environ.get("RAY_ADDRESS") or given
@@ -55,3 +62,25 @@ def adapt(config: DictConfig) -> None:
         if not sends_folder(config):
             variable = f"runtime_env.env_vars.{worker_folder.VARIABLE}"
             OmegaConf.update(ray_init, variable, str(Path.cwd()), force_add=True)
+
+
+def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int) -> Iterator[ConfigWarning]:
+    """Servers on this machine that workers on other nodes would look for on theirs. `settings` are the workflow's."""
+    urls = {f"mas.workflow.args.{name}": value for name, value in settings.items() if isinstance(value, str)}
+    urls |= {f"mas.policies.{name}.remote.base_url": s.remote.base_url for name, s in mas.policies.items() if s.remote}
+    for setting, url in urls.items():
+        if _loopback(url):
+            yield ConfigWarning(
+                f"{setting}={url} in a run on {nodes} nodes",
+                "sessions run on every node, and this address is the node itself",
+                f"let the server listen on all addresses (verl-mas retriever serve --host 0.0.0.0), and set {setting} "
+                "to an address that every node reaches; or start one on each node",
+            )
+
+
+def _loopback(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname if "://" in url else None
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:  # a name, or no address
+        return False

@@ -15,11 +15,13 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_mas import worker_folder
+from verl_mas.config.cluster import loopback_servers
 from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning
 from verl_mas.run_folder.lock import LOCK
 from verl_mas.user_code import load_user_code
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.endpoint import check_endpoint
 
 # Read by agent-loop and reward workers.
@@ -48,6 +50,10 @@ class Expected:
 def check_nodes(config: DictConfig, mas: MasConfig, pools: Collection[str]) -> Iterator[ConfigError]:
     """Errors that workers of the run would meet on their nodes. `pools` are the ids of the nodes with a pool."""
     there = _nodes(config, pools)
+    if not there:
+        return
+    for warning in loopback_servers(mas, vars(resolve(mas.workflow)), len(there) + 1):
+        logger.warning("%s", warning)
     expected = _expected(config, mas)
     answers = {name: _look.options(scheduling_strategy=_on(node)).remote(expected) for node, name in there.items()}
     for name, answer in answers.items():

@@ -30,11 +30,8 @@ class Pools:
     def __init__(self, config: DictConfig, mas: MasConfig):
         self.mas = mas
         self._pools = {pool: _pool(pool, pool_shape(config, mas, pool), slots(mas, pool)) for pool in used_pools(mas)}
-        model = config.reward.reward_model
         # The pool of a reward model, which belongs to no policy.
-        self.reward = (
-            _pool("reward_pool", [model.n_gpus_per_node] * model.nnodes, CPUS_PER_GPU) if model.enable else None
-        )
+        self.reward = _reward_pool(config)
         self.n_gpus: int = sum(pool.world_size for pool in self._pools.values())
 
     def create(self) -> None:
