@@ -126,13 +126,18 @@ class FaultKind(str, Enum):
 
     TIMEOUT = "timeout"
     REFUSED = "refused"  # the engine or endpoint did not serve the request
-    LIMIT = "limit"  # max_acts, the session's time, or a prompt that does not fit: a retry cannot help
+    SESSION_TIMEOUT = "session_timeout"  # mas.faults.session_timeout_s
+    LIMIT = "limit"  # max_acts, or a prompt that does not fit: a retry cannot help
     CANCELLED = "cancelled"
     WORKFLOW = "workflow"  # an exception in the workflow's own code
 
     @property
     def worth_retrying(self) -> bool:
-        return self not in (FaultKind.LIMIT, FaultKind.CANCELLED)
+        return self not in (FaultKind.SESSION_TIMEOUT, FaultKind.LIMIT, FaultKind.CANCELLED)
+
+    @property
+    def timed_out(self) -> bool:
+        return self in (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
 
 
 class SessionFault(MasError):

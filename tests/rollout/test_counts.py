@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 
@@ -94,3 +95,21 @@ def test_where_a_session_takes_its_task_along_the_share_is_that_of_the_tasks():
     assert counts.dropped_share == 0.75
     with pytest.raises(SessionsFailed, match="1 of 8 sessions of step 1 failed: 1 refused; 3 of 4 tasks dropped"):
         counts.check(0.5, "step 1")
+
+
+def test_sessions_that_timed_out_are_counted_apart_from_those_that_failed_otherwise():
+    kinds = [FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT, FaultKind.REFUSED, FaultKind.LIMIT]
+    counts = sum([*[failing(kind, 0) for kind in kinds], *[FINE] * 6], SessionCounts(seconds=4310))
+    assert (counts.timed_out, counts.dropped) == (2, 4)
+    counts.check_timeouts(FaultSpec(max_timeout_share=0.2), "the validation at step 3", 64)
+    with pytest.raises(SessionsFailed) as raised:
+        counts.check_timeouts(FaultSpec(), "the validation at step 3", 64)
+    text = str(raised.value)
+    assert text.startswith("2 of 10 sessions of the validation at step 3 timed out; failed: 1 timeout, 1 session_timeout, 1 refused, 1 limit\n")
+    assert "a session took 431 s on average, and at most 64 ran at once" in text and "Traceback of 0" in text
+    for fix in ("mas.max_sessions below 64", "mas.faults.act_timeout_s=600", "data.val_batch_size"):
+        assert fix in text
+
+
+def test_a_validation_without_sessions_has_no_share_of_timeouts():
+    SessionCounts().check_timeouts(FaultSpec(max_timeout_share=0.0), "the validation at step 0", 64)

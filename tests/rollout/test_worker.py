@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from functools import partial
 from types import SimpleNamespace
@@ -70,7 +71,7 @@ def plain(value):
 def make(policy, loop, monkeypatch, tmp_path):
     """A worker outside Ray, its queue, and a function that runs one task."""
 
-    def make(workflow, *, faults=None, n=3, answer=lambda p, i: "x"):
+    def make(workflow, *, faults=None, n=3, answer=lambda p, i: "x", at_once=64):
         client, server = policy(answer, n=n)
         OmegaConf.update(client.config, "actor_rollout_ref.rollout.val_kwargs.n", n)
         queue = Queue()
@@ -84,6 +85,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.session_config = SessionConfig(
             members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
+        worker.slots = asyncio.Semaphore(at_once)
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
         worker.logged, worker.broken, worker.distillation_enabled = set(), None, False

@@ -8,6 +8,7 @@ import torch
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
+from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.validation import ScoredSession, Validation, ValidationHost, confusion, pass_rates, reported
@@ -108,7 +109,8 @@ def host(monkeypatch, tags):
         log=lambda **table: None,
         dump=lambda **table: dumped.append(table),
         average=lambda *columns, expected_acc_counts: averaged.append((columns, expected_acc_counts)) or {"mean": 0.5},
-        max_dropped_share=0.5,
+        faults=FaultSpec(),
+        sessions_at_once=16,
     )
     return made
 
@@ -136,6 +138,15 @@ def test_a_validation_in_which_too_many_sessions_failed_is_an_error_and_has_no_s
     with pytest.raises(SessionsFailed, match="all 2 sessions of the validation at step 3 failed: 2 refused") as raised:
         Validation(host.host).run()
     assert "no such setting" in str(raised.value) and host.averaged == host.dumped == []
+
+
+def test_a_validation_in_which_more_than_one_in_a_hundred_sessions_timed_out_has_no_score(host):
+    host.counts = SessionCounts(sessions=100, failed={"timeout": 2}, first_faults={"timeout": "val3-0-0_1: 600 s"})
+    with pytest.raises(SessionsFailed, match="2 of 100 sessions of the validation at step 3 timed out"):
+        Validation(host.host).run()
+    assert host.averaged == host.dumped == []
+    host.counts = SessionCounts(sessions=200, failed={"timeout": 2}, first_faults={"timeout": "val3-0-0_1: 600 s"})
+    assert Validation(host.host).run()["val-aux/mas/session/dropped"] == 2
 
 
 def test_a_few_failed_sessions_count_as_zero_and_the_log_says_so(host, caplog):

@@ -354,12 +354,12 @@ def test_a_workflow_that_calls_exit_loses_one_session_and_not_the_process(run):
 def test_a_workflow_that_never_stops_is_ended(run):
     faults = FaultSpec(max_acts=5, session_timeout_s=0.2)
     done = run(Endless, ScriptedLLM("x"), faults=faults)
-    assert done.failed and done.faults[0].kind is FaultKind.LIMIT and len(done.faults) == 1, "no second try"
+    assert done.failed and done.faults[0].kind is FaultKind.SESSION_TIMEOUT and len(done.faults) == 1, "no second try"
     assert len(done.session.replies) == 5
 
 
 def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, monkeypatch):
-    monkeypatch.setattr("verl_mas.workflow.session.GRACE_S", 0.01)
+    monkeypatch.setattr("verl_mas.workflow.clock.GRACE_S", 0.01)
 
     class Stubborn(Workflow):
         agents = ("a",)
@@ -374,7 +374,7 @@ def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, mon
 
     llm = ScriptedLLM("x", latency=60.0)
     done = run(Stubborn, llm, faults=FaultSpec(session_timeout_s=0.05))
-    assert done.failed and done.faults[0].kind is FaultKind.LIMIT and llm.in_flight == 0
+    assert done.failed and done.faults[0].kind is FaultKind.SESSION_TIMEOUT and llm.in_flight == 0
 
 
 def test_an_abandoned_act_is_cancelled_at_the_engine(run):

@@ -8,7 +8,15 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.machine import available
 from verl_mas.config.merge import policy_value
-from verl_mas.config.placement import Resources, cpus_needed, gpus_needed, policies_on, pool_shape, require
+from verl_mas.config.placement import (
+    Resources,
+    cpus_needed,
+    gpus_needed,
+    policies_on,
+    pool_shape,
+    replica_size,
+    require,
+)
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError
@@ -44,14 +52,6 @@ def check_replicas(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
                 fix=f"change mas.pools.{spec.pool}, or "
                 f"mas.policies.{name}.overrides.rollout.tensor_model_parallel_size",
             )
-
-
-def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
-    """The GPUs of one engine replica of a policy."""
-    size = 1
-    for kind in ("tensor_model", "data", "pipeline_model"):
-        size *= int(policy_value(config, mas.policies[name], f"rollout.{kind}_parallel_size"))
-    return size
 
 
 def check_team_resources(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.model_folder import positions
+from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import policies_on, pool_shape
@@ -55,6 +56,9 @@ class StepSummary:
     sessions_per_task: int
     sessions: int
     """Also the rows of an agent that acts once per session."""
+
+    at_once: int | None
+    """Sessions that run at once; null without a team, whose sessions all run at once."""
 
     candidates: int
     """Per act that branches; 1 if the workflow does not branch."""
@@ -145,6 +149,7 @@ def _step(config: DictConfig, mas: MasConfig | None) -> StepSummary:
         tasks=config.data.train_batch_size,
         sessions_per_task=config[SECTION].rollout.n,
         sessions=sessions_per_step(config),
+        at_once=sessions_at_once(config, mas) if mas else None,
         candidates=mas.branch.k if mas and branches else 1,
         commit=mas.branch.commit if mas and branches else None,
         estimator=str(OmegaConf.select(config, "algorithm.adv_estimator")),

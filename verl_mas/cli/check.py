@@ -115,6 +115,8 @@ def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
 def _step(found: Summary) -> Iterator[str]:
     step = found.step
     yield f"sessions: {step.tasks} tasks x {step.sessions_per_task} per task = {step.sessions}"
+    if step.at_once:
+        yield f"sessions at once, also in validation: at most {step.at_once}"
     if found.workflow:
         yield f"rows: {step.sessions} for each act that an agent makes once in every session"
     if step.candidates > 1:

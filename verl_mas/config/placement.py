@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.engine_tag import EngineTag
-from verl_mas.config.merge import SECTION
+from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
 
@@ -51,6 +51,14 @@ def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
     """The policies on a pool; a remote policy is on none."""
     return [name for name, spec in mas.policies.items() if spec.pool == pool and not spec.remote]
+
+
+def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
+    """The GPUs of one engine replica of a policy."""
+    size = 1
+    for kind in ("tensor_model", "data", "pipeline_model"):
+        size *= int(policy_value(config, mas.policies[name], f"rollout.{kind}_parallel_size"))
+    return size
 
 
 def slots(mas: MasConfig, pool: str) -> int:

@@ -246,16 +246,19 @@ class FaultSpec(Checked):
     """Seconds before the first retry; doubled before each further one."""
 
     act_timeout_s: Positive = 600.0
-    """Seconds that an act may take."""
+    """Seconds that an act may take, without its waits for the time slice of its policy (`serving: phases`)."""
 
     session_timeout_s: Positive = 3600.0
-    """Seconds that a session may take."""
+    """Seconds that a session may take from its start, which may be after others ended (`mas.max_sessions`)."""
 
     max_acts: Count = 256
     """Acts per session at most."""
 
     max_dropped_share: Share = 0.5
     """The run ends if a larger share of the sessions of a step, or of a validation, failed."""
+
+    max_timeout_share: Share = 0.01
+    """The run ends if a larger share of the sessions of a validation timed out: its score would be too low."""
 
 
 @dataclass
@@ -302,6 +305,11 @@ class MasConfig:
     """Options of the advantage estimator."""
 
     faults: FaultSpec = field(default_factory=FaultSpec)
+
+    max_sessions: Count | None = None
+    """Sessions that run at once, divided equally over the agent-loop workers; the others wait, first come, first
+    served. null: as many requests as the engines run at once (replicas x rollout.max_num_seqs, of the policies on one
+    pool the largest), divided by the candidates of a branch."""
 
     trajectories: TrajectorySpec = field(default_factory=TrajectorySpec)
 

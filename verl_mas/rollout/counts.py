@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from verl_mas.errors import SessionFault, SessionsFailed
+from verl_mas.config.schema import FaultSpec
+from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.workflow.session import SessionResult
 
 
@@ -73,6 +74,10 @@ class SessionCounts:
         return sum(self.failed.values())
 
     @property
+    def timed_out(self) -> int:
+        return sum(self.failed.get(kind.value, 0) for kind in FaultKind if kind.timed_out)
+
+    @property
     def dropped_share(self) -> float:
         """The share of sessions without rows. With `fail_group` a session that failed takes along those of its task."""
         if self.groups_given_up:
@@ -95,12 +100,31 @@ class SessionCounts:
             "  fix:  remove the cause; the records of the sessions (mas.trajectories) have the fault of each"
         ) from None
 
+    def check_timeouts(self, faults: FaultSpec, where: str, at_once: int) -> None:
+        """Raises SessionsFailed if a larger share timed out than a score may have. `at_once`: `mas.max_sessions`."""
+        limit, seconds = faults.max_timeout_share, self.seconds / max(1, self.sessions)
+        if self.timed_out <= limit * self.sessions:
+            return
+        raise SessionsFailed(
+            f"{self.timed_out} of {self.sessions} sessions of {where} timed out; failed: {self._kinds()}\n"
+            f"{self.first_causes()}\n"
+            f"  seen: a session took {seconds:.0f} s on average, and at most {at_once} ran at once; the time of an act "
+            "includes its wait in the queue of the engine\n"
+            f"  rule: at most mas.faults.max_timeout_share={limit:g} of a validation's sessions time out: they count "
+            "as 0, and the score is then too low\n"
+            f"  fix:  set mas.max_sessions below {at_once}, so that engines are less busy, raise "
+            f"mas.faults.act_timeout_s={faults.act_timeout_s:g} or mas.faults.session_timeout_s="
+            f"{faults.session_timeout_s:g}, or lower data.val_batch_size"
+        )
+
     def summary(self, where: str) -> str:
         """How many sessions failed, by kind, in one line."""
         share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
-        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
         tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
-        return f"{share} sessions of {where} failed: {kinds}{tasks}"
+        return f"{share} sessions of {where} failed: {self._kinds()}{tasks}"
+
+    def _kinds(self) -> str:
+        return ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
 
     def first_causes(self) -> str:
         """The first fault of each kind that sessions failed by, whole."""

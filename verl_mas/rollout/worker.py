@@ -19,6 +19,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.config import load
+from verl_mas.config.capacity import sessions_per_worker
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures
@@ -80,6 +81,8 @@ class MasAgentLoopWorker(_StockWorker):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
         self.session_config = self._session_config(served)
+        # First come, first served, so the sessions of the first tasks end first.
+        self.slots = asyncio.Semaphore(sessions_per_worker(config, self.mas))
         # Since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.trajectories = self._trajectory_writer()
@@ -143,18 +146,19 @@ class MasAgentLoopWorker(_StockWorker):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
-        task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
-        with rollout_trace_attr(
-            step=trajectory["step"],
-            sample_index=trajectory["sample_index"],
-            rollout_n=trajectory["rollout_n"],
-            validate=task.validate,
-            name="agent_loop",
-            trace=trace,
-        ):
-            finished = await run_session(
-                partial(resolve, self.mas.workflow), task, self.session_config, partial(self._score, dataset=dataset)
-            )
+        # The clocks of a session start in its slot: what waits for one is only a coroutine and its data.
+        async with self.slots:
+            task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
+            with rollout_trace_attr(
+                step=trajectory["step"],
+                sample_index=trajectory["sample_index"],
+                rollout_n=trajectory["rollout_n"],
+                validate=task.validate,
+                name="agent_loop",
+                trace=trace,
+            ):
+                workflow, score = partial(resolve, self.mas.workflow), partial(self._score, dataset=dataset)
+                finished = await run_session(workflow, task, self.session_config, score)
         await self._record(finished)
         if finished.failed:
             return await self._without_rows(finished, dataset)

@@ -16,6 +16,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.engines.facts import facts_of
 from verl_mas.verl_types import Actor
+from verl_mas.workflow.clock import uncounted
 
 Change = Callable[[str, str], Awaitable[None]]
 
@@ -120,7 +121,8 @@ class PhasedClient(LLMServerClient):
     async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Actor]:
         admitted: ray.ObjectRef[None] = self._slices.enter.remote(self._policy)
         try:
-            await admitted
+            with uncounted():
+                await admitted
             return await super()._acquire_server(request_id, **extra)
         except BaseException:
             # A request that is cancelled while it waits is still admitted later, and must leave then.

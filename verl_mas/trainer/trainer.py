@@ -25,6 +25,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
+from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, updates_per_step
 from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
@@ -385,7 +386,8 @@ class MasTrainer(PPOTrainerSync):
             log=self._maybe_log_val_generations,
             dump=self._dump_generations,
             average=self._val_metrics_update,
-            max_dropped_share=self.mas.faults.max_dropped_share,
+            faults=self.mas.faults,
+            sessions_at_once=sessions_at_once(self.config, self.mas),
         )
         return Validation(host).run()
 

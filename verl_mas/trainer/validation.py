@@ -13,6 +13,7 @@ from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
 from verl_mas import data_plane
+from verl_mas.config.schema import FaultSpec
 from verl_mas.data_plane import Rows
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
@@ -62,7 +63,8 @@ class ValidationHost:
     log: Callable[..., None]
     dump: Callable[..., None]
     average: Callable[..., dict[str, float]]
-    max_dropped_share: float
+    faults: FaultSpec
+    sessions_at_once: int
 
 
 @dataclass
@@ -112,10 +114,11 @@ class Validation:
         return self._scores() | pass_rates(self.sessions, self.expected) | self._behaviour() | confusion(self.sessions)
 
     def _count_sessions(self) -> None:
-        """A session that failed counts as 0; a score of which most sessions failed is an error."""
+        """A session that failed counts as 0; where too many failed or timed out, that is an error and not a score."""
         self.counts = self.host.rollout.pop_counts(validate=True)
         where = f"the validation at step {self.host.step}"
-        self.counts.check(self.host.max_dropped_share, where)
+        self.counts.check_timeouts(self.host.faults, where, self.host.sessions_at_once)
+        self.counts.check(self.host.faults.max_dropped_share, where)
         if self.counts.dropped:
             logger.warning("%s, and count as 0\n%s", self.counts.summary(where), self.counts.first_causes())
 

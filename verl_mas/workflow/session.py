@@ -15,6 +15,7 @@ from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.row import VERDICTS
 from verl_mas.text import all_encodable
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
+from verl_mas.workflow.clock import Clock, ended, start
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
@@ -26,9 +27,6 @@ from verl_mas.workflow.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from verl_mas.workflow.base import Workflow
-
-# Seconds that a cancelled workflow has to end.
-GRACE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -197,10 +195,14 @@ class Session:
         )
 
     async def _generate(self, member: Member, request: Request, n: int) -> list[Generation]:
-        act = asyncio.ensure_future(self.config.clients[member.spec.policy].generate(request, n))
+        limit = self.config.faults.act_timeout_s
+        clock = Clock(limit)
+        act = start(self.config.clients[member.spec.policy].generate(request, n), clock)
         self._pending.add(act)
         act.add_done_callback(self._pending.discard)
-        return await asyncio.wait_for(act, self.config.faults.act_timeout_s)
+        if not await ended(act, clock):
+            raise SessionFault(FaultKind.TIMEOUT, f"the act took more than {limit:g} s")
+        return act.result()
 
     def _new_row(self) -> int:
         self._rows += 1
@@ -276,17 +278,11 @@ async def _outcome(workflow: Workflow, session: Session) -> Outcome:
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
-    """Like `wait_for`, but its own time limit is a LIMIT, and not a TIMEOUT as one inside the workflow is."""
+    """Like `wait_for`, but its own time limit is no TIMEOUT, as one inside the workflow is: a retry cannot help."""
     task = asyncio.ensure_future(run)
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-        if not task.done():
-            raise SessionFault(FaultKind.LIMIT, f"the session took more than {seconds:g} s")
-        if task.cancelled():
-            raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself or one of its acts")
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            # A workflow that swallows the cancellation keeps running, but its acts are refused.
-            await asyncio.wait({task}, timeout=GRACE_S)
+    if not await ended(task, Clock(seconds)):
+        # A workflow that swallows the cancellation keeps running, but its acts are refused.
+        raise SessionFault(FaultKind.SESSION_TIMEOUT, f"the session took more than {seconds:g} s")
+    if task.cancelled():
+        raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself or one of its acts")
+    return task.result()

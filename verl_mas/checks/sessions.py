@@ -1,0 +1,22 @@
+"""Checks of how many sessions run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from verl_mas.config.capacity import workers
+from verl_mas.config.merge import SECTION
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError
+
+
+def check_sessions(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    limit, count = mas.max_sessions, workers(config)
+    if limit is not None and limit < count:
+        yield ConfigError(
+            f"mas.max_sessions={limit} with {SECTION}.rollout.agent.num_workers={count}",
+            rule="the sessions are divided over the agent-loop workers, and each runs at least one at a time",
+            fix=f"set mas.max_sessions={count} or more, or {SECTION}.rollout.agent.num_workers={limit}",
+        )
