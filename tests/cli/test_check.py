@@ -27,7 +27,7 @@ def test_the_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrappe
         "a: trained, owner/tiny, served by transformers on pool shared, learning rate 1e-06, 1 optimiser step per "
         "training step",
         "b: frozen, owner/tiny",
-        "shared: 1 worker process, engines awake together: a, b",
+        "shared: 1 worker process, engines awake together (on the CPU engines share the memory of the host): a, b",
         "sessions: 8 tasks x 4 per task = 32",
         "rows: 32 for each act",
     ):
@@ -45,7 +45,8 @@ def test_the_rows_of_a_branching_team_are_multiplied_by_its_candidates(capsys):
 def test_gpus_are_shown_where_there_are_some(capsys):
     pools = ["trainer.device=cuda", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
     assert main([*TEAM, *pools, "++ray_kwargs.ray_init.num_gpus=16", "++mas.pools.shared.serving=phases"]) == 0
-    assert "shared: 16 GPUs on 2 nodes, engines awake one policy at a time: a, b" in capsys.readouterr().out
+    served = "engines awake one policy at a time (mas.pools.shared.serving)"
+    assert f"shared: 16 GPUs on 2 nodes, {served}: a, b" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

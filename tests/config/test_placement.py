@@ -22,7 +22,9 @@ def config(**rollout):
 
 
 def team(**policies):
-    return load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}}})
+    return load(
+        {"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}, "shared": {"serving": "together"}}}
+    )
 
 
 def view(policy, members, **rollout):

@@ -105,7 +105,7 @@ def test_sessions_that_timed_out_are_counted_apart_from_those_that_failed_otherw
     with pytest.raises(SessionsFailed) as raised:
         counts.check_timeouts(FaultSpec(), "the validation at step 3", 64)
     text = str(raised.value)
-    assert text.startswith("2 of 10 sessions of the validation at step 3 timed out; failed: 1 timeout, 1 session_timeout, 1 refused, 1 limit\n")
+    assert text.splitlines()[0].endswith("timed out; failed: 1 timeout, 1 session_timeout, 1 refused, 1 limit")
     assert "a session took 431 s on average, and at most 64 ran at once" in text and "Traceback of 0" in text
     for fix in ("mas.max_sessions below 64", "mas.faults.act_timeout_s=600", "data.val_batch_size"):
         assert fix in text

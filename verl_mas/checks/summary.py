@@ -13,6 +13,7 @@ from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import policies_on, pool_shape
 from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec
+from verl_mas.engines.serving import serving
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
 from verl_mas.workflow.base import agents_of, resolve
@@ -48,6 +49,8 @@ class PoolSummary:
 
     nodes: int
     serving: str
+    reason: str
+    """Of `serving`."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,9 @@ def _context(config: DictConfig, spec: PolicySpec) -> int | None:
 
 def _pool(config: DictConfig, mas: MasConfig, name: str) -> PoolSummary:
     shape = pool_shape(config, mas, name)
-    return PoolSummary(policies_on(mas, name), sum(shape), len(shape), mas.pools[name].serving)
+    # As the user asked for it; in `mas` the choice is made.
+    served = serving(config, load(config.get("mas")), name)
+    return PoolSummary(policies_on(mas, name), sum(shape), len(shape), served.way, served.reason)
 
 
 def _step(config: DictConfig, mas: MasConfig | None) -> StepSummary:

@@ -26,6 +26,7 @@ from verl_mas.checks.trainer import check_settings, check_trainable, wants_criti
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import MasConfig
+from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.user_code import load_module, load_user_code
@@ -75,7 +76,8 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if team:
         found.of(check_workflow(config, mas, *team))
     found.of(check_sampling(config, mas))
-    if found.of(check_pools(mas)):
+    if found.of(check_pools(mas)) and (served := found.result(lambda: settled(config, mas))):
+        mas = served
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         found.of(check_untrained(mas), check_sessions(config, mas))

@@ -107,7 +107,7 @@ def _policy(name: str, policy: PolicySummary) -> str:
 
 def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
     units = ("worker process", "worker processes") if on_cpu else ("GPU", "GPUs")
-    serving = f", {SERVING[pool.serving]}" if len(pool.policies) > 1 else ""
+    serving = f", {SERVING[pool.serving]} ({pool.reason})" if len(pool.policies) > 1 else ""
     nodes = f" on {pool.nodes} nodes" if pool.nodes > 1 else ""
     return f"{name}: {_count(pool.processes, *units)}{nodes}{serving}: {', '.join(pool.policies)}"
 

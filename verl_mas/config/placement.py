@@ -74,7 +74,11 @@ def used_pools(mas: MasConfig) -> list[str]:
 
 
 def time_sliced(mas: MasConfig, pool: str) -> bool:
-    return mas.pools[pool].serving == "phases" and len(policies_on(mas, pool)) > 1
+    """Whether a pool is served in phases. `mas` is settled: `auto` is no answer."""
+    if len(policies_on(mas, pool)) < 2:
+        return False
+    assert mas.pools[pool].serving != "auto", "engines.serving.settled replaces it"
+    return mas.pools[pool].serving == "phases"
 
 
 def gpus_needed(config: DictConfig, mas: MasConfig) -> int:

@@ -170,9 +170,10 @@ class PoolSpec:
     n_gpus_per_node: Count | None = None
     """GPUs per node. null: trainer.n_gpus_per_node."""
 
-    serving: Literal["together", "phases"] = "together"
+    serving: Literal["auto", "together", "phases"] = "auto"
     """Engines of the pool: all awake together (their memory fractions add up to at most 1), or woken in
-    phases, one policy at a time (each may then take the whole fraction)."""
+    phases, one policy at a time (each may then take the whole fraction). auto: together where the fractions add up to
+    at most 0.85 and a replica has one GPU, else phases."""
 
     offload: bool = True
     """Move parameters and optimiser of a policy off the GPU while other policies of the pool use it."""

@@ -31,6 +31,7 @@ from verl_mas.config.merge import policy_view, updates_per_step
 from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.facts import assign_ports
+from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
@@ -88,7 +89,9 @@ class MasTrainer(PPOTrainerSync):
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
-        self.mas = load(config.get("mas"))
+        asked = load(config.get("mas"))
+        self.mas = settled(config, asked)
+        self._served = {pool: serving(config, asked, pool) for pool in used_pools(asked)}
         # An evaluation writes no checkpoint.
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
@@ -125,6 +128,8 @@ class MasTrainer(PPOTrainerSync):
             if not spec.remote:
                 # One after the other: an engine takes more memory while it starts than afterwards.
                 self.members[name] = self._member(name)
+        for pool, found in self._served.items():
+            logger.info("engines of pool %s are served %s: %s", pool, found.way, found.reason)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.

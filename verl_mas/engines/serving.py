@@ -1,0 +1,81 @@
+"""Whether the engines of a pool are awake together, or in phases: `mas.pools.<pool>.serving`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from omegaconf import DictConfig
+
+from verl_mas.config.merge import policy_value
+from verl_mas.config.placement import policies_on, replica_size
+from verl_mas.config.schema import MasConfig
+from verl_mas.engines.facts import facts_of
+from verl_mas.platform import DEVICE as CPU
+
+MOST = 0.85
+"""The fractions of a GPU that engines awake together may reserve; the rest is for contexts, graphs and the trainers."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a policy's engine has of each GPU of its pool."""
+
+    fraction: float
+    """Of the memory; 0 for an engine that reserves none."""
+
+    gpus: int
+    """Of one replica."""
+
+    sleeps: bool
+    """Whether it can free its memory for another engine."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    way: Literal["together", "phases"]
+    reason: str
+
+
+def choose(shares: Sequence[Share]) -> Serving:
+    """Together where that fits: phases have a barrier at every change of engines, which costs what was not measured."""
+    total, widest = sum(share.fraction for share in shares), max(share.gpus for share in shares)
+    if total > MOST + 1e-9:
+        reason = f"the memory fractions add up to {total:g}, above {MOST:g}"
+    elif widest > 1:
+        reason = f"with replicas of {widest} GPUs, kernels that communicate would wait for time slices of other engines"
+    else:
+        return Serving("together", f"the memory fractions add up to {total:g}, at most {MOST:g}")
+    if all(share.sleeps for share in shares):
+        return Serving("phases", reason)
+    return Serving("together", f"{reason}, but an engine with rollout.free_cache_engine=False frees no memory")
+
+
+def serving(config: DictConfig, mas: MasConfig, pool: str) -> Serving:
+    """How the engines of a pool are served, and why."""
+    wanted, names = mas.pools[pool].serving, policies_on(mas, pool)
+    if wanted != "auto":
+        return Serving(wanted, f"mas.pools.{pool}.serving")
+    if len(names) < 2:
+        return Serving("together", "one policy")
+    if config.trainer.device == CPU:
+        return Serving("together", "on the CPU engines share the memory of the host")
+    return choose([_share(config, mas, name) for name in names])
+
+
+def settled(config: DictConfig, mas: MasConfig) -> MasConfig:
+    """The team with `serving: auto` replaced by what it means in this run."""
+    return replace(
+        mas, pools={pool: replace(spec, serving=serving(config, mas, pool).way) for pool, spec in mas.pools.items()}
+    )
+
+
+def _share(config: DictConfig, mas: MasConfig, name: str) -> Share:
+    spec = mas.policies[name]
+    reserves = facts_of(str(policy_value(config, spec, "rollout.name"))).gpu_fraction
+    return Share(
+        fraction=float(policy_value(config, spec, "rollout.gpu_memory_utilization")) if reserves else 0.0,
+        gpus=replica_size(config, mas, name),
+        sleeps=bool(policy_value(config, spec, "rollout.free_cache_engine")),
+    )
