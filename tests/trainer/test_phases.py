@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from verl_mas.trainer.phases import TimeSlices, verbs
+from verl_mas.trainer import phases
+from verl_mas.trainer.phases import PhasedClient, TimeSlices, verbs
+from verl_mas.workflow.clock import Clock, ended, start
 
 
 class Engines:
@@ -101,3 +104,21 @@ def test_a_caller_cancelled_while_it_waits_does_not_hold_up_its_policy():
 def test_engines_whose_sleep_drops_weights_are_paused_instead():
     assert verbs("vllm") == verbs("sglang") == ("pause", "unpause")
     assert verbs("transformers") == ("sleep", "wake_up")
+
+
+def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice(monkeypatch):
+    async def acquire(self, request_id):
+        return "server", None
+
+    monkeypatch.setattr(phases.LLMServerClient, "_acquire_server", acquire)
+    client = object.__new__(PhasedClient)
+    client._policy, client._slices = (
+        "a",
+        SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1))),
+    )
+
+    async def act():
+        clock = Clock(0.05)
+        return await ended(start(client._acquire_server("request"), clock), clock)
+
+    assert asyncio.run(act())

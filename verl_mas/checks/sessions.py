@@ -1,4 +1,4 @@
-"""Checks of how many sessions run at once."""
+"""Checks of how many sessions run at once, and of how their engines are served."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from omegaconf import DictConfig
 
 from verl_mas.config.capacity import workers
 from verl_mas.config.merge import SECTION
+from verl_mas.config.placement import policies_on, used_pools
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 
 
 def check_sessions(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
@@ -20,3 +21,14 @@ def check_sessions(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
             rule="the sessions are divided over the agent-loop workers, and each runs at least one at a time",
             fix=f"set mas.max_sessions={count} or more, or {SECTION}.rollout.agent.num_workers={limit}",
         )
+
+
+def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
+    for pool in used_pools(mas):
+        names = policies_on(mas, pool)
+        if mas.pools[pool].serving == "phases" and len(names) == 1:
+            yield ConfigWarning(
+                f"mas.pools.{pool}.serving=phases with one policy, {names[0]}",
+                reason="phases are the turns of several policies; the engines of one are always awake",
+                fix=f"remove the setting, or put another policy on the pool: ++mas.policies.<policy>.pool={pool}",
+            )

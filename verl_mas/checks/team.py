@@ -19,7 +19,7 @@ from verl_mas.checks.policies import (
 from verl_mas.checks.pools import check_memory, check_pools, check_replicas, check_team_resources
 from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.sampling import check_sampling
-from verl_mas.checks.sessions import check_sessions
+from verl_mas.checks.sessions import check_serving, check_sessions
 from verl_mas.checks.settings import check_override_keys, check_override_values, check_values
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
@@ -80,7 +80,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
         mas = served
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
-        found.of(check_untrained(mas), check_sessions(config, mas))
+        found.of(check_untrained(mas), check_sessions(config, mas), check_serving(mas))
         if known:
             found.of(check_views(config, mas))
     return mas, team is not None

@@ -15,4 +15,5 @@ CASES = (
     wrong("mas.faults.max_timeout_share=1.5", "mas.faults.max_timeout_share"),
     wrong("mas.faults.max_timeout_share=-0.1", "mas.faults.max_timeout_share"),
     wrong(f"{POLICIES} ++mas.pools.shared.serving=turns", "together"),
+    wrong("++mas.pools.shared.serving=phases", "phases are the turns of several policies", warned=True),
 )
