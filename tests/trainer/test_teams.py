@@ -123,13 +123,17 @@ def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, poli
 
 
 def test_a_time_sliced_pool_never_calls_a_sleeping_engine(train_team, tmp_path):
-    """The engine refuses requests while it sleeps, so a run that ends well kept to the time slices."""
+    """The engine refuses requests while it sleeps, so a run that ends well kept to the time slices.
+
+    Fewer sessions may run than a task has.
+    """
     done = train_team(
         tmp_path / "run",
         "Pair",
         "mas.policies={a:{},b:{}}",
         "mas.agents={writer:{policy:a},copier:{policy:b}}",
         "+mas.pools.shared.serving=phases",
+        "mas.max_sessions=3",
         "actor_rollout_ref.rollout.free_cache_engine=true",
         "trainer.total_training_steps=2",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -72,12 +73,12 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
         found.of(check_estimator(config, mas))
-        team = found.result(lambda: _made(mas))
+        team = found.result(partial(_made, mas))
     if team:
         found.of(check_workflow(config, mas, *team))
     found.of(check_sampling(config, mas))
-    if found.of(check_pools(mas)) and (served := found.result(lambda: settled(config, mas))):
-        mas = served
+    if found.of(check_pools(mas)):
+        mas = found.result(partial(settled, config, mas)) or mas
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         found.of(check_untrained(mas), check_sessions(config, mas), check_serving(mas))

@@ -73,9 +73,14 @@ def used_pools(mas: MasConfig) -> list[str]:
     return [pool for pool in mas.pools if policies_on(mas, pool)]
 
 
+def shared_pools(mas: MasConfig) -> list[str]:
+    """The pools with engines of several policies."""
+    return [pool for pool in mas.pools if len(policies_on(mas, pool)) > 1]
+
+
 def time_sliced(mas: MasConfig, pool: str) -> bool:
     """Whether a pool is served in phases. `mas` is settled: `auto` is no answer."""
-    if len(policies_on(mas, pool)) < 2:
+    if pool not in shared_pools(mas):
         return False
     assert mas.pools[pool].serving != "auto", "engines.serving.settled replaces it"
     return mas.pools[pool].serving == "phases"

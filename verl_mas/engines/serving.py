@@ -9,7 +9,7 @@ from typing import Literal
 from omegaconf import DictConfig
 
 from verl_mas.config.merge import policy_value
-from verl_mas.config.placement import policies_on, replica_size
+from verl_mas.config.placement import policies_on, replica_size, shared_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
@@ -54,14 +54,14 @@ def choose(shares: Sequence[Share]) -> Serving:
 
 def serving(config: DictConfig, mas: MasConfig, pool: str) -> Serving:
     """How the engines of a pool are served, and why."""
-    wanted, names = mas.pools[pool].serving, policies_on(mas, pool)
+    wanted = mas.pools[pool].serving
     if wanted != "auto":
         return Serving(wanted, f"mas.pools.{pool}.serving")
-    if len(names) < 2:
+    if pool not in shared_pools(mas):
         return Serving("together", "one policy")
     if config.trainer.device == CPU:
         return Serving("together", "on the CPU engines share the memory of the host")
-    return choose([_share(config, mas, name) for name in names])
+    return choose([_share(config, mas, name) for name in policies_on(mas, pool)])
 
 
 def settled(config: DictConfig, mas: MasConfig) -> MasConfig:

@@ -28,7 +28,7 @@ from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, updates_per_step
-from verl_mas.config.placement import apply_placement, policies_on, time_sliced, used_pools
+from verl_mas.config.placement import apply_placement, policies_on, shared_pools, time_sliced, used_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.facts import assign_ports
 from verl_mas.engines.serving import serving, settled
@@ -91,7 +91,7 @@ class MasTrainer(PPOTrainerSync):
     def __init__(self, config: DictConfig):
         asked = load(config.get("mas"))
         self.mas = settled(config, asked)
-        self._served = {pool: serving(config, asked, pool) for pool in used_pools(asked)}
+        self._served = {pool: serving(config, asked, pool) for pool in shared_pools(asked)}
         # An evaluation writes no checkpoint.
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
@@ -129,7 +129,7 @@ class MasTrainer(PPOTrainerSync):
                 # One after the other: an engine takes more memory while it starts than afterwards.
                 self.members[name] = self._member(name)
         for pool, found in self._served.items():
-            logger.info("engines of pool %s are served %s: %s", pool, found.way, found.reason)
+            logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.
