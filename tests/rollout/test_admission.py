@@ -86,7 +86,7 @@ def test_the_sessions_of_the_first_tasks_run_first(monkeypatch):
     assert it.ran == sorted(it.ran)
 
 
-def test_a_group_that_is_given_up_leaves_its_places_in_the_queue_to_the_others(monkeypatch):
+def test_a_group_that_is_dropped_leaves_its_places_in_the_queue_to_the_others(monkeypatch):
     it = Running(monkeypatch, at_once=2, ticks=lambda task, session: 3, fails=lambda task, session: task == 0)
     failed, whole = it.all([50, 4])
     assert isinstance(failed, GroupFailed) and len(whole) == 4
