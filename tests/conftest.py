@@ -84,7 +84,7 @@ def ray_here(warm_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     import ray
 
     monkeypatch.setattr(sys, "executable", warm_python)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 

@@ -124,6 +124,19 @@ def test_requests_without_a_seed_differ_from_each_other(make_batcher):
     assert len({tuple(serve(batcher, [5, 6], max_tokens=20)[0].tokens) for _ in range(5)}) == 5
 
 
+def test_all_that_a_step_computes_with_is_on_the_models_device(model):
+    """On torch's device without data, which refuses sums with tensors of another one."""
+    fed = set()
+    model.to("meta").register_forward_pre_hook(lambda _, args, named: fed.update(named.values()), with_kwargs=True)
+    batcher = ContinuousBatcher(model, max_length=128)
+    batcher.submit([5, 6, 7], Sampling(max_tokens=9, repetition_penalty=1.2))
+    batcher.submit([5], Sampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
+    batcher.submit([5, 6], Sampling(max_tokens=9, temperature=0))
+    with pytest.raises(RuntimeError, match="meta"):
+        batcher.step()  # at the first value that it reads, which is after the logits are processed
+    assert {value.device.type for value in fed if isinstance(value, torch.Tensor)} == {"meta"}
+
+
 def test_equal_prompts_are_prefilled_once(model, make_batcher, monkeypatch):
     shapes = []
     forward = model.base_model.forward

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +9,12 @@ import ray
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 from transformers import AutoModelForCausalLM
+from verl.plugin.platform.platform_cuda import PlatformCUDA
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import get_rollout_replica_class
 
 from verl_mas.engines.transformers import ENGINE
+from verl_mas.engines.transformers import replica as replica_module
 
 pytestmark = pytest.mark.e2e
 
@@ -36,10 +39,13 @@ async def _scenario(model_path, monkeypatch):
         }
     )
     model_config = OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": model_path})
-    workers = SimpleNamespace(workers=[ray.remote(Worker).options(num_cpus=0).remote() for _ in range(2)])
+    monkeypatch.setattr(replica_module, "get_platform", GpusThatAreCpus)
+    shares = [ray.remote(Worker).options(num_cpus=0, num_gpus=1).remote() for _ in range(2)]
+    workers = SimpleNamespace(workers=shares)
     replicas = [get_rollout_replica_class(ENGINE)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
     await asyncio.gather(*[replica.init_hybrid(workers) for replica in replicas])
     assert [r.server_address for r in replicas] == [f"transformers_server_solver_{rank}" for rank in range(2)]
+    assert [await gpus_seen_by(r.server_handle) for r in replicas] == [await gpus_seen_by(worker) for worker in shares]
 
     monkeypatch.setenv("RANK", "1")
     adapter = get_rollout_class(ENGINE)(config=config, model_config=model_config, device_mesh=None)
@@ -57,6 +63,18 @@ async def _scenario(model_path, monkeypatch):
     ray.kill(replicas[1].server_handle)
     with pytest.raises(ActorDiedError, match="transformers_server_solver_1"):
         await call
+
+
+class GpusThatAreCpus(PlatformCUDA):
+    """Ray places processes as on GPUs, and they compute on the CPU."""
+
+    device_name = "cpu"
+
+
+async def gpus_seen_by(actor):
+    seen = await actor.__ray_call__.remote(lambda _: os.environ["CUDA_VISIBLE_DEVICES"])
+    assert seen
+    return seen
 
 
 def ask(replica, **params):

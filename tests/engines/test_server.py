@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
@@ -32,9 +33,9 @@ def config(**settings):
 def make_server(model_path):
     threads = torch.get_num_threads()
 
-    def make(**settings):
+    def make(device="cpu", **settings):
         return TransformersServer(
-            "transformers_server_main_0", config(**settings), HFModelConfig(path=str(model_path)), RolloutMode.HYBRID, 0
+            "transformers_server_main_0", config(**settings), HFModelConfig(path=str(model_path)), RolloutMode.HYBRID, 0, device
         )
 
     yield make
@@ -135,6 +136,26 @@ def test_a_server_refuses_while_asleep_and_serves_while_awake(make_server):
         return await ask(server)
 
     assert asyncio.run(scenario()).token_ids
+
+
+def test_weights_leave_the_gpu_while_the_engine_sleeps_and_return_before_it_serves(make_server, monkeypatch):
+    device = ["cpu"]
+    monkeypatch.setattr(PreTrainedModel, "to", lambda model, name: device.append(name) or model)
+
+    async def scenario():
+        server = make_server(device="cuda")
+        assert device[-1] == "cuda"
+        await server.sleep()
+        assert device[-1] == "cpu"
+        await server.wake_up(tags=["kv_cache"])
+        with pytest.raises(RequestError, match="wake_up"):
+            await ask(server)
+        await server.wake_up(tags=["weights"])
+        await server.wake_up()
+        return await ask(server)
+
+    assert asyncio.run(scenario()).token_ids
+    assert device == ["cpu", "cuda", "cpu", "cuda"]
 
 
 def test_weights_change_between_two_tokens_of_a_running_request(make_server):

@@ -27,7 +27,9 @@ class RowCache(Cache):
         """Allocate at least `rows` rows of `columns`; no row in use may be longer."""
         if rows > self._capacity[0] or columns > self._capacity[1]:
             self._capacity = (rows, columns)
-            self._buffers = [(self._resized(keys), self._resized(values)) for keys, values in self._buffers]
+            for number, (keys, values) in enumerate(self._buffers):
+                # Layer by layer, so that one layer at a time is held twice.
+                self._buffers[number] = self._resized(keys), self._resized(values)
 
     def append(self, prefilled: Cache, sources: list[int]) -> None:
         """Add a row for each entry of `sources`, the number of a row of `prefilled`."""

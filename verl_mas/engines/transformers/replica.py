@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
@@ -37,14 +38,25 @@ class TransformersReplica(RolloutReplica):
 
     async def launch_servers(self) -> None:
         threads = str(Options.of(self.config.engine_kwargs).threads)
+        platform = get_platform()
+        node, devices = await self._place(platform.ray_resource_name())
+        variables = {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            # The server reserves no GPU of Ray's: it shares that of its worker.
+            platform.visible_devices_envvar(): ",".join(devices),
+            **dict.fromkeys(platform.ray_noset_envvars(), "1"),
+        }
         actor_class = ray.remote(TransformersServer).options(
             name=self.name,
             num_cpus=0,
             max_concurrency=self.max_concurrency,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(await self._node(), soft=False),
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            runtime_env={"env_vars": variables},
         )
-        made = actor_class.remote(self.name, self.config, self.model_config, self.rollout_mode, self.replica_rank)
+        made = actor_class.remote(
+            self.name, self.config, self.model_config, self.rollout_mode, self.replica_rank, platform.device_name
+        )
         server = cast("Actor", made)
         await server.ready.remote()
         self.servers = [server]
@@ -54,6 +66,12 @@ class TransformersReplica(RolloutReplica):
     async def wait_for_requests_to_drain(self) -> None:
         await asyncio.gather(*[server.wait_for_requests_to_drain.remote() for server in self.servers])
 
-    async def _node(self) -> str:
-        node: str = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
-        return node
+    async def _place(self, resource: str) -> tuple[str, list[str]]:
+        """The node of the training worker, and its GPUs as that node numbers them."""
+
+        def place(worker: object) -> tuple[str, list[str]]:
+            context = ray.get_runtime_context()
+            return context.get_node_id(), context.get_accelerator_ids().get(resource, [])
+
+        found: tuple[str, list[str]] = await self.workers[0].__ray_call__.remote(place)
+        return found

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig
 from transformers import AutoModelForCausalLM, GenerationConfig
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_torch_device
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
@@ -22,6 +23,10 @@ from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.verl_types import Fields
 
+# What sleeps and wakes up, by verl's names.
+WEIGHTS, CACHE = "weights", "kv_cache"
+HOST = "cpu"
+
 
 class TransformersServer:
     """Serves `generate` calls with a `ContinuousBatcher`; has the methods of verl's other engines' servers."""
@@ -33,12 +38,13 @@ class TransformersServer:
         model_config: DictConfig | HFModelConfig,
         mode: RolloutMode,
         replica_rank: int,
+        device: str,
     ):
-        self.name, self.mode = name, mode
+        self.name, self.mode, self.device = name, mode, device
         self.config = config
         options = Options.of(self.config.engine_kwargs)
         torch.set_num_threads(options.threads)
-        self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank)
+        self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank, device)
         self.global_steps: int | None = None
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._between_steps = asyncio.Lock()
@@ -46,7 +52,7 @@ class TransformersServer:
         self._gate = asyncio.Event()
         self._gate.set()
         self._rejecting = False
-        self._asleep = False
+        self._asleep: set[str] = set()
         self._lost: EngineLost | None = None
         self._update: WeightUpdate | None = None
         self._loop: asyncio.Task[None] | None = None
@@ -108,16 +114,20 @@ class TransformersServer:
         self.global_steps = global_steps
 
     async def sleep(self) -> None:
-        """Finish what runs, then free the cache's memory; weights stay."""
+        """Finish what runs, then free the device: the cache is dropped, the weights wait in host memory."""
         if not self.config.free_cache_engine or self.mode is RolloutMode.STANDALONE:
             return
         await self.wait_for_requests_to_drain()
-        self._asleep = True
+        self._asleep = {WEIGHTS, CACHE}
         self.batcher.release_memory()
+        await self._move(HOST)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        if tags is None or "kv_cache" in tags:
-            self._asleep = False
+        """Each of both is taken back once; an engine that serves has both."""
+        waking = self._asleep.intersection(tags or self._asleep)
+        if WEIGHTS in waking:
+            await self._move(self.device)
+        self._asleep -= waking
 
     async def wait_for_requests_to_drain(self) -> None:
         while self.futures:
@@ -144,6 +154,12 @@ class TransformersServer:
     async def start_profile(self, **kwargs: object) -> None: ...
 
     async def stop_profile(self) -> None: ...
+
+    async def _move(self, device: str) -> None:
+        """The weights to a device. On the CPU they are there already."""
+        async with self._between_steps:
+            await asyncio.to_thread(self.batcher.model.to, device)
+            get_torch_device().empty_cache()
 
     def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> Sampling:
         config = self.config
@@ -238,7 +254,7 @@ def _model_config(model_config: DictConfig | HFModelConfig) -> HFModelConfig:
 
 
 def _batcher(
-    config: RolloutConfig, model_config: HFModelConfig, options: Options, replica_rank: int
+    config: RolloutConfig, model_config: HFModelConfig, options: Options, replica_rank: int, device: str
 ) -> ContinuousBatcher:
     model = AutoModelForCausalLM.from_pretrained(
         str(model_config.local_path),
@@ -246,7 +262,7 @@ def _batcher(
         dtype=PrecisionType.to_dtype(config.dtype),
         attn_implementation="sdpa",
         trust_remote_code=model_config.trust_remote_code,
-    )
+    ).to(device)
     use_onednn(model)
     tokenizer = model_config.tokenizer
     return ContinuousBatcher(
