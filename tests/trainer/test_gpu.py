@@ -1,52 +1,93 @@
-"""Two real policies on one GPU, with whichever of verl's GPU engines is installed."""
+"""Teams on one GPU, with each engine that is installed there; without a GPU, the checks of the same commands."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from verl_mas.checks.run import examine_command
+from verl_mas.data import letters
+from verl_mas.warmup.tiny_model import tiny_model
+
 HERE = Path(__file__).parent
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.e2e,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-]
+ENGINES = ["sglang", "vllm", "transformers"]
+TEAMS = {
+    "together": ["mas.policies={a:{},b:{}}"],
+    "phases": ["mas.policies={a:{},b:{}}", "+mas.pools.shared.serving=phases"],
+    "frozen": ["mas.policies={a:{},b:{trainable:false}}"],
+}
+STEPS = 3
 
 
-@pytest.mark.parametrize("serving", ["together", "phases"])
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_two_policies_share_a_gpu(letters, tmp_path, engine, serving):
-    if importlib.util.find_spec(engine) is None:
-        pytest.skip(f"{engine} is not installed")
-    command = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo", "+mas=team", "mas.workflow.name=Pair"),
-        *(f"mas.workflow.path={HERE}/teams.py", "algorithm.adv_estimator=agent_grpo"),
-        *(f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """Engines on a GPU serve heads of 64 and more."""
+    folder = tmp_path_factory.mktemp("gpu")
+    letters.write(folder)
+    tiny_model(folder / "model", hidden=128)
+    return folder
+
+
+def arguments(task: Path, folder: Path, engine: str, team: str) -> list[str]:
+    attention = "flash_attention_2" if find_spec("flash_attn") else "sdpa"
+    return [
+        *("+mas=team", "mas.workflow.name=Pair", f"mas.workflow.path={HERE}/teams.py"),
+        *TEAMS[team],
+        "mas.agents={writer:{policy:a},copier:{policy:b}}",
+        "algorithm.adv_estimator=agent_grpo",
+        *(f"data.train_files={task}/train.parquet", f"data.val_files={task}/test.parquet"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "data.max_response_length=8"),
         "reward.custom_reward_function.path=pkg://verl_mas.data.letters",
         "reward.custom_reward_function.name=score",
-        *(f"actor_rollout_ref.model.path={letters}/model", f"actor_rollout_ref.rollout.name={engine}"),
-        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.use_dynamic_bsz=true"),
-        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"),
-        "actor_rollout_ref.rollout.calculate_log_probs=true",
-        *("mas.policies={a:{},b:{}}", "mas.agents={writer:{policy:a},copier:{policy:b}}"),
-        *(f"+mas.pools.shared.serving={serving}", "trainer.n_gpus_per_node=1", "trainer.total_training_steps=3"),
-        *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
-        *("trainer.logger=[console,file]", f"trainer.default_local_dir={tmp_path}", f"hydra.run.dir={tmp_path}"),
+        f"actor_rollout_ref.model.path={task}/model",
+        f"+actor_rollout_ref.model.override_config.attn_implementation={attention}",
+        *("actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.actor.use_dynamic_bsz=true"),
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        f"actor_rollout_ref.rollout.name={engine}",
+        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.calculate_log_probs=true"),
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        *("actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "actor_rollout_ref.rollout.max_model_len=512"),
+        # Graphs take longer to capture than so few tokens to sample.
+        "actor_rollout_ref.rollout.enforce_eager=true",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        *("trainer.n_gpus_per_node=1", f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"),
+        *("trainer.test_freq=-1", "trainer.save_freq=-1", "trainer.logger=[console,file]"),
+        *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra"),
     ]
+
+
+@pytest.mark.gpu
+@pytest.mark.e2e
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_team_trains_on_one_gpu(task, tmp_path, engine, team):
+    if find_spec(engine) is None:
+        pytest.skip(f"{engine} is not installed")
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments(task, tmp_path, engine, team)]
     env = os.environ | {"VERL_FILE_LOGGER_PATH": f"{tmp_path}/metrics.jsonl"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     records = [json.loads(line)["data"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert len(records) == 3
+    assert len(records) == STEPS
     for record in records:
-        for policy in ("a", "b"):
+        for policy in ["a"] if team == "frozen" else ["a", "b"]:
             assert record[f"mas/{policy}/actor/grad_norm"] > 0
             assert record[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.95
+        assert record["mas/copier/acts"] == 16
+
+
+@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_commands_of_the_gpu_tests_pass_the_checks_for_one_gpu(task, tmp_path, engine, team):
+    """As for a run on another machine, where the engine is installed."""
+    machine = ["++ray_kwargs.ray_init.num_gpus=1", "++ray_kwargs.ray_init.num_cpus=16"]
+    report = examine_command([*arguments(task, tmp_path, engine, team), *machine])
+    assert report.accepted, report.problems
