@@ -1,0 +1,80 @@
+"""What verl-mas does on one GPU, in one command of at most ten minutes: `python scripts/gpu_proof.py`.
+
+Eight stages, each with a time limit of its own; a later stage runs whatever an earlier one found. docs/gpu.md says what
+each proves. `--cpu` runs the same on the CPU platform, where what needs CUDA is reported as skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from proof import engines, runs, weights
+from proof.stage import NEEDS_CUDA, Proof, Skipped, Stage
+
+LIMIT = 600
+STAGES = [
+    Stage(0, "installation, recipes and models", 60, runs.prepare),
+    Stage(1, "one policy in float32, with a checkpoint", 80, runs.one_policy),
+    Stage(2, "two policies share the GPU", 110, runs.two_policies),
+    Stage(3, "trained, frozen and remote, on a cluster that runs already", 75, runs.three_kinds),
+    Stage(4, "resuming stage 2, and an evaluation", 75, runs.resumed),
+    Stage(5, "weights of two policies at once through verl's buckets", 30, weights.two_at_once),
+    Stage(6, "memory of two engines at real size", 80, engines.two_at_real_size, needs_cuda=True),
+    Stage(7, "padding, fixed micro batches, LoRA", 90, runs.variants),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("proof.jsonl"), help="JSON lines, one per event")
+    parser.add_argument("--cpu", action="store_true", help="the same on the CPU platform, with ten times the time")
+    parser.add_argument("--stages", default=",".join(str(stage.number) for stage in STAGES), help="for example 0,1,2")
+    parser.add_argument("--folder", type=Path, help="for models, runs and logs; default: a temporary one")
+    arguments = parser.parse_args()
+    chosen = {int(number) for number in arguments.stages.split(",")}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as temporary, arguments.out.open("w") as lines:
+        folder = (arguments.folder or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        proof = Proof(folder, lines, cpu=arguments.cpu)
+        return run([stage for stage in STAGES if stage.number in chosen], proof)
+
+
+def run(stages: list[Stage], proof: Proof) -> int:
+    """0 if no stage failed."""
+    slow = 10 if proof.cpu else 1
+    end = time.monotonic() + slow * LIMIT
+    results = {}
+    for stage in stages:
+        start = time.monotonic()
+        proof.begin(stage.number, min(start + slow * stage.seconds, end))
+        proof.write("start", title=stage.title)
+        status = _status(stage, proof)
+        results[stage.number] = status
+        seconds = round(time.monotonic() - start, 1)
+        proof.write("end", status=status, seconds=seconds, passed=proof.passed, failed=proof.failed)
+        sys.stdout.write(f"{stage.number} {stage.title}: {status} ({proof.passed} checks, {seconds} s)\n")
+        sys.stdout.flush()
+    proof.write("summary", results=results)
+    return int("failed" in results.values())
+
+
+def _status(stage: Stage, proof: Proof) -> str:
+    try:
+        if stage.needs_cuda and proof.cpu:
+            raise Skipped(NEEDS_CUDA)
+        stage.work(proof)
+    except Skipped as skipped:
+        return f"skipped: {skipped}"
+    except Exception:  # noqa: BLE001  recorded, and the later stages run
+        proof.check("the stage ends", False, traceback.format_exc())
+    return "failed" if proof.failed or not proof.passed else "passed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Stage 6: two engines at real size and a trainer on one card of 80 GB, in the order of a team's step.
+
+Nothing is computed. What is proven is the memory: each part fits beside the others, and all of it is given back.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+
+from proof.stage import Proof
+
+# How an engine gives its memory back, and what must be installed for it.
+KINDS = {"vllm": "vllm", "sglang": "torch_memory_saver", "embedded": "torch"}
+SERVING = ("together", "phases")
+MOST_SHARE = 0.92
+
+
+def two_at_real_size(proof: Proof) -> None:
+    for kind, package in KINDS.items():
+        missing = None if find_spec(package) else f"{package} is not installed"
+        if proof.unless(missing, f"memory of {kind} engines"):
+            for serving in SERVING:
+                _step(proof, kind, serving)
+
+
+def _step(proof: Proof, kind: str, serving: str) -> None:
+    ended = proof.python("step_memory", kind, serving)
+    events = [json.loads(line) for line in ended.output.splitlines() if line.startswith('{"event"')]
+    proof.write("memory", kind=kind, serving=serving, events=events)
+    name = f"{kind}, {serving}"
+    most = max((event["share"] for event in events), default=0.0)
+    proof.check(f"{name}: at most {MOST_SHARE} of the card at every event", 0 < most <= MOST_SHARE, most)
+    late = [event["event"] for event in events if event["gib"] > event["most_gib"]]
+    proof.check(f"{name}: every event within what is expected", bool(events) and not late, late)

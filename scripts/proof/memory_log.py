@@ -1,0 +1,77 @@
+"""Imported by every process of a run (VERL_USE_EXTERNAL_MODULES): logs what the process holds, twenty times a second.
+
+NVML names processes by the host's ids, which a container cannot match with its own; torch's allocator is asked inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FOLDER = "GPU_PROOF_MEMORY"
+PERIOD = 0.05
+UPDATE, ENGINE = "update_actor", "TransformersServer"
+
+
+@dataclass(frozen=True)
+class Sample:
+    time: float
+    process: int
+    title: str
+    """Ray's, which names the actor's class and the method that runs."""
+    held: int
+    """Bytes of torch's allocator on the GPU."""
+
+
+def read(folder: Path) -> list[Sample]:
+    lines = [line for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    # The last line of a process that was ended may be cut off.
+    return sorted((Sample(**json.loads(line)) for line in lines if line.endswith("}")), key=lambda sample: sample.time)
+
+
+def held_while_waiting(samples: list[Sample]) -> dict[int, tuple[int, int]]:
+    """Per training process: the most that it held, and the most while another one updated its policy."""
+    peak: dict[int, int] = {sample.process: 0 for sample in samples if UPDATE in sample.title}
+    waiting, last = dict.fromkeys(peak, 0), dict.fromkeys(peak, 0)
+    for sample in samples:
+        if sample.process not in peak:
+            continue
+        last[sample.process] = sample.held
+        peak[sample.process] = max(peak[sample.process], sample.held)
+        if UPDATE in sample.title:
+            for other in peak.keys() - {sample.process}:
+                waiting[other] = max(waiting[other], last[other])
+    return {process: (peak[process], waiting[process]) for process in peak}
+
+
+def engines(samples: list[Sample]) -> dict[int, int]:
+    """Per engine: the most that it held."""
+    peak: dict[int, int] = {}
+    for sample in samples:
+        if ENGINE in sample.title:
+            peak[sample.process] = max(peak.get(sample.process, 0), sample.held)
+    return peak
+
+
+def _watch(folder: Path) -> None:
+    with (folder / f"{os.getpid()}.jsonl").open("a") as out:
+        while True:
+            title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            sample = Sample(time.time(), os.getpid(), title, _held())
+            out.write(json.dumps(asdict(sample)) + "\n")
+            out.flush()
+            time.sleep(PERIOD)
+
+
+def _held() -> int:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return int(cuda.memory_reserved()) if cuda is not None and cuda.is_initialized() else 0
+
+
+if FOLDER in os.environ:
+    threading.Thread(target=_watch, args=[Path(os.environ[FOLDER])], daemon=True).start()

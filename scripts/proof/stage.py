@@ -1,0 +1,135 @@
+"""A stage of the proof, what it records, and the processes that it runs. The standard library alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+HERE = Path(__file__).parent
+NEEDS_CUDA = "needs CUDA"
+# With fewer cores, runs side by side are slower than one after the other.
+CORES_FOR_TWO_RUNS = 8
+TAIL = 40
+
+
+class Skipped(Exception):
+    """A stage, or a part of one, that this machine cannot run; the message says why."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    number: int
+    title: str
+    seconds: float
+    """Its time limit on a GPU."""
+    work: Callable[[Proof], None]
+    needs_cuda: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process to run, and the name of its log."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ended:
+    exit_code: int | None
+    """None: it was killed at the time limit."""
+    output: str
+
+
+class Proof:
+    """Given to each stage: where it works, how it runs programs, where its results go."""
+
+    def __init__(self, folder: Path, lines: TextIO, *, cpu: bool):
+        self.folder, self.cpu = folder, cpu
+        self._lines = lines
+        self._start = time.monotonic()
+        self._deadline = float("inf")
+        self._stage: int | None = None
+        self.failed = self.passed = 0
+
+    def begin(self, number: int, deadline: float) -> None:
+        self._stage, self._deadline = number, deadline
+        self.failed = self.passed = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds until the stage is out of time."""
+        return max(self._deadline - time.monotonic(), 0.0)
+
+    def write(self, event: str, **values: object) -> None:
+        line = {"t": round(time.monotonic() - self._start, 1), "stage": self._stage, "event": event, **values}
+        self._lines.write(json.dumps(line, default=str) + "\n")
+        self._lines.flush()
+
+    def check(self, what: str, holds: bool, value: object = None) -> None:
+        """A fact that the stage proves, with what was measured."""
+        self.passed += holds
+        self.failed += not holds
+        self.write("check", what=what, passed=bool(holds), value=value)
+
+    def unless(self, reason: str | None, what: str) -> bool:
+        """Whether a check can be made; if not, records why."""
+        if reason:
+            self.write("check", what=what, passed=None, skipped=reason)
+        return not reason
+
+    def run(self, *programs: Program) -> list[Ended]:
+        """Side by side where the machine has the cores, else one after the other."""
+        together = len(programs) if (os.cpu_count() or 1) >= CORES_FOR_TWO_RUNS else 1
+        with ThreadPoolExecutor(together) as threads:
+            return list(threads.map(self._run, programs))
+
+    def python(self, name: str, *arguments: str) -> Ended:
+        """One of the programs beside this file."""
+        return self.run(Program(name, [sys.executable, str(HERE / f"{name}.py"), *arguments]))[0]
+
+    def _run(self, program: Program) -> Ended:
+        log = self.folder / f"{self._stage}-{program.name}.log"
+        start = time.monotonic()
+        with log.open("w") as out:
+            process = self.start(program, out)
+            exit_code: int | None
+            try:
+                exit_code = process.wait(self.left)
+            except subprocess.TimeoutExpired:
+                exit_code = None
+            finally:
+                end(process)
+        ended = Ended(exit_code, log.read_text(errors="replace"))
+        tail = ended.output.splitlines()[-TAIL:] if exit_code else None
+        seconds = round(time.monotonic() - start, 1)
+        self.write("program", name=program.name, exit_code=exit_code, seconds=seconds, tail=tail)
+        self.check(f"{program.name} ends well", exit_code == 0, "out of time" if exit_code is None else exit_code)
+        return ended
+
+    def start(self, program: Program, out: TextIO) -> subprocess.Popen[bytes]:
+        """In a process group of its own, which `end` ends."""
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", **({"VERL_PLATFORM": "cpu"} if self.cpu else {}), **program.env}
+        return subprocess.Popen(program.command, env=env, stdout=out, stderr=out, start_new_session=True)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """The process and what it started."""
+    for sent, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, sent)
+            process.wait(seconds)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue

@@ -1,0 +1,222 @@
+"""`python step_memory.py KIND SERVING`: one step of two engines and two trainers; a JSON line per event.
+
+Each engine is a process of its own, as in a run, and is told by pipe to start, sleep, wake up and pause. The memory is
+the card's, as its driver counts it, less what was in use before and what makes a larger card one of 80 GB.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import torch
+
+GIB = 1 << 30
+CARD, WEIGHTS, CACHE, BUCKET = 80, 8, 24, 2
+# Parameters, gradients and both moments of 1.5 billion parameters in float32.
+TRAINER = 24
+# A process on the GPU: its context, and what its allocator rounds up.
+PROCESS = 1
+
+
+def _filled(gib: int) -> torch.Tensor:
+    return torch.empty(gib * GIB, dtype=torch.uint8, device="cuda").fill_(1)
+
+
+class Engine:
+    """Weights and a cache, in the embedded engine's way: the weights wait in host memory, the cache is dropped."""
+
+    def __init__(self) -> None:
+        self.weights = _filled(WEIGHTS)
+        self.cache: torch.Tensor | None = _filled(CACHE)
+
+    def sleep(self) -> None:
+        self.weights, self.cache = self.weights.cpu(), None
+        torch.cuda.empty_cache()
+
+    pause = sleep
+
+    def wake_weights(self) -> None:
+        self.weights = self.weights.cuda()
+
+    def wake_cache(self) -> None:
+        self.cache = _filled(CACHE)
+
+
+class SglangEngine(Engine):
+    """torch_memory_saver, with the copy in host memory that verl asks SGLang for."""
+
+    def __init__(self) -> None:
+        from torch_memory_saver import torch_memory_saver as saver
+
+        self.saver = saver
+        with saver.region(tag="weights", enable_cpu_backup=True):
+            self.weights = _filled(WEIGHTS)
+        with saver.region(tag="kv_cache"):
+            self.cache = _filled(CACHE)
+
+    def sleep(self) -> None:
+        for tag in ("kv_cache", "weights"):
+            self.saver.pause(tag)
+
+    pause = sleep
+
+    def wake_weights(self) -> None:
+        self.saver.resume("weights")
+
+    def wake_cache(self) -> None:
+        self.saver.resume("kv_cache")
+
+
+class VllmEngine(Engine):
+    """vLLM's allocator: level 2 between steps, which drops the weights; level 1 for a time slice, which keeps them."""
+
+    def __init__(self) -> None:
+        from vllm.device_allocator.cumem import CuMemAllocator
+
+        self.allocator = CuMemAllocator.get_instance()
+        with self.allocator.use_memory_pool(tag="weights"):
+            self.weights = _filled(WEIGHTS)
+        with self.allocator.use_memory_pool(tag="kv_cache"):
+            self.cache = _filled(CACHE)
+
+    def sleep(self) -> None:
+        self.allocator.sleep(offload_tags=())
+
+    def pause(self) -> None:
+        self.allocator.sleep(offload_tags=("weights",))
+
+    def wake_weights(self) -> None:
+        self.allocator.wake_up(tags=["weights"])
+
+    def wake_cache(self) -> None:
+        self.allocator.wake_up(tags=["kv_cache"])
+
+
+ENGINES = {"embedded": Engine, "sglang": SglangEngine, "vllm": VllmEngine}
+
+
+class Trainer:
+    """Its state during the update, and the bucket through which it sends weights; else nothing, as with offloading."""
+
+    held: torch.Tensor | None = None
+
+    def update(self) -> None:
+        self.held = _filled(TRAINER)
+
+    def bucket(self) -> None:
+        self.held = _filled(BUCKET)
+
+    def release(self) -> None:
+        self.held = None
+        torch.cuda.empty_cache()
+
+
+def serve(kind: str, orders: Connection) -> None:
+    """A process: it is made at the first order, and imports torch before."""
+    made: Trainer | Engine | None = None
+    while order := orders.recv():
+        if order == "start":
+            made = Trainer() if kind == "trainer" else ENGINES[kind]()
+        else:
+            getattr(made, order)()
+        torch.cuda.synchronize()
+        orders.send(None)
+
+
+class Step:
+    """The processes of a step, and what the card holds after each order."""
+
+    def __init__(self, kind: str):
+        self.ends: dict[str, Connection] = {}
+        total = torch.cuda.mem_get_info()[1]
+        ballast = max(total - CARD * GIB, 0)
+        self._ballast = torch.empty(ballast, dtype=torch.uint8, device="cuda")
+        self._base = torch.cuda.mem_get_info()[0]
+        self._at = time.monotonic()
+        for name, what in (("trainer of a", "trainer"), ("a", kind), ("trainer of b", "trainer"), ("b", kind)):
+            self.ends[name] = _process(what)
+
+    def tell(self, name: str, *orders: str) -> None:
+        for order in orders:
+            self.ends[name].send(order)
+            self.ends[name].recv()
+
+    def measure(self, event: str, most: float) -> None:
+        """`most`: what is expected, in GiB, beside what each process holds for itself."""
+        held = (self._base - torch.cuda.mem_get_info()[0]) / GIB
+        line = {
+            "event": event,
+            "gib": round(held, 2),
+            "most_gib": most + PROCESS * len(self.ends),
+            "share": round(held / CARD, 3),
+            "seconds": round(time.monotonic() - self._at, 2),
+        }
+        self._at = time.monotonic()
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+def _process(kind: str) -> Connection:
+    here, there = get_context("spawn").Pipe()
+    get_context("spawn").Process(target=serve, args=(kind, there), daemon=True).start()
+    return here
+
+
+def synchronise(step: Step, name: str, beside: int) -> None:
+    """A policy's engine wakes up and gets its weights, `beside` GiB of other engines."""
+    step.tell(name, "wake_weights")
+    step.tell(f"trainer of {name}", "bucket")
+    step.measure(f"{name} gets weights", beside + WEIGHTS + BUCKET)
+    step.tell(f"trainer of {name}", "release")
+    step.tell(name, "wake_cache")
+    step.measure(f"{name} is awake", beside + WEIGHTS + CACHE)
+
+
+def together(step: Step) -> None:
+    synchronise(step, "a", 0)
+    synchronise(step, "b", WEIGHTS + CACHE)
+    for name, left in (("a", WEIGHTS + CACHE), ("b", 0)):
+        step.tell(name, "sleep")
+        step.measure(f"{name} sleeps", left)
+
+
+def phases(step: Step) -> None:
+    synchronise(step, "a", 0)
+    step.tell("a", "pause")
+    synchronise(step, "b", 0)
+    for awake, other in (("b", "a"), ("a", "b")):
+        step.tell(awake, "pause")
+        step.measure(f"{awake} is paused", 0)
+        step.tell(other, "wake_weights", "wake_cache")
+        step.measure(f"{other} has its time slice", WEIGHTS + CACHE)
+    step.tell("b", "sleep")
+    step.measure("b sleeps", 0)
+
+
+SERVING: dict[str, Callable[[Step], None]] = {"together": together, "phases": phases}
+
+
+def main() -> None:
+    kind, serving = sys.argv[1:]
+    step = Step(kind)
+    for name in ("a", "b"):
+        step.tell(f"trainer of {name}", "start")
+        step.tell(name, "start")
+        step.measure(f"{name} has started", WEIGHTS + CACHE)
+        step.tell(name, "sleep")
+    step.measure("all sleep", 0)
+    SERVING[serving](step)
+    for name in ("a", "b"):
+        step.tell(f"trainer of {name}", "update")
+        step.measure(f"update of {name}", TRAINER)
+        step.tell(f"trainer of {name}", "release")
+    step.measure("the end of the step", 0)
+
+
+if __name__ == "__main__":
+    main()
