@@ -15,14 +15,14 @@ from torch import multiprocessing
 
 # The numbers of the first replicas of two policies on one GPU: what keeps their sockets apart.
 REPLICAS = (0, 1)
-BUCKET_MB = 8
+BUCKET_MB = 1
 
 
 def weights(replica: int, turn: int, device: str) -> Iterator[tuple[str, torch.Tensor]]:
     """About five buckets: of several types and sizes, one of them odd."""
     chance = torch.Generator().manual_seed(10 * turn + replica)
     for number, dtype in enumerate([torch.float32, torch.bfloat16, torch.float32, torch.bfloat16] * 5):
-        data = torch.randn(1 << 19, generator=chance)[: (1 << 19) - number]
+        data = torch.randn(1 << 17, generator=chance)[: (1 << 17) - number]
         yield f"layer.{number}", data.to(device, dtype)
 
 

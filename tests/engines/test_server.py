@@ -35,7 +35,12 @@ def make_server(model_path):
 
     def make(device="cpu", **settings):
         return TransformersServer(
-            "transformers_server_main_0", config(**settings), HFModelConfig(path=str(model_path)), RolloutMode.HYBRID, 0, device
+            "transformers_server_main_0",
+            config(**settings),
+            HFModelConfig(path=str(model_path)),
+            RolloutMode.HYBRID,
+            0,
+            device,
         )
 
     yield make

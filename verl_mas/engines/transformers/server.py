@@ -262,7 +262,8 @@ def _batcher(
         dtype=PrecisionType.to_dtype(config.dtype),
         attn_implementation="sdpa",
         trust_remote_code=model_config.trust_remote_code,
-    ).to(device)
+    )
+    model.to(device)  # type: ignore[arg-type]  # transformers' wrapper of the method hides its `self`
     use_onednn(model)
     tokenizer = model_config.tokenizer
     return ContinuousBatcher(

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import gpu_proof  # noqa: E402
+from proof import engines, memory_log  # noqa: E402
+from proof.memory_log import Sample  # noqa: E402
+from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
+
+
+@pytest.fixture
+def prove(tmp_path):
+    """Run stages; the exit code and the events."""
+
+    def prove(*stages: Stage, cpu: bool = True):
+        out = tmp_path / "proof.jsonl"
+        with out.open("w") as lines:
+            code = gpu_proof.run(list(stages), Proof(tmp_path, lines, cpu=cpu))
+        return code, [json.loads(line) for line in out.read_text().splitlines()]
+
+    return prove
+
+
+def passes(proof):
+    proof.check("one is one", True, 1)
+
+
+def test_a_stage_that_fails_is_recorded_and_the_next_one_runs(prove):
+    def breaks(proof):
+        raise KeyError("metric")
+
+    code, events = prove(Stage(0, "breaks", 9, breaks), Stage(1, "passes", 9, passes))
+    assert code == 1
+    assert events[-1]["results"] == {"0": "failed", "1": "passed"}
+    assert any("KeyError: 'metric'" in str(event.get("value")) for event in events)
+
+
+def test_a_program_that_takes_too_long_is_ended_and_fails_its_stage(prove):
+    def sleeps(proof):
+        proof.run(Program("sleeps", [sys.executable, "-c", "import time; time.sleep(600)"]))
+
+    start = time.monotonic()
+    # Ten times the limit on the CPU.
+    code, events = prove(Stage(0, "sleeps", 0.1, sleeps))
+    assert time.monotonic() - start < 60
+    assert code == 1
+    assert [event["value"] for event in events if event["event"] == "check"] == ["out of time"]
+
+
+def test_a_program_that_fails_leaves_the_end_of_its_log(prove):
+    def fails(proof):
+        proof.run(Program("fails", [sys.executable, "-c", "raise SystemExit('no GPU here')"]))
+
+    _, events = prove(Stage(0, "fails", 20, fails))
+    assert [event["tail"] for event in events if event["event"] == "program"] == [["no GPU here"]]
+
+
+def test_what_needs_cuda_is_skipped_on_the_cpu_and_a_stage_without_a_check_does_not_pass(prove):
+    def lacks(proof):
+        raise Skipped("needs the checkpoint of stage 2")
+
+    stages = [Stage(0, "cuda", 9, passes, needs_cuda=True), Stage(1, "lacks", 9, lacks), Stage(2, "empty", 9, str)]
+    code, events = prove(*stages)
+    assert events[-1]["results"] == {
+        "0": "skipped: needs CUDA",
+        "1": "skipped: needs the checkpoint of stage 2",
+        "2": "failed",
+    }
+    assert code == 1
+
+
+def test_an_allocator_that_is_not_installed_is_named(prove, monkeypatch):
+    monkeypatch.setattr(engines, "_step", lambda proof, kind, serving: passes(proof))
+    _, events = prove(replace(gpu_proof.STAGES[6], needs_cuda=False))
+    skipped = [event["skipped"] for event in events if event.get("skipped")]
+    assert "torch_memory_saver is not installed" in skipped
+
+
+def test_the_limits_of_all_stages_are_ten_minutes():
+    assert [stage.number for stage in gpu_proof.STAGES] == list(range(8))
+    assert sum(stage.seconds for stage in gpu_proof.STAGES) <= gpu_proof.LIMIT == 600
+
+
+def test_what_a_policy_holds_while_another_one_updates_is_told_from_what_it_holds_itself():
+    idle, update = "ray::Workers", "ray::Workers.actor_rollout_update_actor"
+    a = [Sample(0, 1, idle, 5), Sample(1, 1, update, 90), Sample(3, 1, idle, 7), Sample(6, 1, idle, 40)]
+    b = [Sample(2, 2, idle, 6), Sample(4, 2, update, 80)]
+    other = [Sample(4, 3, "ray::TransformersServer", 30)]
+    samples = sorted([*a, *b, *other], key=lambda sample: sample.time)
+    # b had not held anything when a updated.
+    assert memory_log.held_while_waiting(samples) == {1: (90, 7), 2: (80, 0)}
+    assert memory_log.engines(samples) == {3: 30}
+
+
+@pytest.mark.e2e
+def test_the_cpu_form_trains_and_sends_weights(tmp_path):
+    out = tmp_path / "proof.jsonl"
+    command = [sys.executable, str(ROOT / "scripts/gpu_proof.py"), "--cpu", "--stages=1,5,6", f"--out={out}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    events = [json.loads(line) for line in out.read_text().splitlines()]
+    wrong = [event for event in events if event["event"] == "check" and event["passed"] is False]
+    assert done.returncode == 0 and not wrong, (wrong, done.stderr)
+    assert events[-1]["results"] == {"1": "passed", "5": "passed", "6": "skipped: needs CUDA"}
