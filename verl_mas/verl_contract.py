@@ -131,6 +131,7 @@ USED: dict[str, dict[str, str | None]] = {
         "_init_dump_executor": "self",
         "_init_tokenizer": "self",
         "_maybe_log_val_generations": "self, inputs, outputs, scores",
+        "_stop_rollout_profiling": "self",
         "_val_metrics_update": "self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, "
         "expected_acc_counts=",
     },

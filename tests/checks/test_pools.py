@@ -23,6 +23,15 @@ def test_a_pool_that_cannot_carry_its_policies_is_refused(refused, settings, say
     assert says in str(error) and error.rule and error.fix
 
 
+def test_a_tensor_parallel_size_that_does_not_fit_is_corrected_by_the_fix_as_printed(refused):
+    size = "actor_rollout_ref__rollout__tensor_model_parallel_size"
+    common = refused(**{size: 2})
+    assert "set actor_rollout_ref.rollout.tensor_model_parallel_size=1," in common[0].fix
+    own = refused(mas__policies__b__overrides={"rollout": {"tensor_model_parallel_size": 4}})
+    assert "set ++mas.policies.b.overrides.rollout.tensor_model_parallel_size=1," in own[0].fix
+    assert not refused(**{size: 1})
+
+
 def test_missing_gpus_and_missing_cpus_are_reported_together(refused):
     gpus, cpus = refused(mas__pools__shared={"n_gpus_per_node": 2}, ray_kwargs__ray_init__num_cpus=4)
     assert "++ray_kwargs.ray_init.num_gpus=2" in gpus.fix

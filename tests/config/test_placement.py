@@ -69,3 +69,18 @@ def test_policies_that_share_a_pool_are_offloaded_and_a_single_policy_is_not():
     members = team(a={}, b={})
     members.pools["shared"].offload = False
     assert not offloaded(view("a", members))
+
+
+def test_the_profiler_selects_engines_of_every_policy_by_their_own_ranks():
+    from verl.utils.profiler import ProfilerConfig, build_rollout_dist_profiler
+
+    members, settings = team(a={}, b={}), {"profiler": {"enable": True, "ranks": [2]}, "tensor_model_parallel_size": 2}
+    for policy, replica in (("a", 1), ("b", 5)):
+        profiler = view(policy, members, **settings).actor_rollout_ref.rollout.profiler
+        made = [
+            build_rollout_dist_profiler(rank, 2, ProfilerConfig(enable=True, ranks=list(profiler.ranks)))
+            for rank in range(8)
+        ]
+        assert [rank for rank, one in enumerate(made) if one.check_this_rank()] == [replica]
+    by_default = view("b", members, profiler={"enable": True, "ranks": []}).actor_rollout_ref.rollout.profiler
+    assert list(by_default.ranks) == [4]

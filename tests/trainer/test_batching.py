@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_mas.data_plane import join, select
 from verl_mas.errors import DataError
-from verl_mas.trainer.batching import by_policy, plan, spread_padding
+from verl_mas.trainer.batching import MicroBatches, by_policy, plan, spread_padding
 
 
 def batch(*policies: str) -> KVBatchMeta:
@@ -41,6 +44,42 @@ def test_padding_stays_under_one_row_per_rank_and_optimiser_step(rows, updates, 
     assert (rows + made.padding) % (ranks * made.updates) == 0
     assert made.padding <= ranks * updates - 1
     assert 1 <= made.updates <= updates
+
+
+@given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 4), st.integers(1, 8), st.integers(1, 8))
+def test_fixed_micro_batches_divide_what_verl_cuts_into_them(rows, updates, ranks, update, scoring):
+    made = plan(rows, updates, ranks, MicroBatches(update, scoring))
+    of_a_rank, rest = divmod(rows + made.padding, ranks)
+    assert rest == 0 and of_a_rank % scoring == 0
+    assert of_a_rank % made.updates == 0 and of_a_rank // made.updates % update == 0
+    assert made.padding < ranks * math.lcm(made.updates * update, scoring)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reference", "sizes"),
+    [
+        ({}, False, (4, 5)),
+        ({"actor": {"use_dynamic_bsz": True}}, True, (1, 6)),
+        ({"actor": {"use_dynamic_bsz": True}}, False, (1, 1)),
+        ({}, True, (4, 30)),
+        ({"ref": {"log_prob_use_dynamic_bsz": True}}, True, (4, 5)),
+    ],
+)
+def test_the_sizes_are_those_of_the_models_that_are_not_filled_by_tokens(settings, reference, sizes):
+    section = {
+        "actor": {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 4},
+        "rollout": {"log_prob_micro_batch_size_per_gpu": 5},
+        "ref": {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 6},
+    }
+    made = OmegaConf.merge(section, settings)
+    assert MicroBatches.fixed(made, reference=reference) == MicroBatches(*sizes)
+
+
+def test_every_micro_batch_has_its_share_of_real_rows():
+    tags = [{"is_padding": i >= 5} for i in range(20)]
+    order = spread_padding(tags, 1, 1)
+    assert [i for i in order if i < 5] == [0, 1, 2, 3, 4]
+    assert all(sum(i < 5 for i in order[begin : begin + 4]) == 1 for begin in range(0, 20, 4))
 
 
 @given(st.data())

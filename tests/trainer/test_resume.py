@@ -1,4 +1,5 @@
-"""Two policies with their own sizes, tokenizers, learning rates and GPUs: trained, killed, resumed, exported."""
+"""Two policies with their own sizes, tokenizers, learning rates, FSDP versions and GPUs: trained, killed, resumed,
+exported."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ def overrides(tmp_path_factory):
         "mas.policies={mini:{},other:{pool:fast}}",
         "+mas.policies.mini.overrides.actor.optim.lr=1e-3",
         "+mas.policies.other.overrides.actor.optim.lr=5e-3",
+        "+mas.policies.other.overrides.actor.strategy=fsdp",
         f"+mas.policies.other.overrides.model.path={other}",
         "mas.agents={writer:{policy:mini},copier:{policy:other}}",
         "mas.pools={fast:{n_gpus_per_node:1}}",

@@ -74,13 +74,20 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
 
 @pytest.fixture(scope="module")
 def on_workers(train_team, tmp_path_factory):
-    """Three agents on two policies, one of them left out of the loss, on one and on two workers."""
+    """Three agents on two policies, one of them left out of the loss, on one and on two workers.
+
+    Policy b has what a script of verl's has by default: FSDP1, and micro batches of fixed sizes.
+    """
+    b = (
+        "{overrides:{actor:{strategy:fsdp,use_dynamic_bsz:false,ppo_micro_batch_size_per_gpu:4},"
+        "rollout:{log_prob_micro_batch_size_per_gpu:5}}}"
+    )
 
     def run(workers: int):
         return train_team(
             tmp_path_factory.mktemp(f"workers{workers}") / "run",
             "Trio",
-            "mas.policies={a:{},b:{}}",
+            f"mas.policies={{a:{{}},b:{b}}}",
             "mas.agents={first:{policy:a},second:{policy:a,trainable:false},third:{policy:b}}",
             "mas.updates_per_step=1",
             "mas.skip_zero_advantage=true",
@@ -107,10 +114,11 @@ def test_an_agent_left_out_of_the_loss_gives_its_policy_no_rows(on_workers):
     assert metrics["mas/second/acts"] == metrics["mas/third/acts"] == metrics["mas/b/rows/real"] == 9
 
 
-def test_padding_is_only_what_two_workers_need_and_rows_without_advantage_are_skipped(on_workers):
-    for workers, padding in ((1, 0), (2, 1)):
+def test_padding_is_only_what_workers_and_micro_batches_need_and_rows_without_advantage_are_skipped(on_workers):
+    # Of b, 9 rows to the least multiple of 4 and 5 on each worker.
+    for workers, of_a, of_b in ((1, 0, 11), (2, 1, 31)):
         metrics = on_workers[workers].steps[1]
-        assert metrics["mas/a/rows/padding"] == metrics["mas/b/rows/padding"] == padding
+        assert (metrics["mas/a/rows/padding"], metrics["mas/b/rows/padding"]) == (of_a, of_b)
         assert metrics["mas/a/rows/skipped"] + metrics["mas/b/rows/skipped"] > 0
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from verl_mas.checks.place import is_remote, missing
 from verl_mas.checks.refusals import Problem
+from verl_mas.checks.sources import find
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
@@ -180,6 +183,38 @@ def _reward_columns(config: DictConfig, row: Fields) -> Iterator[str]:
     truth = row.get(REWARD_MODEL)
     if not isinstance(truth, dict) or GROUND_TRUTH not in truth:
         yield f"column {REWARD_MODEL!r} with a {GROUND_TRUTH!r}"
+
+
+def check_scored(config: DictConfig) -> Iterator[ConfigError]:
+    """Whether verl's own reward function, where it scores the sessions, knows the data sources of the first rows."""
+    own = ("reward.custom_reward_function.path", "custom_reward_function.path", "reward.reward_model.enable")
+    if config.reward.reward_manager.source != "register" or any(OmegaConf.select(config, key) for key in own):
+        return
+    names, prefixes = _sources_of_verl()
+    for first in sound_rows(config):
+        source = first.row.get(DATA_SOURCE)
+        if isinstance(source, str) and source not in names and not source.startswith(prefixes):
+            yield ConfigError(
+                f"{first.file}, column {DATA_SOURCE!r}, first row: {source!r}",
+                rule="verl's own reward function scores by the name of the data source, and has no rule for this one",
+                fix=f"set reward.custom_reward_function.path to a file with a function of yours; "
+                f"{nearest(source, names)}",
+            )
+
+
+@cache
+def _sources_of_verl() -> tuple[list[str], tuple[str, ...]]:
+    """The names that verl's reward function compares a data source with, and the prefixes."""
+    function = find("verl.utils.reward_score:default_compute_score")
+    nodes = list(ast.walk(function.node)) if function else []
+    compared = (node for node in nodes if isinstance(node, ast.Compare))
+    started = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".startswith"))
+    return _texts(compared), tuple(_texts(started))
+
+
+def _texts(nodes: Iterable[ast.AST]) -> list[str]:
+    constants = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return [each.value for each in constants if isinstance(each.value, str)]
 
 
 def _one_batch(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[ConfigError]:

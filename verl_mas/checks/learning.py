@@ -27,6 +27,7 @@ def check_learning(
     yield from _trained_agents(mas, members)
     yield from _rewards(config, mas, workflow)
     yield from _drawn(config, mas, members)
+    yield from _fused_kernels(config, mas, members)
 
 
 def _compared(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
@@ -137,4 +138,25 @@ def _drawn(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) ->
                 f"agent {name} is trained with {why}",
                 reason="every reply to one prompt is then the same, so its sessions differ in nothing",
                 fix=f"set it in ++mas.agents.{member.role}.validation_sampling, or in {SECTION}.rollout.val_kwargs",
+            )
+
+
+def _fused_kernels(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+    """verl's fused kernels take one temperature for all rows of a policy."""
+    for name in trained(mas):
+        spec = mas.policies[name]
+        if not policy_value(config, spec, "model.use_fused_kernels"):
+            continue
+        common = policy_value(config, spec, "rollout.temperature")
+        temperatures = {
+            member.spec.sampling.get("temperature", common): agent
+            for agent, member in members.items()
+            if member.trainable and member.spec.policy == name
+        }
+        if len(temperatures) > 1:
+            each = " and ".join(f"{value:g} (agent {agent})" for value, agent in temperatures.items())
+            yield ConfigError(
+                f"policy {name}: model.use_fused_kernels=True with the temperatures {each}",
+                rule="verl's fused kernels score all rows of a policy at one temperature",
+                fix=f"set {SECTION}.model.use_fused_kernels=False, or the same temperature for these agents",
             )

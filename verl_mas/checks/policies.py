@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.lengths import check_lengths
 from verl_mas.checks.lora import check_lora
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
+from verl_mas.checks.training_engine import check_training_engine
 from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
+from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.endpoint import check_endpoint
 
@@ -95,6 +98,7 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
         if spec.trainable:
             yield from check_lora(view, name)
             yield from check_trained(view, name)
+            yield from check_training_engine(view, name)
         shape = pool_shape(config, mas, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         yield from _verl_accepts(view, name)
@@ -109,6 +113,10 @@ def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
             rule="a checkpoint is complete only after every policy has been saved",
             fix="set actor.checkpoint.async_save=False",
         )
+    package = facts_of(view[SECTION].rollout.name).package
+    if package and find_spec(package) is None:
+        # verl asks the engine for the LoRA ranks that it takes; `check_installed` reports that it is not there.
+        OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.

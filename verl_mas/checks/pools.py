@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.machine import available
-from verl_mas.config.merge import policy_value
+from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.placement import (
     Resources,
     cpus_needed,
@@ -21,6 +21,8 @@ from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
+
+TENSOR_SIZE = "rollout.tensor_model_parallel_size"
 
 
 def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
@@ -48,10 +50,20 @@ def check_replicas(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
         if gpus % replica:
             yield ConfigError(
                 f"policy {name}: an engine replica of {replica} GPUs on a pool of {gpus}",
-                rule="tensor x data x pipeline parallel size divides the GPUs of the pool",
-                fix=f"change mas.pools.{spec.pool}, or "
-                f"mas.policies.{name}.overrides.rollout.tensor_model_parallel_size",
+                rule="tensor x data x pipeline parallel size divides the GPUs of the pool; verl's default is a tensor "
+                "parallel size of 2",
+                fix=f"set {_tensor_size(config, mas, name, gpus)}, or give the pool a multiple of {replica} GPUs",
             )
+
+
+def _tensor_size(config: DictConfig, mas: MasConfig, name: str, gpus: int) -> str:
+    """The setting with the largest size that fits, where the policy has it."""
+    spec = mas.policies[name]
+    size = int(policy_value(config, spec, TENSOR_SIZE))
+    others = replica_size(config, mas, name) // size
+    fits = next((n for n in range(size, 0, -1) if gpus % (n * others) == 0), 1)
+    own = OmegaConf.select(OmegaConf.create(spec.overrides), TENSOR_SIZE) is not None
+    return f"{f'++mas.policies.{name}.overrides' if own else SECTION}.{TENSOR_SIZE}={fits}"
 
 
 def check_team_resources(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.checks.cluster import check_addresses, check_cluster
-from verl_mas.checks.data_files import check_data
+from verl_mas.checks.data_files import check_data, check_scored
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts
 from verl_mas.checks.folders import check_folders
@@ -32,7 +32,10 @@ from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, MasError
-from verl_mas.workflow.base import resolve
+from verl_mas.workflow.base import Workflow, resolve
+from verl_mas.workflows.ensemble import Ensemble
+from verl_mas.workflows.single import Single
+from verl_mas.workflows.solver_verifier import VERL, SolverVerifier
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ def _examine_run(config: DictConfig, found: Refusals) -> None:
     if not found.of(check_values(config)):
         return  # Other checks calculate with these values.
     found.of(check_served(config), check_resources(config), check_data(config, None))
-    found.of(check_functions(config), check_folders(config), check_checkpoint(config, None))
+    found.of(check_functions(config), check_folders(config), check_checkpoint(config, None), check_scored(config))
     if not found.errors:
         found.of(check_first_prompts(config, None))
 
@@ -86,10 +89,19 @@ def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
             found.of(raised_by(lambda: resolve(mas.workflow).check(), seconds=mas.workflow.check_timeout_s))
             found.of(check_tools(config, mas), check_checkpoint(config, mas))
             found.of(check_addresses(config, mas, vars(resolve(mas.workflow))))
+            if _scored_by_verl(resolve(mas.workflow)):
+                found.of(check_scored(config))
         found.of(check_finalized(config, mas))
         if not found.errors:
             found.of(check_first_prompts(config, mas))
     return mas
+
+
+def _scored_by_verl(workflow: Workflow) -> bool:
+    """Of the shipped workflows; a workflow of the user may reward its sessions itself."""
+    if type(workflow) is SolverVerifier:
+        return workflow.score == VERL
+    return type(workflow) in (Single, Ensemble)
 
 
 def require_accepted(config: DictConfig) -> None:

@@ -25,6 +25,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
 ENGINE_OPTIONS = f"{SECTION}.rollout.engine_kwargs"
+OVERRIDES = re.compile(r"^mas\.policies\.[^.]+\.overrides\.")
 REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 
 
@@ -152,6 +153,9 @@ def _check_value(found: Found) -> Iterator[Problem]:
 
 def _type_errors(found: Found, value: object) -> Iterator[ConfigError]:
     if found.section is None:
+        # In a section that takes any key, some are known all the same.
+        if inner := takes(OVERRIDES.sub(f"{SECTION}.", found.path)):
+            yield from problems(inner, value, found.path)
         return
     hint: Hint = takes(found.verl_path) or found.hint
     kind = core_type(hint)

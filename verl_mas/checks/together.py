@@ -11,14 +11,6 @@ from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, trai
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
-# A switch -> the size of its micro batches where it is off.
-MICRO_BATCHES = {
-    "actor.use_dynamic_bsz": "actor.ppo_micro_batch_size_per_gpu",
-    "rollout.log_prob_use_dynamic_bsz": "rollout.log_prob_micro_batch_size_per_gpu",
-}
-TESTED_STRATEGY = "fsdp2"
-FSDP = ("fsdp", "fsdp2")
-FSDP_SCHEDULES = ("constant", "cosine")
 MANY_SESSIONS = 50_000
 
 
@@ -36,22 +28,8 @@ def check_together(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
 
 def check_trained(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy that is trained."""
-    yield from _micro_batches(view, policy)
     yield from _log_probs(view, policy)
     yield from _learning_rate(view, policy)
-    strategy, schedule = view[SECTION].actor.strategy, view[SECTION].actor.optim.get("lr_scheduler_type")
-    if strategy in FSDP and schedule not in FSDP_SCHEDULES:
-        yield ConfigError(
-            f"policy {policy}: actor.optim.lr_scheduler_type={schedule} with actor.strategy={strategy}",
-            rule=f"verl's FSDP has the schedules {' and '.join(FSDP_SCHEDULES)}",
-            fix=f"set {SECTION}.actor.optim.lr_scheduler_type={FSDP_SCHEDULES[-1]}",
-        )
-    if strategy != TESTED_STRATEGY:
-        yield ConfigWarning(
-            f"policy {policy}: actor.strategy={strategy}",
-            reason=f"teams are tested with {TESTED_STRATEGY} only",
-            fix=f"set {SECTION}.actor.strategy={TESTED_STRATEGY}",
-        )
 
 
 def _fetched(config: DictConfig) -> Iterator[Problem]:
@@ -117,18 +95,6 @@ def _learning_rate(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
             reason="the run ends before the learning rate has reached its value",
             fix=f"lower {SECTION}.actor.optim.lr_warmup_steps",
         )
-
-
-def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    for switch, key in MICRO_BATCHES.items():
-        size = OmegaConf.select(view, f"{SECTION}.{key}")
-        if OmegaConf.select(view, f"{SECTION}.{switch}") is False and type(size) is int and size > 1:
-            yield ConfigError(
-                f"policy {policy}: {switch}=False with {key}={size}",
-                rule="the rows of a team's step are of any number, and verl ends the run where it is not a multiple of "
-                "a fixed micro batch",
-                fix=f"set {SECTION}.actor.use_dynamic_bsz=True, or {SECTION}.{key}=1",
-            )
 
 
 def _log_probs(view: DictConfig, policy: str) -> Iterator[ConfigError]:

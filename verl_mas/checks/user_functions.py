@@ -17,6 +17,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 FILE, PACKAGE = "file://", "pkg://"
+DEFAULT_MANAGER = "naive"
 # verl's reward managers call a reward function with these names.
 REWARD_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
@@ -39,9 +40,24 @@ NAMED = (
 
 
 def check_functions(config: DictConfig) -> Iterator[Problem]:
+    yield from _reward_manager(config)
     for named in NAMED:
         if path := OmegaConf.select(config, named.path):
             yield from _check(config, named, str(path), OmegaConf.select(config, named.name))
+
+
+def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
+    manager = config.reward.reward_manager
+    if manager.source != "register" or manager.name == DEFAULT_MANAGER:
+        return  # Importing verl's managers takes seconds.
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+
+    if manager.name not in REWARD_MANAGER:
+        yield ConfigError(
+            f"reward.reward_manager.name={manager.name}",
+            rule="with reward.reward_manager.source=register it is a reward manager of verl",
+            fix=nearest(str(manager.name), list(REWARD_MANAGER)),
+        )
 
 
 def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterator[Problem]:

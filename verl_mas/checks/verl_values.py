@@ -27,6 +27,17 @@ class Inside(Rule):
         return "a name, not a path that leaves the folder of the project (no '..', no leading '/')"
 
 
+@dataclass(frozen=True)
+class Repository(Rule):
+    """A name on the hub."""
+
+    def holds(self, value: str) -> bool:
+        return "/" in value
+
+    def __str__(self) -> str:
+        return "a repository of the hub, owner/name"
+
+
 def losses() -> Hint:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
@@ -61,6 +72,11 @@ Every = Annotated[int, Range(-1)]
 Probability = Annotated[float, Above(0), Range(high=1)]
 Name = Annotated[str, NotEmpty(), Inside()] | None
 Names = str | list[str] | None
+# Of transformers, or a kernel of the hub, which is named by its repository.
+Attention = (
+    Literal["eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4"]
+    | Annotated[str, Repository()]
+)
 Precision = Literal["fp16", "float16", "bf16", "bfloat16", "fp32", "float32"]
 Contents = list[Literal["model", "optimizer", "extra", "hf_model"]]
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
@@ -159,6 +175,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
     },
     "actor_rollout_ref.model": {
         "path": Text,
+        "override_config.attn_implementation": Attention,
         "lora_rank": Whole,
         "lora_alpha": Count,
         "target_modules": Names,

@@ -106,6 +106,7 @@ def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         view[SECTION].rollout.n_gpus_per_node = shape[0]
+        _profile_own_ranks(view)
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
             _offload(view)
 
@@ -118,6 +119,17 @@ def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
     names = [n for n, spec in mas.policies.items() if not spec.remote]
     stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
     return names.index(name) * stride
+
+
+def _profile_own_ranks(view: DictConfig) -> None:
+    """verl selects the engines to profile by the GPUs' ranks, counted on from the policy's first replica."""
+    rollout = view[SECTION].rollout
+    offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
+    if offset and profiler:
+        sizes = (rollout.get(f"{kind}_parallel_size", 1) for kind in ("tensor_model", "data", "pipeline_model"))
+        first = offset * math.prod(sizes)
+        # Without ranks verl profiles the first.
+        profiler.ranks = [first + rank for rank in profiler.get("ranks") or [0]]
 
 
 def _offload(view: DictConfig) -> None:

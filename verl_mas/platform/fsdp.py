@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from types import ModuleType
 
 import torch
+from torch.distributed.fsdp import _init_utils
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
@@ -28,3 +30,13 @@ class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead): ...
 
 
 class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...
+
+
+def allow_fsdp1(transformer_impl: ModuleType) -> None:
+    """FSDP1 wants its parameters on a GPU: torch when it broadcasts them at the start, verl when it reads them."""
+    _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
+    transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined]
+
+
+def _nothing(parameters: object) -> None:
+    """They are on the device already."""

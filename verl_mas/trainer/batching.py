@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from omegaconf import DictConfig
 
 from verl_mas.errors import DataError
 from verl_mas.row import POLICY, is_padding
@@ -27,6 +30,31 @@ def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True)
+class MicroBatches:
+    """The rows that a worker computes at once; 1 where it fills a micro batch by tokens instead.
+
+    `update`: of an optimiser step. `scoring`: of the log-probs, which take all of the worker's rows.
+    """
+
+    update: int = 1
+    scoring: int = 1
+
+    @classmethod
+    def fixed(cls, section: DictConfig, *, reference: bool) -> MicroBatches:
+        """The fixed sizes of `actor_rollout_ref`. `reference`: whether the reference is a model of its own."""
+        update = scoring = 1
+        if not section.actor.use_dynamic_bsz:
+            update = section.actor.ppo_micro_batch_size_per_gpu
+            scoring = section.rollout.log_prob_micro_batch_size_per_gpu
+        if reference and not section.ref.log_prob_use_dynamic_bsz:
+            scoring = math.lcm(scoring, section.ref.log_prob_micro_batch_size_per_gpu)
+        return cls(update, scoring)
+
+
+BY_TOKENS = MicroBatches()
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a policy's rows become optimiser steps."""
 
@@ -39,14 +67,17 @@ class Plan:
         return -self.rows % self.multiple
 
 
-def plan(rows: int, updates: int, data_parallel: int) -> Plan:
-    """As many optimiser steps as asked for, but never more than there are rows."""
+def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_TOKENS) -> Plan:
+    """As many optimiser steps as asked for, but never more than there are rows.
+
+    verl requires that a fixed micro batch divides what is cut into micro batches.
+    """
     updates = max(1, min(updates, rows))
-    return Plan(rows, updates, data_parallel * updates)
+    return Plan(rows, updates, data_parallel * math.lcm(updates * micro.update, micro.scoring))
 
 
 def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
-    """An order in which every optimiser step has its share of real rows.
+    """An order in which every optimiser step, and each of its micro batches, has its share of real rows.
 
     verl gives each data-parallel rank a contiguous chunk and cuts that into mini-batches; a mini-batch of
     padding only would divide by zero tokens. Real rows keep their order and their rank.
@@ -64,5 +95,12 @@ def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
             share[turn % updates].append(i)
             turn += 1
         for mini in share:
-            order += [next(real) for _ in range(size - len(mini))] + mini
+            order += evenly([next(real) for _ in range(size - len(mini))], mini)
     return order
+
+
+def evenly(rows: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """Rows with padding among them at equal distances."""
+    places = [((i + 1) / len(rows), row) for i, row in enumerate(rows)]
+    places += [((i + 1) / len(padding), row) for i, row in enumerate(padding)]
+    return [row for _, row in sorted(places, key=lambda place: place[0])]

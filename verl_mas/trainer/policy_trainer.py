@@ -28,7 +28,7 @@ from verl_mas import data_plane
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
-from verl_mas.trainer.batching import Plan, plan, spread_padding
+from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
 from verl_mas.trainer.step import COLUMNS
 from verl_mas.verl_types import Actor
@@ -96,7 +96,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         return self.plan.multiple
 
     def _balance_batch(self, batch: Rows, metrics: dict[str, float], *args: object, **kwargs: object) -> Rows:
-        self.plan = plan(len(batch), self.updates, self.data_parallel)
+        self.plan = plan(len(batch), self.updates, self.data_parallel, self._micro_batches())
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
         batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
         return batch
@@ -107,6 +107,10 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         if "actor" not in ranks:
             ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")  # noqa: SLF001
         return max(ranks["actor"]) + 1
+
+    def _micro_batches(self) -> MicroBatches:
+        own_reference = self.use_reference_policy and not self.ref_in_actor
+        return MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
         """Masks and scores of the rows, after verl's importance weights and rejection between the engine's and the
@@ -147,6 +151,11 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
         check_finite(self.name, metrics, scaled=_is_fp16(actor))
+        engine = actor.get("fsdp_config") or {}
+        if engine.get("param_offload") and engine.get("optimizer_offload"):
+            # verl empties the GPU's cache before it moves the optimiser, whose blocks then stay reserved. The
+            # parameters are in host memory already: this empties the cache once more.
+            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
     # -- weights --------------------------------------------------------------------------------------------
 

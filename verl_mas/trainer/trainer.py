@@ -275,6 +275,9 @@ class MasTrainer(PPOTrainerSync):
             metrics.update(prefixed(self._sessions.metrics()))
             metrics.update(found)
             self._sleep()
+            if self.curr_step_profile:
+                for policy in self.trained.values():
+                    policy._stop_rollout_profiling()  # noqa: SLF001
         batch = in_order(batch)
         parts = self._parts(batch)
         with marked_timer("old_log_prob", timing_raw, color="blue"):

@@ -67,7 +67,6 @@ CASES = (
     wrong(f"{ROLLOUT}.top_k=1", "every reply to one prompt is then the same", warned=True),
     wrong("trainer.val_only=true trainer.val_before_train=false", "without it the run trains", warned=True),
     wrong("++ray_kwargs.ray_init.address=10.0.0.1:6379", "joins a Ray cluster", warned=True),
-    wrong("actor_rollout_ref.actor.strategy=fsdp", "teams are tested with fsdp2", warned=True),
     wrong("mas.skip_zero_advantage=true actor_rollout_ref.actor.use_kl_loss=true", "still count in this term"),
     wrong("mas.skip_zero_advantage=true actor_rollout_ref.actor.entropy_coeff=0.1", "still count in this term"),
     wrong("algorithm.use_kl_in_reward=true", "share one reward"),

@@ -19,10 +19,6 @@ CASES = (
     wrong("data.train_batch_size=100000", "256 rows in data.train_files"),
     wrong("mas.updates_per_step=64", "64 optimiser steps for 32 sessions"),
     wrong("++mas.policies.main.updates_per_step=33", "33 optimiser steps for 32 sessions"),
-    wrong(f"{FIXED} {ACTOR}.ppo_micro_batch_size_per_gpu=4", "a fixed micro batch"),
-    wrong(
-        f"{ROLLOUT}.log_prob_use_dynamic_bsz=false {ROLLOUT}.log_prob_micro_batch_size_per_gpu=8", "a fixed micro batch"
-    ),
     wrong(f"{FIXED} {ACTOR}.ppo_mini_batch_size=16", "must be >= actor.ppo_mini_batch_size"),
     wrong(f"{FIXED} trainer.n_gpus_per_node=3", "must be divisible"),
     wrong(f"{ACTOR}.use_dynamic_bsz=false", "ppo_micro_batch_size"),

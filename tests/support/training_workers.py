@@ -1,0 +1,175 @@
+"""verl's training worker in plain processes, without Ray: what it scores and how it updates, by settings.
+
+`updates(model, variants)` starts the processes; run as a program, this file is one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+import torch
+from tensordict import TensorDict
+
+if TYPE_CHECKING:
+    from verl.workers.engine import BaseEngine
+
+ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+ROWS, UPDATES = 7, 2
+PADDING_TOKENS = 128  # of verl's padding rows
+TIME_LIMIT_S = 240
+
+
+class Updated(TypedDict):
+    """The log-probs of the real rows before the update, and the weights after it and after they were restored."""
+
+    log_probs: list[torch.Tensor]  # of the first worker
+    weights: dict[str, torch.Tensor]
+    restored: dict[str, torch.Tensor]
+    metrics: dict[str, list[float]]
+    padding: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`temperatures` of the rows, in turn."""
+
+    settings: Sequence[str]
+    temperatures: Sequence[float] = (1.0,)
+
+
+def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> dict[str, Updated]:
+    """One training step of each variant on the same rows and weights, by so many workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {name: [list(variant.settings), list(variant.temperatures)] for name, variant in variants.items()}
+        Path(folder, "variants.json").write_text(json.dumps(asked))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        started = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(model), folder],
+                env=os.environ | shared | {"RANK": str(rank), "WORLD_SIZE": str(workers)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(workers)
+        ]
+        try:
+            said = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        assert not any(process.returncode for process in started), "\n".join(said)[-6000:]
+        return {name: torch.load(Path(folder, f"{name}.pt"), weights_only=False) for name in variants}
+
+
+def main(model: str, folder: str) -> None:
+    asked = json.loads(Path(folder, "variants.json").read_text())
+    for name, (settings, temperatures) in asked.items():
+        done = _step(model, Path(folder, name), settings, temperatures)
+        if os.environ["RANK"] == "0":
+            torch.save(done, Path(folder, f"{name}.pt"))
+
+
+def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Sequence[float]) -> Updated:
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+    from verl_mas.config.compose import compose
+    from verl_mas.trainer.batching import MicroBatches, plan, spread_padding
+
+    section = compose(
+        [
+            *("+platform=cpu", "+recipe=first_run/laptop", f"{MODEL}.path={model}"),
+            # Adam turns the rounding of a gradient near zero into a whole step; this does not.
+            *(f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.5", *settings),
+        ]
+    ).actor_rollout_ref
+    worker = ActorRolloutRefWorker(config=section, role="actor")
+    worker.init_model()
+    assert worker.actor is not None
+    engine = worker.actor.engine
+    ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+    made = plan(ROWS, UPDATES, ranks, MicroBatches.fixed(section, reference=False))
+    order = spread_padding([{"is_padding": i >= ROWS} for i in range(ROWS + made.padding)], ranks, made.updates)
+    chunk = len(order) // ranks
+    mine = order[rank * chunk : (rank + 1) * chunk]
+    data = _batch([_row(i, temperatures[i % len(temperatures)]) for i in mine])
+    scored = data.copy()
+    tu.assign_non_tensor(scored, calculate_entropy=False, compute_loss=False)
+    log_probs = dict(zip(mine, worker.compute_log_prob(scored)["log_probs"].unbind(), strict=True))
+    tu.assign_non_tensor(data, calculate_entropy=True, global_batch_size=ROWS / UPDATES, num_mini_batch=UPDATES)
+    tu.assign_non_tensor(data, distillation_use_topk=False, distillation_only=False, epochs=1, seed=1)
+    metrics = tu.get(worker.update_actor(data.copy()), "metrics")
+    weights = _weights(engine)
+    worker.save_checkpoint(str(folder), global_step=1)
+    worker.update_actor(data)
+    worker.load_checkpoint(str(folder))
+    return Updated(
+        # The last token has nothing to predict.
+        log_probs=[log_probs[i][:-1] for i in range(ROWS) if i in log_probs],
+        weights=weights,
+        restored=_weights(engine),
+        metrics=metrics,
+        padding=made.padding,
+    )
+
+
+def _batch(rows: Sequence[Mapping[str, torch.Tensor]]) -> TensorDict:
+    return TensorDict({name: _column([row[name] for row in rows]) for name in rows[0]}, batch_size=len(rows))
+
+
+def _weights(engine: BaseEngine) -> dict[str, torch.Tensor]:
+    """What verl sends to an inference engine."""
+    named, _ = engine.get_per_tensor_param()
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def _row(number: int, temperature: float) -> dict[str, torch.Tensor]:
+    """Random, the same for the same number; numbers from ROWS on are verl's padding rows."""
+    if number >= ROWS:
+        return _fields([1] * (PADDING_TOKENS - 1), [1], 0, 0.0, temperature)
+    drawn = random.Random(number)
+    prompt = [drawn.randrange(3, 200) for _ in range(drawn.randrange(2, 20))]
+    reply = [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
+    return _fields(prompt, reply, 1, drawn.uniform(-2, 2), temperature)
+
+
+def _fields(
+    prompt: list[int], reply: list[int], mask: int, advantage: float, temperature: float
+) -> dict[str, torch.Tensor]:
+    every = torch.ones(len(reply))
+    return {
+        "prompts": torch.tensor(prompt),
+        "responses": torch.tensor(reply),
+        "input_ids": torch.tensor(prompt + reply),
+        "position_ids": torch.arange(len(prompt) + len(reply)),
+        "attention_mask": torch.ones(len(prompt) + len(reply), dtype=torch.int64),
+        "response_mask": every.long() * mask,
+        "loss_mask": every.long() * mask,
+        "advantages": every * advantage,
+        "old_log_probs": every * -5.5,
+        "temperature": torch.tensor(temperature),
+    }
+
+
+def _column(values: list[torch.Tensor]) -> torch.Tensor:
+    if values[0].dim() == 0:
+        return torch.stack(values)
+    return torch.nested.as_nested_tensor(values, layout=torch.jagged)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

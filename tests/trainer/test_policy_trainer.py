@@ -1,0 +1,67 @@
+"""What a policy does around verl's update, and what the team does with its profilers, outside Ray."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
+from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
+
+from verl_mas.trainer.batching import Plan
+from verl_mas.trainer.policy_trainer import PolicyTrainer
+from verl_mas.trainer.trainer import MasTrainer
+
+
+@pytest.mark.parametrize(
+    ("offload", "emptied"),
+    [
+        ({"param_offload": True, "optimizer_offload": True}, [("cpu", True, False, False)]),
+        # The parameters are on the GPU, and must stay there.
+        ({"param_offload": False, "optimizer_offload": True}, []),
+        ({"param_offload": False, "optimizer_offload": False}, []),
+    ],
+)
+def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offload, emptied):
+    policy, calls = object.__new__(PolicyTrainer), []
+    policy.name, policy.plan = "a", Plan(4, 1, 1)
+    actor = {"entropy_coeff": 0, "calculate_entropy": False, "ppo_epochs": 1, "data_loader_seed": 1, "shuffle": False}
+    section = {"actor": {**actor, "fsdp_config": offload}, "rollout": {"temperature": 1.0}}
+    policy.config = OmegaConf.create({"actor_rollout_ref": section})
+    policy.actor_rollout_wg = SimpleNamespace(
+        update_actor=lambda rows: {"metrics": {"loss": [0.5], "grad_norm": [1.0], "mfu": [0.1]}},
+        to=lambda device, model, optimizer, grad: calls.append((device, model, optimizer, grad)),
+    )
+    policy.update(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {}, counted=4)
+    assert calls == emptied
+
+
+class Stopped(Exception):
+    """Ends a step where the test has seen enough."""
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkeypatch, profiled):
+    """verl's own trainer stops them at the same place, in `on_sample_end`."""
+    events = []
+    trainer = object.__new__(MasTrainer)
+    trainer.global_steps, trainer.curr_step_profile = 1, profiled
+    trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
+    trainer._sessions = SimpleNamespace(metrics=dict)
+    trainer.members = {}
+    for name in ("a", "b"):
+        policy = object.__new__(PolicyTrainer)
+        policy.llm_server_manager = SimpleNamespace(stop_profile=partial(events.append, f"stop {name}"))
+        trainer.members[name] = policy
+    monkeypatch.setattr(MasTrainer, "_count_sessions", lambda self: None)
+    monkeypatch.setattr(MasTrainer, "_sleep", lambda self: events.append("sleep"))
+
+    def parts(batch):
+        raise Stopped
+
+    monkeypatch.setattr("verl_mas.trainer.trainer.in_order", parts)
+    with pytest.raises(Stopped):
+        trainer._step_once({}, {}, 4)
+    assert events == ["sleep", *(["stop a", "stop b"] if profiled else [])]

@@ -1,0 +1,122 @@
+"""Whether verl's training engine can update a policy of a team: strategy, optimiser, micro batches, parallelism."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from omegaconf import DictConfig
+
+from verl_mas.checks.place import unless_elsewhere
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.merge import SECTION
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+
+FSDP = ("fsdp", "fsdp2")
+SCHEDULES = ("constant", "cosine")
+FLASH_ATTENTION = "flash_attention_2"
+# Where micro batches are not filled by tokens: the size that verl's workers read -> the deprecated one, which only
+# verl's own check reads.
+SIZES = {
+    "actor.ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size",
+    "rollout.log_prob_micro_batch_size_per_gpu": "rollout.log_prob_micro_batch_size",
+}
+REFERENCE_SIZE = {"ref.log_prob_micro_batch_size_per_gpu": "ref.log_prob_micro_batch_size"}
+
+
+def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """`view` is the configuration of one policy that is trained."""
+    actor, ref = view[SECTION].actor, view[SECTION].ref
+    others = [name for name in dict.fromkeys((actor.strategy, ref.strategy)) if name not in FSDP]
+    for strategy in others:
+        yield ConfigError(
+            f"policy {policy}: actor.strategy={strategy}",
+            rule="teams are trained with verl's FSDP: with another engine no team has been run, and verl chooses "
+            "CUDA_DEVICE_MAX_CONNECTIONS for all policies by the strategy of the first",
+            fix=f"leave out model_engine, and set {SECTION}.actor.strategy=fsdp2",
+        )
+    if others:
+        return  # Its settings are in another section.
+    if actor.optim.get("lr_scheduler_type") not in SCHEDULES:
+        yield ConfigError(
+            f"policy {policy}: actor.optim.lr_scheduler_type={actor.optim.get('lr_scheduler_type')} with "
+            f"actor.strategy={actor.strategy}",
+            rule=f"verl's FSDP has the schedules {' and '.join(SCHEDULES)}",
+            fix=f"set {SECTION}.actor.optim.lr_scheduler_type={SCHEDULES[-1]}",
+        )
+    yield from _optimizer(view, policy)
+    yield from _micro_batches(view, policy)
+    yield from _sequence_parallel(view, policy)
+
+
+def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
+    optim = view[SECTION].actor.optim
+    module, name = str(optim.optimizer_impl), str(optim.optimizer)
+    try:
+        known = vars(importlib.import_module(module)) if module == "torch.optim" else None
+        missing = find_spec(module) is None
+    except (ImportError, ValueError):
+        known, missing = None, True
+    if missing:
+        error = ConfigError(
+            f"policy {policy}: actor.optim.optimizer_impl={module}, which cannot be imported",
+            rule="it is the module that has the class actor.optim.optimizer",
+            fix=f"install it, or set {SECTION}.actor.optim.optimizer_impl=torch.optim",
+        )
+        yield unless_elsewhere(view, error)
+    elif known is not None and not isinstance(known.get(name), type):
+        yield ConfigError(
+            f"policy {policy}: actor.optim.optimizer={name}",
+            rule=f"it is the name of a class in {module}",
+            fix=nearest(name, [each for each in known if isinstance(known[each], type)]),
+        )
+
+
+def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    section = view[SECTION]
+    by_tokens = section.actor.use_dynamic_bsz
+    if by_tokens != section.rollout.log_prob_use_dynamic_bsz:
+        yield ConfigError(
+            f"policy {policy}: actor.use_dynamic_bsz={by_tokens} with "
+            f"rollout.log_prob_use_dynamic_bsz={section.rollout.log_prob_use_dynamic_bsz}",
+            rule="verl's worker uses one of the two for updates and log-probs",
+            fix=f"set {SECTION}.rollout.log_prob_use_dynamic_bsz={by_tokens}",
+        )
+    sizes = {} if by_tokens else dict(SIZES)
+    if section.actor.use_kl_loss and not section.ref.log_prob_use_dynamic_bsz:
+        sizes |= REFERENCE_SIZE
+    for size, deprecated in sizes.items():
+        role, _, key = deprecated.partition(".")
+        given = section[role].get(key)
+        if section[role].get(size.partition(".")[2]) is None and given is not None:
+            yield ConfigError(
+                f"policy {policy}: {deprecated}={given}",
+                rule=f"verl's workers read {size}, the size for each of them",
+                fix=f"set {SECTION}.{size}={given}, and remove {SECTION}.{deprecated}",
+            )
+
+
+def _sequence_parallel(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    section = view[SECTION]
+    actor, model = section.actor, section.model
+    size = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.get("ulysses_sequence_parallel_size", 1))
+    if size == 1:
+        return
+    setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
+    attention = model.override_config.get("attn_implementation", FLASH_ATTENTION)
+    if not model.use_remove_padding:
+        yield ConfigError(
+            f"{setting} with model.use_remove_padding=False",
+            rule="verl divides a sequence without padding among the workers",
+            fix=f"set {SECTION}.model.use_remove_padding=True, or {SECTION}.actor.ulysses_sequence_parallel_size=1",
+        )
+    if not str(attention).startswith("flash_attention"):
+        yield ConfigError(
+            f"{setting} with attn_implementation={attention}",
+            rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
+            "would attend to its own part of a sequence, and the update would be wrong",
+            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or "
+            f"++{SECTION}.model.override_config.attn_implementation={FLASH_ATTENTION}",
+        )
