@@ -14,6 +14,7 @@ _TRAINER = "verl.trainer.ppo.v1.trainer_base"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _WORKER = "verl.trainer.ppo.v1.agent_loop_tq"
 _ROLLOUT = "verl.workers.rollout"
+_SGLANG = "verl.workers.rollout.sglang_rollout"
 _VLLM = "verl.workers.rollout.vllm_rollout"
 
 # Class of verl -> method that a class of ours overrides -> its parameters.
@@ -80,6 +81,13 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, audio_data=, "
         "mm_processor_kwargs=, priority=, kv_transfer_params=",
         "wait_for_requests_to_drain": "self",
+    },
+    f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {
+        "__init__": "self, config, model_config, rollout_mode, workers, replica_rank, node_rank, nnodes, "
+        "cuda_visible_devices, base_gpu_id, disaggregation_role=, disaggregation_bootstrap_port=",
+        "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, bootstrap_host=, "
+        "bootstrap_port=, bootstrap_room=",
+        "sleep": "self",
     },
     f"{_VLLM}.vllm_rollout:ServerAdapter": {
         "__init__": "self, config, model_config, device_mesh, replica_rank=",
@@ -156,6 +164,7 @@ USED: dict[str, dict[str, str | None]] = {
     f"{_ROLLOUT}.replica:RolloutReplicaRegistry": {"_registry": None},
     f"{_ROLLOUT}.base": {"_ROLLOUT_REGISTRY": None},
     f"{_ROLLOUT}.replica:RolloutReplica": {"_server_address": None, "_server_handle": None},
+    f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {"lora_as_adapter": "self"},
     f"{_VLLM}.vllm_async_server:vLLMHttpServer": {"_get_wake_up_tags": "self"},
     f"{_VLLM}.vllm_rollout:ServerAdapter": {
         "_execute_method": "self, method, non_block=, timeout=, args=, kwargs=",
@@ -172,8 +181,8 @@ USED: dict[str, dict[str, str | None]] = {
 MIXED_INTO: dict[str, str] = {
     "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
     "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
-    "verl_mas.engines.kinds.vllm:PausableVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
-    "verl_mas.engines.kinds.sglang:PausableSglang": f"{_ROLLOUT}.sglang_rollout.async_sglang_server:SGLangHttpServer",
+    "verl_mas.engines.kinds.vllm:TeamVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
+    "verl_mas.engines.kinds.sglang:TeamSglang": f"{_SGLANG}.async_sglang_server:SGLangHttpServer",
 }
 
 # Module of verl -> text that we write or read as verl does -> how often the module has it. A different number means

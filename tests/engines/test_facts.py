@@ -9,20 +9,18 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas import engines
-from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines import facts
-from verl_mas.engines.facts import EngineFacts, assign_ports, facts_of, register_engine
+from verl_mas.engines.facts import HIGHEST_PORT, EngineFacts, facts_of, register_engine, set_options
 from verl_mas.registry import Registry
 
 
 @pytest.fixture
 def view():
-    def view(engine: str, offset: int = 0, **options):
-        rollout = {"name": engine, "engine_kwargs": {engine: options}, "custom": None}
+    def view(engine: str, index: int = 0, shared: bool = False, **options):
+        rollout = {"name": engine, "engine_kwargs": {engine: options}}
         made = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
         OmegaConf.set_struct(made, True)
-        EngineTag("a", offset).write(made)
-        assign_ports(made)
+        set_options(made, index, shared)
         return made.actor_rollout_ref.rollout
 
     return view
@@ -67,7 +65,7 @@ def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, 
 def test_an_engines_own_facts_are_used(registry):
     register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
     assert facts_of("mine").gpu_fraction
-    assert facts_of("mine").pausable is None
+    assert facts_of("mine").server_mixin is None
 
 
 def test_an_engine_that_only_verl_knows_has_the_default_facts():
@@ -75,7 +73,15 @@ def test_an_engine_that_only_verl_knows_has_the_default_facts():
 
 
 def test_policies_on_sglang_look_for_ports_in_ranges_of_their_own(view):
-    assert [view("sglang", offset).engine_kwargs.sglang.port for offset in (0, 4)] == [30000, 30400]
+    ports = [view("sglang", index).engine_kwargs.sglang.port for index in range(60)]
+    assert ports[:3] == [30000, 30500, 31000]
+    assert max(ports) <= HIGHEST_PORT
+
+
+def test_an_sglang_engine_that_shares_its_gpu_leaves_a_core_to_the_others_while_it_is_idle(view):
+    assert [view("sglang", 0, shared).engine_kwargs.sglang.get("sleep_on_idle") for shared in (0, 1)] == [None, True]
+    assert view("sglang", 0, True, sleep_on_idle=False).engine_kwargs.sglang.sleep_on_idle is False
+    assert view("vllm", 0, True).engine_kwargs.vllm == {}
 
 
 def test_a_port_that_is_given_stays(view):

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import ray
 from omegaconf import OmegaConf
 
 from verl_mas.config.engine_tag import EngineTag
@@ -16,10 +17,15 @@ from verl_mas.engines.facts import facts_of
 ENGINES = ["sglang", "vllm"]
 
 
+class StockServer:
+    """What an engine's actor runs."""
+
+
 class StockReplica:
     """What verl's RolloutReplica does with a rank."""
 
     def __init__(self, replica_rank, config, model_config, gpus_per_node=8, name_suffix=""):
+        self.server_class = ray.remote(StockServer)
         self.replica_rank, self.world_size, self.gpus_per_node = replica_rank, config.world_size, gpus_per_node
 
     async def init_hybrid(self, worker_group):
@@ -102,3 +108,10 @@ def test_a_run_with_one_policy_sees_verls_own_ranks(engine, monkeypatch):
 def test_a_rank_that_verl_gives_is_kept(engine):
     _, adapter_class = engine
     assert adapter_class(config(4), None, None, replica_rank=5).replica_rank == 5
+
+
+@pytest.mark.parametrize("offset", [None, 0])
+def test_the_servers_of_a_team_are_ours_and_those_of_a_run_without_one_verls(engine, offset):
+    replica_class, _ = engine
+    server = replica_class(0, config(offset), None).server_class.__ray_metadata__.modified_class
+    assert issubclass(server, StockServer) and hasattr(server, "pause") is (offset is not None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
@@ -26,6 +28,27 @@ class Trio(Workflow):
             return Outcome(answer=reply)
         reply = await team.second.act(f"{task.question} {reply}")
         return Outcome(answer=await team.third.act(f"{task.question} {reply}"))
+
+
+class Hasty(Workflow):
+    """Each agent acts once, and begins acts that it cancels: one while it is served, others before the engine has them.
+
+    The session ends with cancelled acts, so that the engines soon go to sleep.
+    """
+
+    agents = ("writer", "copier")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        draft = await team.writer.act(task.messages)
+        answer = await team.copier.act(f"{task.question} {draft}")
+        for agent in (team.writer, team.copier):
+            for seconds in (0.0, 0.05, 0.1):
+                try:
+                    await asyncio.wait_for(agent.act(task.messages, ignore_eos=True), seconds)
+                except asyncio.TimeoutError:
+                    continue
+                raise AssertionError("an act that had to be slow was not")
+        return Outcome(answer=answer)
 
 
 class Mistyped(Workflow):

@@ -25,6 +25,11 @@ class EngineTag:
     time_sliced: bool = False
     """Whether its engines and those of other policies use the GPU one policy at a time."""
 
+    @staticmethod
+    def is_in(rollout: Mapping[str, Any] | DictConfig) -> bool:
+        """Whether the trainer of a team has written a tag."""
+        return "policy" in (rollout.get("custom") or {})
+
     @classmethod
     def of(cls, rollout: Mapping[str, Any] | DictConfig) -> EngineTag:
         """From `actor_rollout_ref.rollout`, which verl passes as YAML, without `custom`, or as a dataclass."""

@@ -69,6 +69,11 @@ def slots(mas: MasConfig, pool: str) -> int:
     return len(policies_on(mas, pool)) + 1
 
 
+def local_policies(mas: MasConfig) -> list[str]:
+    """The policies that engines of this run serve."""
+    return [name for name, spec in mas.policies.items() if not spec.remote]
+
+
 def used_pools(mas: MasConfig) -> list[str]:
     return [pool for pool in mas.pools if policies_on(mas, pool)]
 
@@ -116,9 +121,8 @@ def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
 
     A multiple of the number of GPUs per node, as engines take the rank modulo this number for their GPU.
     """
-    names = [n for n, spec in mas.policies.items() if not spec.remote]
     stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
-    return names.index(name) * stride
+    return local_policies(mas).index(name) * stride
 
 
 def _profile_own_ranks(view: DictConfig) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
 
 from omegaconf import DictConfig, open_dict
 
-from verl_mas.config.engine_tag import EngineTag
 from verl_mas.registry import Registry
 
-PORTS_PER_REPLICA = 100
+PORTS_PER_POLICY = 500
+HIGHEST_PORT = 65535 - 10000
+"""SGLang 0.5.12 has a second port, 10000 above the first."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,15 @@ class EngineFacts:
     gpu_fraction: bool = False
     """It reserves `rollout.gpu_memory_utilization` of the GPU when it starts."""
 
-    pausable: type[object] | None = None
-    """Mixed into the server's class so that it can free the GPU and keep its weights (`pause`, `unpause`), where the
-    engine's own sleep drops them."""
+    server_mixin: type[object] | None = None
+    """Mixed into the class of a team's servers. It has `pause` and `unpause`, which free the GPU and keep the weights:
+    the engine's own sleep drops them."""
 
     base_port: int | None = None
     """The engine looks for free ports from here on; each policy then gets a range of its own."""
+
+    beside_others: Mapping[str, object] = field(default_factory=dict)
+    """What `rollout.engine_kwargs` has by default for an engine that shares its GPU with another policy's."""
 
     stock_adapter: str | None = None
     """The module of verl that has its `ServerAdapter`, where `engines.stock` wraps that."""
@@ -80,8 +84,8 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
 
     made = replace(facts or EngineFacts(), register_replica=to_replicas, register_adapter=to_adapters)
     ENGINES.register(name)(made)
-    for field, module in _filled.items():
-        getattr(made, field)(module)
+    for registers, module in _filled.items():
+        getattr(made, registers)(module)
 
 
 def set_adapter(base: ModuleType, engine: str, path: str) -> None:
@@ -95,12 +99,12 @@ def _load(path: str) -> type[object]:
     return loaded
 
 
-def fill(field: str, module: ModuleType) -> None:
-    """Add every engine to verl's list in `module`. `field` is `register_replica` or `register_adapter`."""
+def fill(registers: str, module: ModuleType) -> None:
+    """Add every engine to verl's list in `module`. `registers` is `register_replica` or `register_adapter`."""
     for name in ENGINES:
-        if register := getattr(ENGINES[name], field):
+        if register := getattr(ENGINES[name], registers):
             register(module)
-    _filled[field] = module
+    _filled[registers] = module
 
 
 def facts_of(name: str) -> EngineFacts:
@@ -108,12 +112,18 @@ def facts_of(name: str) -> EngineFacts:
     return ENGINES[name] if name in ENGINES else EngineFacts()
 
 
-def assign_ports(view: DictConfig) -> None:
-    """Policies start side by side, so their engines must not look for free ports in the same range."""
+def set_options(view: DictConfig, index: int, shared: bool) -> None:
+    """Write what a policy's engine needs beside others into its view; a value of the user's own stays.
+
+    `index` is the policy's place among those served here, `shared` whether another one is on its GPUs.
+    """
     rollout = view.actor_rollout_ref.rollout
-    base_port = facts_of(rollout.name).base_port
-    if base_port is None:
-        return
-    port = base_port + PORTS_PER_REPLICA * EngineTag.of(rollout).rank_offset
-    with open_dict(view):
-        rollout.engine_kwargs[rollout.name] = {"port": port, **(rollout.engine_kwargs.get(rollout.name) or {})}
+    facts = facts_of(rollout.name)
+    options: dict[str, object] = dict(facts.beside_others) if shared else {}
+    if facts.base_port is not None:
+        # Policies start side by side, so their engines must not look for free ports in the same range.
+        ranges = (HIGHEST_PORT - facts.base_port) // PORTS_PER_POLICY + 1
+        options["port"] = facts.base_port + PORTS_PER_POLICY * (index % ranges)
+    if options:
+        with open_dict(view):
+            rollout.engine_kwargs[rollout.name] = {**options, **(rollout.engine_kwargs.get(rollout.name) or {})}

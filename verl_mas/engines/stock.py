@@ -32,14 +32,14 @@ class OffsetReplica:
     """Mix in before a replica class of verl."""
 
     server_class: EngineClass
-    pausable: type[object] | None = None
+    server_mixin: type[object] | None = None
 
     def __init__(self, replica_rank: int, config: Config, *args: object, **kwargs: object):
         tag = EngineTag.of(config)
         self._offset = tag.rank_offset
         super().__init__(replica_rank + self._offset, config, *args, **kwargs)  # type: ignore[call-arg]
-        if tag.time_sliced and self.pausable:
-            self.server_class = _pausable(self.pausable, self.server_class)
+        if self.server_mixin and EngineTag.is_in(config):
+            self.server_class = with_mixin(self.server_mixin, self.server_class)
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
         # verl takes the workers from world_size x rank on, so places for the other policies' workers come first.
@@ -47,11 +47,12 @@ class OffsetReplica:
         await super().init_hybrid(SimpleNamespace(workers=[*others, *worker_group.workers]))  # type: ignore[misc]
 
 
-def _pausable(pausable: type[object], server: EngineClass) -> EngineClass:
+def with_mixin(mixin: type[object], server: EngineClass) -> EngineClass:
+    """The class of a Ray actor, with `mixin` before its own base."""
     import ray
 
     stock = server.__ray_metadata__.modified_class
-    return ray.remote(type(stock.__name__, (pausable, stock), {}))
+    return ray.remote(type(stock.__name__, (mixin, stock), {}))
 
 
 class OffsetAdapter:
@@ -64,16 +65,16 @@ class OffsetAdapter:
         super().__init__(config, model_config, device_mesh, replica_rank)  # type: ignore[call-arg]
 
 
-def register_replica(engine: str, pausable: type[object], replica: ModuleType) -> None:
+def register_replica(engine: str, replica: ModuleType) -> None:
     registry = replica.RolloutReplicaRegistry
     # verl's own loader also prepares what the engine's import needs.
     load = registry._registry[engine]  # noqa: SLF001
-    registry.register(engine, partial(_with_offset, load, pausable))
+    registry.register(engine, partial(_with_offset, engine, load))
 
 
-def _with_offset(load: Callable[[], type[object]], pausable: type[object]) -> type[object]:
+def _with_offset(engine: str, load: Callable[[], type[object]]) -> type[object]:
     stock = load()
-    return type(stock.__name__, (OffsetReplica, stock), {"pausable": pausable})
+    return type(stock.__name__, (OffsetReplica, stock), {"server_mixin": facts_of(engine).server_mixin})
 
 
 def register_adapter(engine: str, base: ModuleType) -> None:

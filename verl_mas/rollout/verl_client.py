@@ -314,8 +314,9 @@ class VerlPolicy:
     def _request_id(self, request: Request, branch: int) -> str:
         """The same for an agent's acts in a session, so that they reach the engine that has their prefix cached."""
         sticky = f"{request.session}_{request.agent}"
-        # Under full determinism verl passes the id on to the engine, where each request needs its own.
-        unique = f"_{request.turn}_{branch}"
+        # Under full determinism verl passes the id on to the engine, where each request needs its own. SGLang aborts
+        # every request whose id begins with a given one, so no id is the beginning of another.
+        unique = f"_{request.turn}_{branch}_"
         return sticky + (unique if self._rollout.get("full_determinism", False) else "")
 
 

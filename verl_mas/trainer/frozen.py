@@ -35,6 +35,9 @@ class FrozenPolicy(Servers):
 
     @auto_await  # type: ignore[untyped-decorator]
     async def wake(self, step: int) -> None:
+        # Nothing slept, and SGLang ends where memory is resumed that was not released.
+        if not self.config.actor_rollout_ref.rollout.free_cache_engine:
+            return
         await asyncio.gather(*[replica.wake_up() for replica in self.llm_server_manager.get_replicas()])
 
     @auto_await  # type: ignore[untyped-decorator]

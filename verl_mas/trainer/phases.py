@@ -106,7 +106,7 @@ class SlicesActor:
 
 def verbs(engine: str) -> tuple[str, str]:
     """The methods of an engine's server that free its GPU memory without losing weights, and take it back."""
-    return ("pause", "unpause") if facts_of(engine).pausable else ("sleep", "wake_up")
+    return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")
 
 
 class PhasedClient(LLMServerClient):

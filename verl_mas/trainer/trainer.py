@@ -28,9 +28,16 @@ from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, updates_per_step
-from verl_mas.config.placement import apply_placement, policies_on, shared_pools, time_sliced, used_pools
+from verl_mas.config.placement import (
+    apply_placement,
+    local_policies,
+    policies_on,
+    shared_pools,
+    time_sliced,
+    used_pools,
+)
 from verl_mas.data_plane import Rows
-from verl_mas.engines.facts import assign_ports
+from verl_mas.engines.facts import set_options
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
 from verl_mas.rollout.counts import SessionCounts
@@ -147,7 +154,7 @@ class MasTrainer(PPOTrainerSync):
         spec = self.mas.policies[name]
         view = policy_view(self.config, name, spec)
         apply_placement(view, self.mas, name)
-        assign_ports(view)
+        set_options(view, local_policies(self.mas).index(name), shared=len(policies_on(self.mas, spec.pool)) > 1)
         if not spec.trainable:
             return FrozenPolicy(name, view, self.pools.of(name))
         updates = updates_per_step(self.config, self.mas, name)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 from verl_mas.engines import stock
 from verl_mas.engines.facts import ENGINES, EngineFacts
 from verl_mas.engines.sampling import installed_names
+from verl_mas.errors import EngineLost
+
+if TYPE_CHECKING:
+    from verl.workers.rollout.replica import TokenOutput
+
+logger = logging.getLogger(__name__)
 
 ENGINE = "sglang"
 # Of SGLang 0.5.12, which verl 0.9.1 requires.
@@ -16,31 +25,87 @@ SAMPLING = frozenset(
     "spaces_between_special_tokens stop stop_regex stop_token_ids stream_interval structural_tag temperature top_k "
     "top_p".split()
 )
+ABORT_AGAIN_S = 0.2
+"""SGLang forgets an abort of a request that its scheduler has not received yet."""
+DRAIN_S = 30.0
+"""Requests of a caller that still waits may finish for so long before the engine sleeps."""
 
 
-class PausableSglang:
-    """A server that can free the GPU. `pause` drops the weights too; verl has SGLang keep a copy in host memory."""
+class TeamSglang:
+    """A server that ends what nobody waits for, and sleeps only when nothing runs.
+
+    SGLang 0.5.12 does neither: the request of a cancelled caller decodes on, and a scheduler that is asked to release
+    memory, or to take weights, while a request runs fails an assertion and ends the server.
+    """
+
+    _requests: set[asyncio.Task[TokenOutput]]
+
+    def __init__(self, *args: object, **kwargs: object):
+        self._requests = set()
+        super().__init__(*args, **kwargs)
+
+    async def generate(self, *args: object, request_id: str, **kwargs: object) -> TokenOutput:
+        call = super().generate(*args, request_id=request_id, **kwargs)  # type: ignore[misc]
+        request: asyncio.Task[TokenOutput] = asyncio.ensure_future(call)
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+        try:
+            return await asyncio.shield(request)
+        except asyncio.CancelledError:
+            while not request.done():
+                self.tokenizer_manager.abort_request(request_id)  # type: ignore[attr-defined]
+                await asyncio.wait([request], timeout=ABORT_AGAIN_S)
+            # SGLang keeps the state of a request that was aborted while it was queued.
+            self.tokenizer_manager.rid_to_state.pop(request_id, None)  # type: ignore[attr-defined]
+            raise
+
+    async def sleep(self) -> None:
+        """Also waits where verl's does nothing (`free_cache_engine=False`), because new weights follow."""
+        if self.node_rank == 0:  # type: ignore[attr-defined]
+            await self._drain()
+        await super().sleep()  # type: ignore[misc]
 
     async def pause(self) -> None:
-        await self.sleep()  # type: ignore[attr-defined]
+        """Drops the weights, too; verl has SGLang keep a copy in host memory."""
+        await self.sleep()
 
     async def unpause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]
             from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
-            request = ResumeMemoryOccupationReqInput(tags=["kv_cache", "weights"])
+            # What verl's `sleep` has released: weights that LoRA adapters are added to stay.
+            tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]  # type: ignore[attr-defined]
+            request = ResumeMemoryOccupationReqInput(tags=tags)
             await self.tokenizer_manager.resume_memory_occupation(request, None)  # type: ignore[attr-defined]
+
+    async def _drain(self) -> None:
+        """Until nothing runs; what takes longer than `DRAIN_S` is aborted."""
+        if await self._idle():
+            return
+        logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
+        self.tokenizer_manager.abort_request(abort_all=True)  # type: ignore[attr-defined]
+        if not await self._idle():
+            raise EngineLost(f"an SGLang engine did not end its requests within {DRAIN_S:g} s of their abort")
+
+    async def _idle(self) -> bool:
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=DRAIN_S)
+        # A request that has answered is in the scheduler's last batch for a moment more, so the scheduler is asked.
+        flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)  # type: ignore[attr-defined]
+        return bool(flushed.success) and not self._requests
 
 
 ENGINES.register(ENGINE)(
     EngineFacts(
         package="sglang",
         gpu_fraction=True,
-        pausable=PausableSglang,
+        server_mixin=TeamSglang,
         base_port=30000,
+        # A scheduler without requests polls for them and keeps a core busy, also while its engine sleeps.
+        beside_others={"sleep_on_idle": True},
         stock_adapter="verl.workers.rollout.sglang_rollout.sglang_rollout",
         sampling=partial(installed_names, ENGINE, "srt/sampling/sampling_params.py", SAMPLING),
-        register_replica=partial(stock.register_replica, ENGINE, PausableSglang),
+        register_replica=partial(stock.register_replica, ENGINE),
         register_adapter=partial(stock.register_adapter, ENGINE),
     )
 )

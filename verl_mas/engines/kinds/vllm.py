@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
 from verl_mas.engines.facts import ENGINES, EngineFacts, set_adapter
 from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
+from verl_mas.errors import EngineLost
+
+if TYPE_CHECKING:
+    from verl.workers.rollout.replica import TokenOutput
 
 ENGINE = "vllm"
 # Of vLLM 0.24, which verl 0.9.1 requires.
@@ -22,8 +27,27 @@ SAMPLING = frozenset(
 )
 
 
-class PausableVllm:
-    """A server that can free the GPU and keep its weights; verl's own sleep drops them."""
+class TeamVllm:
+    """A server whose death is known at once, and that can free the GPU and keep its weights.
+
+    Without the first, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
+    the weights.
+    """
+
+    async def generate(self, *args: object, **kwargs: object) -> TokenOutput:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
+            return output
+        except EngineDeadError as error:
+            raise _lost() from error
+
+    async def wait_for_requests_to_drain(self) -> None:
+        """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
+        if self.engine.errored:  # type: ignore[attr-defined]
+            raise _lost()
+        await super().wait_for_requests_to_drain()  # type: ignore[misc]
 
     async def pause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]
@@ -34,11 +58,18 @@ class PausableVllm:
             await self.engine.wake_up(tags=self._get_wake_up_tags())  # type: ignore[attr-defined]
 
 
+def _lost() -> EngineLost:
+    import ray
+
+    name = ray.get_runtime_context().get_actor_name()
+    return EngineLost(f"vLLM engine {name} is dead; the last log lines of its process are above")
+
+
 def register_replica(replica: ModuleType) -> None:
     if platform.selected():
         replica.RolloutReplicaRegistry.register(ENGINE, vllm_cpu.load_replica)
     else:
-        stock.register_replica(ENGINE, PausableVllm, replica)
+        stock.register_replica(ENGINE, replica)
 
 
 def register_adapter(base: ModuleType) -> None:
@@ -62,7 +93,7 @@ ENGINES.register(ENGINE)(
     EngineFacts(
         package="vllm",
         gpu_fraction=True,
-        pausable=PausableVllm,
+        server_mixin=TeamVllm,
         stock_adapter="verl.workers.rollout.vllm_rollout",
         sampling=partial(installed_names, ENGINE, "sampling_params.py", SAMPLING),
         register_replica=register_replica,

@@ -9,12 +9,10 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from verl.workers.config import RolloutConfig
-from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
-from vllm.v1.engine.exceptions import EngineDeadError
 
+from verl_mas.engines.kinds.vllm import TeamVllm
 from verl_mas.engines.stock import OffsetReplica
-from verl_mas.errors import EngineLost
 from verl_mas.verl_types import Fields
 
 # What vLLM's CPU build cannot do: there is no memory to put to sleep, and a compiled graph
@@ -24,7 +22,7 @@ FIXED = {"enable_sleep_mode": False, "free_cache_engine": False, "enforce_eager"
 KV_CACHE_BYTES = 1 << 30
 
 
-class CpuVllmServer(vLLMHttpServer):
+class CpuVllmServer(TeamVllm, vLLMHttpServer):
     def _init_config(self, config: DictConfig) -> RolloutConfig:
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -38,23 +36,6 @@ class CpuVllmServer(vLLMHttpServer):
 
     def _get_worker_extension_cls(self) -> str:
         return "verl_mas.engines.vllm_cpu.worker.CpuWorkerExtension"
-
-    async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
-        try:
-            return await super().generate(*args, **kwargs)
-        except EngineDeadError as error:
-            raise _lost() from error
-
-    async def wait_for_requests_to_drain(self) -> None:
-        """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
-        if self.engine.errored:
-            raise _lost()
-        await super().wait_for_requests_to_drain()  # type: ignore[no-untyped-call]
-
-
-def _lost() -> EngineLost:
-    name = ray.get_runtime_context().get_actor_name()
-    return EngineLost(f"vLLM engine {name} is dead; the last log lines of its process are above")
 
 
 class CpuVllmReplica(OffsetReplica, vLLMReplica):

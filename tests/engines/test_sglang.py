@@ -1,0 +1,242 @@
+"""verl's real SGLang server on a stub of SGLang 0.5.12: requests that nobody waits for, sleep, stop strings."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verl_mas.engines.kinds import sglang
+from verl_mas.engines.kinds.sglang import TeamSglang
+
+STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
+OF_THE_STUB = ("sglang", "verl.workers.rollout.sglang_rollout")
+STEP_S = 0.01
+
+
+class SchedulerDied(BaseException):
+    """In place of the end of the process."""
+
+
+@pytest.fixture
+def stub(monkeypatch) -> Iterator[Any]:
+    """The stub's scheduler, whose death ends its thread alone, and that counts deaths."""
+    monkeypatch.syspath_prepend(str(STUB))
+    from sglang.srt.managers import scheduler
+
+    deaths: list[str] = []
+
+    def died() -> None:
+        deaths.append("died")
+        raise SchedulerDied
+
+    monkeypatch.setattr(scheduler, "sigquit", died)
+    monkeypatch.setattr(scheduler, "STEP_S", STEP_S)
+    monkeypatch.setattr("threading.excepthook", lambda args: None)
+    yield SimpleNamespace(deaths=deaths, scheduler=scheduler)
+    for name in [name for name in sys.modules if name.startswith(OF_THE_STUB)]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def server(stub, model_path, monkeypatch):
+    """A server of verl, with or without the mixin, without its HTTP interface and its Ray actor."""
+    from verl.workers.rollout.replica import RolloutMode
+    from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
+
+    def make(mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, **args: Any):
+        from sglang.srt.managers.tokenizer_manager import TokenizerManager
+        from sglang.srt.server_args import ServerArgs
+
+        class Server(mixin, SGLangHttpServer): ...  # type: ignore[misc]
+
+        made = object.__new__(Server)
+        made._requests = set()
+        made.node_rank, made.replica_rank, made.global_steps = 0, 0, 1
+        made._disaggregation_role, made.rollout_mode = "null", RolloutMode.HYBRID
+        made.model_config = SimpleNamespace(lora_rank=lora_rank, lora={})
+        made.config = SimpleNamespace(
+            max_model_len=256, response_length=64, prompt_length=64, free_cache_engine=free, mtp=None,
+            enable_rollout_routing_replay=False,
+        )  # fmt: skip
+        made.tokenizer_manager = TokenizerManager(
+            ServerArgs(str(model_path), **{"skip_tokenizer_init": True, "enable_weights_cpu_backup": True, **args})
+        )
+        return made
+
+    return make
+
+
+class Stock:
+    """No mixin."""
+
+
+def request(server, number: int = 0, tokens: int = 100, **params: object) -> asyncio.Task:
+    call = server.generate(
+        prompt_ids=[1, 2, 3],
+        sampling_params={"max_tokens": tokens, "logprobs": True, "ignore_eos": True, **params},
+        request_id=f"request-{number:03}-",
+    )
+    return asyncio.ensure_future(call)
+
+
+async def cancelled(*requests: asyncio.Task) -> None:
+    for task in requests:
+        task.cancel()
+    await asyncio.gather(*requests, return_exceptions=True)
+
+
+async def within(seconds: float, work) -> None:
+    await asyncio.wait_for(work, seconds)
+
+
+async def tags(server) -> set[str]:
+    return server.tokenizer_manager.scheduler.offload_tags
+
+
+def test_a_reply_has_its_log_probs(server):
+    async def session():
+        return await request(server(), tokens=5)
+
+    reply = asyncio.run(session())
+    assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
+
+
+def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_engine(server, stub):
+    """The defect that the mixin is for; should SGLang lose it, so can we."""
+
+    async def session():
+        made = server(Stock)
+        running = request(made)
+        await asyncio.sleep(5 * STEP_S)
+        await cancelled(running)
+        await asyncio.sleep(5 * STEP_S)
+        assert made.tokenizer_manager.scheduler.running
+        await asyncio.wait([asyncio.ensure_future(made.sleep())], timeout=1)
+
+    asyncio.run(session())
+    assert stub.deaths
+
+
+def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
+    """Why the scheduler is asked, and not only the requests are waited for."""
+
+    async def session():
+        made = server(Stock)
+        await request(made, tokens=5)
+        await asyncio.wait([asyncio.ensure_future(made.sleep())], timeout=1)
+
+    asyncio.run(session())
+    assert stub.deaths
+
+
+def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server, stub):
+    async def session():
+        made = server()
+        for first in range(0, 200, 50):
+            running = [request(made, first + number) for number in range(50)]
+            await asyncio.sleep(2 * STEP_S)
+            await cancelled(*running)
+        await within(5, made.sleep())
+        assert made.tokenizer_manager.rid_to_state == {}
+        return await tags(made)
+
+    assert asyncio.run(session()) == {"kv_cache", "weights"}
+    assert not stub.deaths
+
+
+def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server, stub):
+    async def session():
+        made = server()
+        early = request(made)
+        await asyncio.sleep(0)
+        await cancelled(early)
+        await within(5, made.sleep())
+
+    asyncio.run(session())
+    assert not stub.deaths
+
+
+def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server, stub):
+    async def session():
+        made = server(max_running_requests=1)
+        running, queued = request(made, 0, tokens=20), request(made, 1)
+        await asyncio.sleep(3 * STEP_S)
+        await cancelled(queued)
+        again = request(made, 1, tokens=3)
+        return [len((await one).token_ids) for one in (running, again)]
+
+    assert asyncio.run(session()) == [20, 3]
+
+
+def test_a_sleep_waits_for_callers_that_still_wait(server, stub):
+    async def session():
+        made = server()
+        running = request(made, tokens=30)
+        await asyncio.sleep(2 * STEP_S)
+        await made.sleep()
+        return await running
+
+    assert len(asyncio.run(session()).token_ids) == 30
+    assert not stub.deaths
+
+
+def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
+    monkeypatch.setattr(sglang, "DRAIN_S", 0.1)
+
+    async def session():
+        made = server()
+        running = request(made, tokens=200)
+        await asyncio.sleep(2 * STEP_S)
+        await within(2, made.sleep())
+        return await running
+
+    reply = asyncio.run(session())
+    assert len(reply.token_ids) < 100 and reply.stop_reason == "abort"
+    assert not stub.deaths
+
+
+@pytest.mark.parametrize(("lora_rank", "released"), [(0, {"kv_cache", "weights"}), (8, {"kv_cache"})])
+def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_rank, released):
+    async def session():
+        made = server(lora_rank=lora_rank)
+        running = request(made)
+        await asyncio.sleep(2 * STEP_S)
+        await cancelled(running)
+        await made.pause()
+        seen = set(await tags(made))
+        await made.unpause()
+        assert await tags(made) == set()
+        assert (await request(made, 1, tokens=3)).token_ids
+        return seen
+
+    assert asyncio.run(session()) == released
+    assert not stub.deaths
+
+
+def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, stub):
+    """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
+
+    async def session():
+        made = server(free=False)
+        running = request(made, tokens=30)
+        await asyncio.sleep(2 * STEP_S)
+        await made.sleep()
+        assert (await tags(made)) == set() and running.done()
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize("skip_tokenizer_init", [True, False])
+def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
+    async def session():
+        made = server(skip_tokenizer_init=skip_tokenizer_init)
+        await asyncio.wait([request(made, tokens=5, stop=["no such text"])], timeout=1)
+
+    asyncio.run(session())
+    assert bool(stub.deaths) is skip_tokenizer_init

@@ -1,0 +1,61 @@
+"""Messages between verl, the tokenizer manager and the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class GenerateReqInput:
+    rid: str
+    input_ids: list[int]
+    sampling_params: dict[str, Any]
+    return_logprob: bool = False
+    image_data: object = None
+    video_data: object = None
+    lora_path: str | None = None
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+
+
+@dataclass
+class AbortReq:
+    rid: str = ""
+    abort_all: bool = False
+
+
+@dataclass
+class FlushCacheReqInput:
+    timeout_s: float | None = None
+
+
+@dataclass
+class FlushCacheReqOutput:
+    success: bool
+
+
+@dataclass
+class ReleaseMemoryOccupationReqInput:
+    tags: list[str] | None = None
+
+
+@dataclass
+class ResumeMemoryOccupationReqInput:
+    tags: list[str] | None = None
+
+
+@dataclass
+class UpdateWeightsFromTensorReqInput:
+    serialized_named_tensors: list[Any] = field(default_factory=list)
+    load_format: str | None = None
+    flush_cache: bool = True
+
+
+@dataclass
+class PauseGenerationReqInput:
+    mode: str = "abort"
+
+
+@dataclass
+class ContinueGenerationReqInput: ...

@@ -1,0 +1,220 @@
+"""What in SGLang is a process with the model: here a thread, which ends the whole process when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from sglang.srt.managers.io_struct import (
+    AbortReq,
+    FlushCacheReqInput,
+    FlushCacheReqOutput,
+    GenerateReqInput,
+    ReleaseMemoryOccupationReqInput,
+    ResumeMemoryOccupationReqInput,
+    UpdateWeightsFromTensorReqInput,
+)
+from sglang.srt.server_args import ServerArgs
+from sglang.srt.utils import MultiprocessingSerializer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from verl_mas.engines.transformers.batcher import ContinuousBatcher
+from verl_mas.engines.transformers.request import Sample, Sampling
+
+Send = Callable[[Any, Any, bool], None]
+TAGS = ("kv_cache", "weights", "cuda_graph")
+# A forward pass takes at least so long.
+STEP_S = float(os.environ.get("STUB_SGLANG_STEP_S", "0.001"))
+
+
+def sigquit() -> None:
+    """The scheduler's process sends SIGQUIT to the server's."""
+    sys.stderr.write("Received sigquit from a child process. It usually means the child failed.\n")
+    sys.stderr.flush()
+    os._exit(131)
+
+
+@dataclass(eq=False)
+class Req:
+    obj: GenerateReqInput
+    sample: Sample
+    to_finish: bool = False
+
+
+class Scheduler(threading.Thread):
+    def __init__(
+        self,
+        server_args: ServerArgs,
+        messages: queue.Queue[tuple[object, asyncio.Future[Any] | None]],
+        send: Send,
+    ):
+        super().__init__(daemon=True)
+        self.server_args, self.messages, self.send = server_args, messages, send
+        self.waiting_queue: list[GenerateReqInput] = []
+        self.running: list[Req] = []
+        self.last_batch: list[Req] = []
+        self.offload_tags: set[str] = set()
+        self.pending_flush: tuple[asyncio.Future[Any] | None, float] | None = None
+
+    def run(self) -> None:
+        try:
+            torch.manual_seed(self.server_args.base_gpu_id)
+            skip, path = self.server_args.skip_tokenizer_init, self.server_args.model_path
+            self.tokenizer = None if skip else AutoTokenizer.from_pretrained(path)
+            self.batcher = self._load()
+            while True:
+                self._receive()
+                self._step()
+        except Exception:  # noqa: BLE001  # as in SGLang
+            sys.stderr.write(f"Scheduler hit an exception: {traceback.format_exc()}\n")
+            sigquit()
+
+    def _load(self) -> ContinuousBatcher:
+        path = self.server_args.model_path
+        config = AutoConfig.from_pretrained(path)
+        dtype = torch.float32 if self.server_args.dtype == "auto" else getattr(torch, self.server_args.dtype)
+        if self.server_args.load_format == "dummy":
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        eos = model.generation_config.eos_token_id
+        return ContinuousBatcher(
+            model,
+            max_length=config.max_position_embeddings,
+            eos=eos if isinstance(eos, list) else [eos] if eos is not None else [],
+            decode=self._decode,
+        )
+
+    def _decode(self, ids: list[int]) -> str:
+        # None.decode is what SGLang does.
+        return cast(str, self.tokenizer.decode(ids))  # type: ignore[union-attr]
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def is_fully_idle(self) -> bool:
+        return not (self.running or self.waiting_queue or self.last_batch)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                idle = self.is_fully_idle() and self.pending_flush is None
+                message, answer = self.messages.get(block=idle)
+            except queue.Empty:
+                return
+            self._handle(message, answer)
+
+    def _handle(self, message: object, answer: asyncio.Future[Any] | None) -> None:
+        if isinstance(message, GenerateReqInput):
+            self.waiting_queue.append(message)
+        elif isinstance(message, AbortReq):
+            self._abort(message)
+        elif isinstance(message, FlushCacheReqInput):
+            self._flush(message, answer)
+        elif isinstance(message, ReleaseMemoryOccupationReqInput):
+            self._release(message.tags or TAGS)
+            self.send(answer, None, True)
+        elif isinstance(message, ResumeMemoryOccupationReqInput):
+            for tag in message.tags or TAGS:
+                self.offload_tags.remove(tag)
+            self.send(answer, None, True)
+        elif isinstance(message, UpdateWeightsFromTensorReqInput):
+            self._update_weights(message)
+            self.send(answer, None, True)
+
+    def _abort(self, message: AbortReq) -> None:
+        def meant(rid: str) -> bool:
+            return message.abort_all or rid.startswith(message.rid)
+
+        for obj in [obj for obj in self.waiting_queue if meant(obj.rid)]:
+            self.waiting_queue.remove(obj)
+            # The tokenizer manager keeps the state of these.
+            self.send(obj.rid, _output(obj, [], [], "abort"), False)
+        for req in self.running:
+            req.to_finish = req.to_finish or meant(req.obj.rid)
+
+    def _step(self) -> None:
+        while self.waiting_queue and len(self.running) < (self.server_args.max_running_requests or 256):
+            obj = self.waiting_queue.pop(0)
+            sampling = _sampling(obj.sampling_params)
+            if sampling.max_tokens == 0:
+                self.send(obj.rid, _output(obj, [], [], "length"), True)
+                continue
+            [sample] = self.batcher.submit(obj.input_ids, sampling).samples
+            self.running.append(Req(obj, sample))
+        # A request that has just finished is in one more forward pass.
+        self.last_batch = list(self.running)
+        if self.running:
+            assert not self.offload_tags, f"a forward pass on released memory: {sorted(self.offload_tags)}"
+            started = time.monotonic()
+            self.batcher.step()
+            self.batcher.abort([req.sample for req in self.running if req.to_finish])
+            time.sleep(max(0.0, STEP_S - (time.monotonic() - started)))
+            self._finish()
+        self._check_pending_flush()
+
+    def _finish(self) -> None:
+        for req in [req for req in self.running if req.sample.finish_reason]:
+            self.running.remove(req)
+            reason = str(req.sample.finish_reason).removesuffix("ed")
+            self.send(req.obj.rid, _output(req.obj, req.sample.tokens, req.sample.log_probs, reason), True)
+        if not self.running:
+            time.sleep(STEP_S)
+
+    # -- memory and weights ---------------------------------------------------------------------------------
+
+    def _flush(self, message: FlushCacheReqInput, answer: asyncio.Future[Any] | None) -> None:
+        if self.is_fully_idle() or not message.timeout_s:
+            self.send(answer, FlushCacheReqOutput(self.is_fully_idle()), True)
+        else:
+            self.pending_flush = (answer, time.monotonic() + message.timeout_s)
+
+    def _check_pending_flush(self) -> None:
+        if self.pending_flush is None:
+            return
+        answer, deadline = self.pending_flush
+        if self.is_fully_idle() or time.monotonic() >= deadline:
+            self.pending_flush = None
+            self.send(answer, FlushCacheReqOutput(self.is_fully_idle()), True)
+
+    def _release(self, tags: list[str] | tuple[str, ...]) -> None:
+        assert self.is_fully_idle(), "release_memory_occupation should be called only when server is idle."
+        self.offload_tags.update(tags)
+        if "weights" in tags and not self.server_args.enable_weights_cpu_backup:
+            for parameter in self.batcher.model.parameters():
+                parameter.data.fill_(float("nan"))
+
+    @torch.no_grad()
+    def _update_weights(self, message: UpdateWeightsFromTensorReqInput) -> None:
+        assert "weights" not in self.offload_tags, "weights written to released memory"
+        known = dict(self.batcher.model.named_parameters(remove_duplicate=False))
+        rank = self.server_args.node_rank
+        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[rank])
+        for name, tensor in tensors:
+            known[name].copy_(tensor)
+        assert self.is_fully_idle() or not message.flush_cache, "Cache flush failed after updating weights"
+
+
+def _sampling(params: dict[str, Any]) -> Sampling:
+    """SGLang's names, from which those of the embedded engine differ in one."""
+    named = {**params, "max_tokens": max(1, params["max_new_tokens"]), "seed": random.getrandbits(32)}
+    del named["max_new_tokens"]
+    return Sampling.parse(named)
+
+
+def _output(obj: GenerateReqInput, tokens: list[int], log_probs: list[float], reason: str) -> dict[str, Any]:
+    meta: dict[str, Any] = {"id": obj.rid, "finish_reason": {"type": reason}, "completion_tokens": len(tokens)}
+    if obj.return_logprob:
+        meta["output_token_logprobs"] = [
+            (log_prob, token, None) for log_prob, token in zip(log_probs, tokens, strict=True)
+        ]
+    return {"output_ids": tokens, "meta_info": meta}

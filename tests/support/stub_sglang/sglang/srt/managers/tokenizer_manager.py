@@ -1,0 +1,105 @@
+"""The side of the scheduler that lives in the server's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from sglang.srt.managers.io_struct import (
+    AbortReq,
+    ContinueGenerationReqInput,
+    FlushCacheReqInput,
+    FlushCacheReqOutput,
+    GenerateReqInput,
+    PauseGenerationReqInput,
+    ReleaseMemoryOccupationReqInput,
+    ResumeMemoryOccupationReqInput,
+    UpdateWeightsFromTensorReqInput,
+)
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.server_args import ServerArgs
+
+
+class ServerStatus(Enum):
+    Up = "Up"
+    Starting = "Starting"
+
+
+@dataclass
+class ReqState:
+    finished: bool = False
+    out: dict[str, Any] = field(default_factory=dict)
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class TokenizerManager:
+    def __init__(self, server_args: ServerArgs):
+        self.server_args, self.server_status = server_args, ServerStatus.Starting
+        self.rid_to_state: dict[str, ReqState] = {}
+        self._to_scheduler: queue.Queue[tuple[object, asyncio.Future[Any] | None]] = queue.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running = asyncio.Event()
+        self._running.set()
+        self.scheduler = Scheduler(server_args, self._to_scheduler, self._from_scheduler)
+        self.scheduler.start()
+
+    async def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[dict[str, Any]]:
+        self._loop = asyncio.get_running_loop()
+        if obj.rid in self.rid_to_state:
+            raise ValueError(f"Duplicate request ID detected: {obj.rid}")
+        state = self.rid_to_state[obj.rid] = ReqState()
+        await self._running.wait()
+        self._to_scheduler.put((obj, None))
+        await state.event.wait()
+        yield state.out
+
+    def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
+        if abort_all or rid in self.rid_to_state:
+            self._to_scheduler.put((AbortReq(rid, abort_all), None))
+
+    async def pause_generation(self, obj: PauseGenerationReqInput) -> None:
+        self._running.clear()
+        self.abort_request(abort_all=True)
+
+    async def continue_generation(self, obj: ContinueGenerationReqInput) -> None:
+        self._running.set()
+
+    async def flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
+        flushed: FlushCacheReqOutput = await self._call(FlushCacheReqInput(timeout_s))
+        return flushed
+
+    async def release_memory_occupation(self, obj: ReleaseMemoryOccupationReqInput, request: object = None) -> None:
+        await self._call(obj)
+
+    async def resume_memory_occupation(self, obj: ResumeMemoryOccupationReqInput, request: object = None) -> None:
+        await self._call(obj)
+
+    async def update_weights_from_tensor(self, obj: UpdateWeightsFromTensorReqInput, request: object = None) -> None:
+        await self._call(obj)
+
+    async def _call(self, message: object) -> Any:
+        self._loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._to_scheduler.put((message, answer))
+        return await answer
+
+    def _from_scheduler(self, to: asyncio.Future[Any] | str, content: Any, forget: bool) -> None:
+        """Called in the scheduler's thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(partial(self._receive, to, content, forget))
+
+    def _receive(self, to: asyncio.Future[Any] | str, content: Any, forget: bool) -> None:
+        if not isinstance(to, str):
+            if not to.done():
+                to.set_result(content)
+            return
+        state = self.rid_to_state[to]
+        state.finished, state.out = True, content
+        state.event.set()
+        if forget:
+            del self.rid_to_state[to]
