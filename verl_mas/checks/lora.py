@@ -42,6 +42,16 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
             yield from _served(view, policy)
 
 
+def check_frozen_adapter(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    if rank := view[SECTION].model.get("lora_rank"):
+        yield ConfigError(
+            f"policy {policy}: model.lora_rank={rank} with trainable=False",
+            rule="the trainer sends adapters to the engine, and a frozen policy has none: SGLang fails, vLLM serves "
+            "the base weights",
+            fix="merge the adapter into the weights and set model.path to them, and lora_rank=0",
+        )
+
+
 def _trainable(model: DictConfig, policy: str) -> Iterator[ConfigError]:
     if importlib.util.find_spec("peft") is None:
         yield ConfigError(
@@ -78,12 +88,19 @@ def _targets(view: DictConfig, policy: str) -> Iterator[Problem]:
 
 def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     rollout, fix = view[SECTION].rollout, f"set {SECTION}.model.lora.merge=True"
+    targets = view[SECTION].model.get("target_modules")
     value = f"policy {policy}: model.lora_rank={view[SECTION].model.lora_rank} with model.lora.merge=False"
     if not facts_of(str(rollout.name)).takes_adapters:
         yield ConfigError(
             f"{value} and rollout.name={rollout.name}",
             rule="this engine takes whole weights, so the trainer merges the adapter into them",
             fix=fix,
+        )
+    elif rollout.name == "sglang" and isinstance(targets, str) and targets != "all-linear":
+        yield ConfigError(
+            f"policy {policy}: model.target_modules={targets} with model.lora.merge=False and rollout.name=sglang",
+            rule="SGLang takes the names of modules, not a regular expression",
+            fix=f"{fix}, or {SECTION}.model.target_modules to all-linear or a list of names",
         )
     elif rollout.checkpoint_engine.backend != "naive":
         yield ConfigError(

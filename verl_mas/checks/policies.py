@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.lengths import check_lengths
-from verl_mas.checks.lora import check_lora
+from verl_mas.checks.lora import check_frozen_adapter, check_lora
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
 from verl_mas.checks.training_engine import check_training_engine
@@ -99,6 +99,8 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
             yield from check_lora(view, name)
             yield from check_trained(view, name)
             yield from check_training_engine(view, name)
+        else:
+            yield from check_frozen_adapter(view, name)
         shape = pool_shape(config, mas, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         yield from _verl_accepts(view, name)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from omegaconf import DictConfig
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import policy_value
+from verl_mas.config.merge import SECTION, policy_value, policy_view
 from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
-from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors
+from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
 from verl_mas.errors import ConfigWarning
 from verl_mas.workflow.members import flat
 
@@ -29,6 +29,7 @@ def check_sampling(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
                 yield from _endpoint(given, path)
             else:
                 yield from sampling_errors(given, str(policy_value(config, policy, "rollout.name")), path)
+                yield from stop_errors(given, policy_view(config, spec.policy, policy)[SECTION].rollout, path)
         if policy.remote is None:
             yield from _cut(config, spec, f"mas.agents.{name}")
 

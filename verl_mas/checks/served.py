@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from verl_mas import platform
+from verl_mas.checks.model_folder import local_folder
 from verl_mas.checks.place import missing, unless_elsewhere
 from verl_mas.checks.refusals import Problem, raised_by
 from verl_mas.checks.remote_code import check_remote_code
@@ -33,7 +34,9 @@ def check_served(config: DictConfig) -> Iterator[Problem]:
     if facts.check_options:
         yield from raised_by(facts.check_options, config.actor_rollout_ref.rollout.engine_kwargs)
     if facts.check_model and not any(isinstance(problem, ConfigError) for problem in model):
-        yield from raised_by(facts.check_model, config.actor_rollout_ref.model.path, device)
+        path = config.actor_rollout_ref.model.path
+        options = config.actor_rollout_ref.rollout.engine_kwargs.get(engine) or {}
+        yield from raised_by(facts.check_model, str(local_folder(path) or path), device, options)
 
 
 def check_beside_model(config: DictConfig) -> Iterator[Problem]:

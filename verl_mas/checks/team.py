@@ -9,6 +9,7 @@ from functools import partial
 from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.checks.engines import check_engines
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.policies import (
     check_batch_sizes,
@@ -80,6 +81,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if found.of(check_pools(mas)):
         mas = found.result(partial(settled, config, mas)) or mas
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
+        found.of(check_engines(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
         found.of(check_untrained(mas), check_sessions(config, mas), check_serving(mas))
         if known:

@@ -52,6 +52,12 @@ class EngineFacts:
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
 
+    many: bool = True
+    """A run can have several policies on it."""
+
+    stop_needs_tokenizer: bool = False
+    """A request with a stop text ends an engine that has no tokenizer (`rollout.skip_tokenizer_init`)."""
+
     register_replica: Callable[[ModuleType], None] | None = None
     """Registers the engine's servers in verl.workers.rollout.replica; None: verl has them."""
 
@@ -61,8 +67,8 @@ class EngineFacts:
     check_ready: Callable[[str | None], None] | None = None
     """Raises ConfigError where the engine cannot run on a device."""
 
-    check_model: Callable[[str, str], None] | None = None
-    """Raises ConfigError where the engine cannot serve the model of a path on a device."""
+    check_model: Callable[[str, str, Mapping[str, object]], None] | None = None
+    """Raises ConfigError where the engine cannot serve the model of a path on a device, with its `engine_kwargs`."""
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")

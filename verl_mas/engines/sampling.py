@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 from verl_mas.config.schema import Sampling
 from verl_mas.config.values import load_dataclass, settable
 from verl_mas.engines.facts import ENGINES, facts_of
@@ -27,6 +29,7 @@ ENDPOINT_NAMES = frozenset(
     "stop_token_ids store structured_outputs temperature thinking thinking_token_budget tool_choice top_a top_k "
     "top_logprobs top_p truncate_prompt_tokens use_beam_search user verbosity".split()
 )
+STOP_TEXTS = ("stop", "stop_regex")
 # What the request to an engine or an endpoint already has.
 SET_FOR_EVERY_REQUEST = frozenset(
     "detokenize flat_logprobs messages model output_kind prompt_logprobs stream stream_options tools".split()
@@ -66,6 +69,19 @@ def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) 
         load_dataclass(Sampling, {name: given[name] for name in given if name in settable(Sampling)}, path)
     except InvalidInput as error:
         yield ConfigError(error.value, rule=error.rule, fix=error.fix)
+
+
+def stop_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
+    """Stop texts that would end the engine of a policy, in flat settings; `path` names their place."""
+    if not (facts_of(str(rollout.name)).stop_needs_tokenizer and rollout.get("skip_tokenizer_init")):
+        return
+    for name in STOP_TEXTS:
+        if given.get(name):
+            yield ConfigError(
+                f"{path}.{name}={given[name]!r} with rollout.name={rollout.name} and rollout.skip_tokenizer_init=True",
+                rule="an engine without a tokenizer cannot find a text, and this one ends at the first request with it",
+                fix="set actor_rollout_ref.rollout.skip_tokenizer_init=False, or use stop_token_ids",
+            )
 
 
 def mistyped(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,8 +22,9 @@ from verl.experimental.agent_loop.agent_loop import (
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.engines.sampling import sampling_errors
+from verl_mas.engines.sampling import sampling_errors, stop_errors
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.rollout.cancellable import cancellable
@@ -143,7 +145,9 @@ class VerlPolicy:
         }
         if request.greedy:
             apply_greedy_sampling_params(params)
-        raise_all(sampling_errors(request.sampling, rollout.name, f"sampling of agent {request.agent}"))
+        where = f"sampling of agent {request.agent}"
+        raise_all(sampling_errors(request.sampling, rollout.name, where))
+        raise_all(stop_errors(request.sampling, rollout, where))
         return {**params, **request.sampling}
 
     async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:
@@ -248,7 +252,7 @@ class VerlPolicy:
         )
         sampled = answer.token_ids[:left]
         text = await loop.loop.run_in_executor(None, self._text, sampled)
-        return self._generation(output, text, answer.stop_reason, len(sampled), params)
+        return self._generation(output, text, self._stop_reason(answer, len(prompt.ids), params), len(sampled), params)
 
     async def _with_tools(self, loop: ToolAgentLoop, request: Request) -> Generation:
         """verl's tool loop is one act: its calls and their results are in the row, the results masked."""
@@ -296,6 +300,17 @@ class VerlPolicy:
             # Greedy engines report log-probs at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
         )
+
+    def _stop_reason(self, answer: TokenOutput, prompt: int, params: Fields) -> str | None:
+        """The engine's word; verl's vLLM has one word for a reply that ended and for one that was cut."""
+        if answer.stop_reason != "completed" or not answer.token_ids:
+            return answer.stop_reason
+        rollout = self._rollout
+        # As verl's server limits it.
+        row = min(rollout.response_length, rollout.prompt_length + rollout.response_length - prompt)
+        limit = min(_or_default(params.get("max_tokens"), row), (rollout.max_model_len or math.inf) - prompt)
+        ended = answer.token_ids[-1] == self.model.tokenizer.eos_token_id
+        return "length" if len(answer.token_ids) >= limit and not ended else "stop"
 
     def _text(self, ids: Sequence[int]) -> str:
         return self.model.tokenizer.decode(ids, skip_special_tokens=True)

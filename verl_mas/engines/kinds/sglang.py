@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from verl_mas.engines import stock
 from verl_mas.engines.facts import ENGINES, EngineFacts
+from verl_mas.engines.heads import require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost
 
@@ -25,6 +27,8 @@ SAMPLING = frozenset(
     "spaces_between_special_tokens stop stop_regex stop_token_ids stream_interval structural_tag temperature top_k "
     "top_p".split()
 )
+HEAD_SIZES = (64, 128, 256, 512)
+"""Of flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh."""
 ABORT_AGAIN_S = 0.2
 """SGLang forgets an abort of a request that its scheduler has not received yet."""
 DRAIN_S = 30.0
@@ -95,6 +99,13 @@ class TeamSglang:
         return bool(flushed.success) and not self._requests
 
 
+def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
+    # verl's choice for SGLang from 0.5.12 on.
+    if device == "cuda" and options.get("attention_backend") in (None, "flashinfer"):
+        fix = "set +actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=triton, or rollout.name=vllm"
+        require_head_size(path, HEAD_SIZES, "SGLang's attention, flashinfer,", fix)
+
+
 ENGINES.register(ENGINE)(
     EngineFacts(
         package="sglang",
@@ -105,6 +116,8 @@ ENGINES.register(ENGINE)(
         beside_others={"sleep_on_idle": True},
         stock_adapter="verl.workers.rollout.sglang_rollout.sglang_rollout",
         sampling=partial(installed_names, ENGINE, "srt/sampling/sampling_params.py", SAMPLING),
+        stop_needs_tokenizer=True,
+        check_model=check_model,
         register_replica=partial(stock.register_replica, ENGINE),
         register_adapter=partial(stock.register_adapter, ENGINE),
     )

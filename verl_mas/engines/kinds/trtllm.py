@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from verl_mas.engines.facts import ENGINES, EngineFacts
 
-ENGINES.register("trtllm")(EngineFacts(package="tensorrt_llm", gpu_fraction=True))
+ENGINES.register("trtllm")(EngineFacts(package="tensorrt_llm", gpu_fraction=True, many=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -84,7 +85,7 @@ def check_ready(device: str | None) -> None:
         require_ready()
 
 
-def check_model(path: str, device: str) -> None:
+def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
     if device == platform.DEVICE:
         check_heads(path)
 

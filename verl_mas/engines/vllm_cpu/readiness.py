@@ -5,12 +5,11 @@ As a command it prints what is missing and exits with 1: `python -m verl_mas.eng
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 
+from verl_mas.engines.heads import require_head_size
 from verl_mas.errors import ConfigError
 
 FIX = "run make vllm-cpu, which creates an environment that has all of it"
@@ -49,18 +48,8 @@ def require_ready() -> None:
 
 def check_heads(model: str) -> None:
     """vLLM fails only at the first request, without naming the cause. A hub's name is left to vLLM."""
-    settings = Path(model).expanduser() / "config.json"
-    if not settings.exists():
-        return
-    config = json.loads(settings.read_text())
-    heads = config.get("num_attention_heads")
-    size = config.get("head_dim") or (heads and config["hidden_size"] // heads)
-    if size and size not in HEAD_SIZES:
-        raise ConfigError(
-            f"{model} has attention heads of size {size}",
-            rule=f"vLLM's CPU attention knows the sizes {', '.join(map(str, HEAD_SIZES))}",
-            fix="use another model, or set actor_rollout_ref.rollout.name=transformers",
-        )
+    fix = "use another model, or set actor_rollout_ref.rollout.name=transformers"
+    require_head_size(model, HEAD_SIZES, "vLLM's CPU attention", fix)
 
 
 def _needs_cuda(package: str) -> bool:
