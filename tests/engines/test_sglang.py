@@ -1,4 +1,4 @@
-"""verl's real SGLang server on a stub of SGLang 0.5.12: requests that nobody waits for, sleep, stop strings."""
+"""verl's real SGLang server on a stub of SGLang 0.5.12: requests without a caller, sleep, stop strings."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ def _config(**rollout: Any) -> DictConfig:
                     "name": "fake",
                     "prompt_length": 256,
                     "response_length": 64,
+                    "max_model_len": None,
                     "temperature": 1.0,
                     "top_p": 1.0,
                     "top_k": -1,

@@ -208,5 +208,26 @@ def test_a_dead_engine_is_not_a_session_fault(policy, play, monkeypatch):
 
 def test_under_full_determinism_every_request_has_an_id_of_its_own(policy, ask):
     client, server = policy(lambda p, n: "x", full_determinism=True)
-    ask(client, n=3)
-    assert sorted(server.requests) == ["u_0_a_0_0", "u_0_a_0_1", "u_0_a_0_2"]
+    ask(client, n=12)
+    ids = set(server.requests)
+    assert len(ids) == 12 and "u_0_a_0_1_" in ids
+    # SGLang aborts every request whose id begins with the given one.
+    assert not [(a, b) for a in ids for b in ids if a != b and b.startswith(a)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [({"max_tokens": 3}, "length"), ({"max_tokens": 6}, "length"), ({"max_tokens": 7}, "stop")]
+)
+def test_a_cut_reply_is_known_although_verls_vllm_has_one_word_for_both(policy, ask, limit, reason):
+    client, _ = policy(lambda p, n: "abcdef")  # and the token that ends it
+    [generation] = ask(client, sampling=limit)
+    assert generation.stop_reason == reason
+
+
+def test_a_stop_text_never_reaches_an_engine_that_it_would_end(policy, ask):
+    client, server = policy(lambda p, n: "x", name="sglang", skip_tokenizer_init=True)
+    with pytest.raises(ConfigError, match="skip_tokenizer_init=False"):
+        ask(client, sampling={"stop": ["."]})
+    assert not server.calls
+    client, _ = policy(lambda p, n: "x", name="sglang", skip_tokenizer_init=False)
+    assert ask(client, sampling={"stop": ["."]})

@@ -36,7 +36,7 @@ DRAIN_S = 30.0
 
 
 class TeamSglang:
-    """A server that ends what nobody waits for, and sleeps only when nothing runs.
+    """A server that ends the requests of cancelled callers, and sleeps only when nothing runs.
 
     SGLang 0.5.12 does neither: the request of a cancelled caller decodes on, and a scheduler that is asked to release
     memory, or to take weights, while a request runs fails an assertion and ends the server.
