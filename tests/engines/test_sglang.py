@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +20,9 @@ OF_THE_STUB = ("sglang", "verl.workers.rollout.sglang_rollout")
 STEP_S = 0.01
 
 
-class SchedulerDied(BaseException):
-    """In place of the end of the process."""
-
-
 @pytest.fixture
 def stub(monkeypatch) -> Iterator[Any]:
-    """The stub's scheduler, whose death ends its thread alone, and that counts deaths."""
+    """Counts the deaths of schedulers, which end their thread and not the process."""
     monkeypatch.syspath_prepend(str(STUB))
     from sglang.srt.managers import scheduler
 
@@ -33,11 +30,10 @@ def stub(monkeypatch) -> Iterator[Any]:
 
     def died() -> None:
         deaths.append("died")
-        raise SchedulerDied
+        raise SystemExit
 
-    monkeypatch.setattr(scheduler, "sigquit", died)
-    monkeypatch.setattr(scheduler, "STEP_S", STEP_S)
-    monkeypatch.setattr("threading.excepthook", lambda args: None)
+    # Not undone: a thread may outlive its test, and the module does not.
+    scheduler.sigquit, scheduler.STEP_S = died, STEP_S
     yield SimpleNamespace(deaths=deaths, scheduler=scheduler)
     for name in [name for name in sys.modules if name.startswith(OF_THE_STUB)]:
         del sys.modules[name]
@@ -91,6 +87,15 @@ async def cancelled(*requests: asyncio.Task) -> None:
     await asyncio.gather(*requests, return_exceptions=True)
 
 
+async def dies(stub, call) -> bool:
+    """Whether a call ends the scheduler; it never returns then."""
+    waiting = asyncio.ensure_future(call)
+    until = time.monotonic() + 30
+    while not stub.deaths and not waiting.done() and time.monotonic() < until:
+        await asyncio.sleep(STEP_S)
+    return bool(stub.deaths)
+
+
 async def within(seconds: float, work) -> None:
     await asyncio.wait_for(work, seconds)
 
@@ -117,10 +122,9 @@ def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_e
         await cancelled(running)
         await asyncio.sleep(5 * STEP_S)
         assert made.tokenizer_manager.scheduler.running
-        await asyncio.wait([asyncio.ensure_future(made.sleep())], timeout=1)
+        return await dies(stub, made.sleep())
 
-    asyncio.run(session())
-    assert stub.deaths
+    assert asyncio.run(session())
 
 
 def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
@@ -129,10 +133,9 @@ def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, s
     async def session():
         made = server(Stock)
         await request(made, tokens=5)
-        await asyncio.wait([asyncio.ensure_future(made.sleep())], timeout=1)
+        return await dies(stub, made.sleep())
 
-    asyncio.run(session())
-    assert stub.deaths
+    assert asyncio.run(session())
 
 
 def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server, stub):
@@ -142,7 +145,7 @@ def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server
             running = [request(made, first + number) for number in range(50)]
             await asyncio.sleep(2 * STEP_S)
             await cancelled(*running)
-        await within(5, made.sleep())
+        await within(60, made.sleep())
         assert made.tokenizer_manager.rid_to_state == {}
         return await tags(made)
 
@@ -156,7 +159,7 @@ def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server
         early = request(made)
         await asyncio.sleep(0)
         await cancelled(early)
-        await within(5, made.sleep())
+        await within(60, made.sleep())
 
     asyncio.run(session())
     assert not stub.deaths
@@ -187,17 +190,17 @@ def test_a_sleep_waits_for_callers_that_still_wait(server, stub):
 
 
 def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
-    monkeypatch.setattr(sglang, "DRAIN_S", 0.1)
+    monkeypatch.setattr(sglang, "DRAIN_S", 0.5)
 
     async def session():
         made = server()
-        running = request(made, tokens=200)
+        running = request(made, tokens=240)
         await asyncio.sleep(2 * STEP_S)
-        await within(2, made.sleep())
+        await within(60, made.sleep())
         return await running
 
     reply = asyncio.run(session())
-    assert len(reply.token_ids) < 100 and reply.stop_reason == "abort"
+    assert len(reply.token_ids) < 200 and reply.stop_reason == "abort"
     assert not stub.deaths
 
 
@@ -236,7 +239,6 @@ def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, s
 def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
     async def session():
         made = server(skip_tokenizer_init=skip_tokenizer_init)
-        await asyncio.wait([request(made, tokens=5, stop=["no such text"])], timeout=1)
+        return await dies(stub, request(made, tokens=5, stop=["no such text"]))
 
-    asyncio.run(session())
-    assert bool(stub.deaths) is skip_tokenizer_init
+    assert asyncio.run(session()) is skip_tokenizer_init

@@ -1,12 +1,16 @@
-"""Two policies on verl's own vLLM rollout, on the CPU. Needs the environment of `make vllm-cpu`; skipped elsewhere."""
+"""Teams on verl's own vLLM rollout, on the CPU. Needs the environment of `make vllm-cpu`; skipped elsewhere."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
 from verl_mas.engines.vllm_cpu import readiness
 from verl_mas.warmup.tiny_model import tiny_model
 
+RECORDER = Path(__file__).parents[1] / "support" / "sleep_recorder"
 MISSING = readiness.readiness()
 pytestmark = [
     pytest.mark.e2e,
@@ -35,4 +39,31 @@ def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path,
     for metrics in done.steps.values():
         for policy in ("a", "b"):
             assert metrics[f"mas/{policy}/actor/grad_norm"] > 0
+            assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4
+
+
+def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, monkeypatch):
+    """The CPU build has no sleep mode: a recorder takes its place, and refuses every call out of order."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(RECORDER), *path]))
+    model = tiny_model(tmp_path / "model", hidden=128)
+    done = train_team(
+        tmp_path / "run",
+        "Trio",
+        f"actor_rollout_ref.model.path={model}",
+        "mas.policies={a:{},b:{},f:{trainable:false}}",
+        "mas.agents={first:{policy:a},second:{policy:f},third:{policy:b}}",
+        "+mas.pools.shared.serving=phases",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.free_cache_engine=true",
+        "actor_rollout_ref.rollout.max_model_len=192",
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
+        "trainer.total_training_steps=2",
+    )
+    assert len(done.steps) == 2
+    for metrics in done.steps.values():
+        assert metrics["mas/session/dropped"] == metrics["mas/session/retried"] == 0
+        for policy in ("a", "b"):
             assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4

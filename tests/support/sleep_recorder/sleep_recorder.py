@@ -1,0 +1,59 @@
+"""verl's vLLM server on the CPU with sleep mode, whose calls are checked. A plugin of verl, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_mas.engines import vllm_cpu
+
+
+def load_replica() -> type[object]:
+    import dataclasses
+
+    import ray
+    from recorder import SleepRecorder
+
+    from verl_mas.engines.vllm_cpu.server import CpuVllmReplica, CpuVllmServer
+
+    class RecordedServer(CpuVllmServer):
+        def _init_config(self, config: Any) -> Any:
+            return dataclasses.replace(super()._init_config(config), free_cache_engine=True)
+
+        async def launch_server(self, *args: Any, **kwargs: Any) -> None:
+            await super().launch_server(*args, **kwargs)
+            self.recorder = SleepRecorder(self.engine.output_processor.get_num_unfinished_requests)
+            self.engine.sleep, self.engine.wake_up = self.recorder.sleep, self.recorder.wake_up
+
+        async def generate(self, *args: Any, **kwargs: Any) -> Any:
+            self.recorder.check_serves()
+            return await super().generate(*args, **kwargs)
+
+        async def set_global_steps(self, global_steps: int) -> None:
+            """The end of a weight sync."""
+            self.recorder.check_loads()
+            await super().set_global_steps(global_steps)
+
+    class RecordedReplica(CpuVllmReplica):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.server_class = ray.remote(RecordedServer)
+
+    return RecordedReplica
+
+
+def __getattr__(name: str) -> Any:
+    """verl imports the adapter by its name; its base class needs vLLM."""
+    if name != "RecordedAdapter":
+        raise AttributeError(name)
+    from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
+
+    from verl_mas.engines.vllm_cpu.adapter import CpuServerAdapter
+
+    # The CPU's adapter sends no sleep and no wake_up.
+    return type(
+        "RecordedAdapter", (CpuServerAdapter,), {"resume": ServerAdapter.resume, "release": ServerAdapter.release}
+    )
+
+
+vllm_cpu.load_replica = load_replica
+vllm_cpu.ADAPTER = f"{__name__}.RecordedAdapter"
