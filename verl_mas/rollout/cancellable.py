@@ -1,6 +1,6 @@
 """verl's LLM client, but cancelling a `generate` also cancels it in the server. verl 0.9.1 only stops waiting.
 
-vLLM and the embedded engine then abort the request themselves; for SGLang the servers of a team do so (`engines.kinds`).
+vLLM and the embedded engine then abort the request themselves; for SGLang a team's servers do (`engines.kinds`).
 """
 
 from __future__ import annotations
