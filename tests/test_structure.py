@@ -26,7 +26,7 @@ ORDER = [
     ["workflow"],
     ["puzzles", "grading", "execution", "retrieval"],
     ["workflows", "data"],
-    ["advantage", "rollout", "engines", "platform", "warmup", "testing", "recipes"],
+    ["advantage", "rollout", "engines", "platform", "warmup", "testing", "recipes", "planning"],
     ["trainer"],
     ["checks", "sessions", "serve"],
     ["demos"],

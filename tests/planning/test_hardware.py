@@ -1,0 +1,43 @@
+"""`--gpus` names machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import GIB, Hardware, parse_gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("8x80", (1, 8, 80)), ("2x8x80", (2, 8, 80)), ("1x24", (1, 1, 24)), ("8x141GB", (1, 8, 141)), ("1X0.5", None)],
+)
+def test_machines_are_read(text, expected):
+    if expected is None:
+        with pytest.raises(ConfigError, match="--gpus"):
+            parse_gpus(text)
+        return
+    found = parse_gpus(text)
+    assert (found.nodes, found.gpus_per_node, found.gb) == expected
+
+
+@pytest.mark.parametrize("text", ["", "8", "x80", "8x", "0x80", "8x0", "8x80x", "1x2x3x4", "8*80", "-8x80", "eightx80"])
+def test_what_names_no_machine_is_refused_with_the_form(text):
+    with pytest.raises(ConfigError, match="8x80") as error:
+        parse_gpus(text)
+    assert error.value.value == f"--gpus {text}"
+
+
+def test_a_card_of_80_gb_has_79_gib_for_processes():
+    assert parse_gpus("8x80").card / GIB == pytest.approx(79.2)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much", "nan"])
+def test_host_memory_is_a_number_of_gib(text):
+    with pytest.raises(ConfigError, match="--host-gib"):
+        parse_gpus("8x80", text)
+
+
+def test_all_nodes_have_the_same_gpus():
+    assert Hardware(2, 8, 80).gpus == 16
+    assert str(Hardware(2, 8, 80)) == "2 nodes of 8 GPUs of 80 GB (79.2 GiB usable)"

@@ -1,0 +1,82 @@
+"""The size of a model is that of the model that transformers makes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from verl_mas.planning.known_models import known, names
+from verl_mas.planning.model import size_of
+
+# As published, in billions.
+PUBLISHED = {
+    "Qwen/Qwen3-0.6B": 0.596,
+    "Qwen/Qwen3-1.7B": 1.72,
+    "Qwen/Qwen3-4B": 4.02,
+    "Qwen/Qwen3-8B": 8.19,
+    "Qwen/Qwen3-14B": 14.77,
+    "Qwen/Qwen3-32B": 32.76,
+    "Qwen/Qwen2.5-0.5B": 0.494,
+    "Qwen/Qwen2.5-1.5B": 1.544,
+    "Qwen/Qwen2.5-3B": 3.09,
+    "Qwen/Qwen2.5-7B": 7.62,
+    "meta-llama/Llama-3.2-1B": 1.236,
+    "meta-llama/Llama-3.2-3B": 3.213,
+    "meta-llama/Llama-3.1-8B": 8.03,
+}
+
+
+def test_known_models_have_as_many_parameters_as_published():
+    assert set(names()) == set(PUBLISHED)
+    for name, billions in PUBLISHED.items():
+        assert size_of(known(name)).parameters / 1e9 == pytest.approx(billions, rel=2e-3), name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Qwen/Qwen3-4B", 147_456),
+        ("Qwen/Qwen3-1.7B", 114_688),
+        ("Qwen/Qwen2.5-3B", 36_864),
+        ("Qwen/Qwen2.5-7B", 57_344),
+    ],
+)
+def test_keys_and_values_of_a_token(name, expected):
+    assert size_of(known(name)).kv_bytes() == expected
+
+
+def test_heads_are_split_over_tensor_parallel_ranks_and_then_repeated():
+    size = size_of(known("Qwen/Qwen2.5-3B"))  # two heads
+    assert (size.kv_bytes(2), size.kv_bytes(4)) == (size.kv_bytes() // 2, size.kv_bytes() // 2)
+
+
+def test_a_variant_has_its_own_context():
+    assert known("Qwen/Qwen2.5-7B")["max_position_embeddings"] == 131_072
+    assert known("Qwen/Qwen2.5-7B-Instruct")["max_position_embeddings"] == 32_768
+    assert known("Qwen/Qwen3-4B-Base")["max_position_embeddings"] == 32_768
+    assert known("meta-llama/Llama-3.1-8B-Instruct")["max_position_embeddings"] == 131_072
+    assert known("Qwen/Qwen3-4B-Base-Base") is None
+
+
+def test_the_size_is_that_of_a_model_that_is_really_made():
+    fields = {
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 50,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+    }
+    config = AutoConfig.for_model(**fields)
+    made = AutoModelForCausalLM.from_config(config)
+    size = size_of(fields)
+    assert size.parameters == sum(p.numel() for p in made.parameters())
+    assert size.layer == sum(p.numel() for p in made.model.layers[0].parameters()) + 64 // 3  # and a part of the norm
+    linear = [m for m in made.model.modules() if isinstance(m, torch.nn.Linear)]
+    assert size.adapted == sum(m.in_features + m.out_features for m in linear)
+    assert not size.tied

@@ -1,0 +1,148 @@
+"""The moments of a run at which memory is taken, for the policies of one pool, in the order in which they happen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_mas.planning import serving, training
+from verl_mas.planning.load import Policy, Terms
+
+START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one GPU holds at one moment."""
+
+    phase: str
+    policy: str
+    """The policy that computes, starts or gets weights; in a rollout together, the first one."""
+
+    own: Terms
+    """By what it is for, of this policy, or of all engines of a rollout together."""
+
+    others: float
+    """Bytes of the pool's other policies."""
+
+    @property
+    def total(self) -> float:
+        return sum(self.own.values()) + self.others
+
+
+class Pool:
+    """One GPU of a pool, on which every policy has one trainer process and one part of an engine."""
+
+    def __init__(self, policies: Sequence[Policy], card: float, *, phases: bool = False):
+        self.policies, self.card = policies, card
+        self.phases = phases and len(policies) > 1
+        self.caches: dict[str, float] = {}
+        for policy in policies:
+            free = card - self._before(policy)
+            self.caches[policy.name] = serving.kv_cache(policy.model, policy.serving, card, free)
+
+    def events(self) -> Iterator[Event]:
+        yield from (self.start(policy) for policy in self.policies)
+        yield from (self.sync(policy) for policy in self.policies)
+        yield from self.rollout()
+        for policy in self.policies:
+            if policy.training is not None:
+                yield self.log_probs(policy)
+                yield self.update(policy)
+
+    def start(self, policy: Policy) -> Event:
+        """Policies are built one after another; the engines of those before are asleep."""
+        own = training.at_rest(policy.model, policy.training, begun=False)
+        return Event(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))
+
+    def sync(self, policy: Policy) -> Event:
+        """Engines wake in turn. Together, those before are awake; in phases, they sleep again."""
+        others = 0.0
+        for other in self._others(policy):
+            earlier = self.policies.index(other) < self.policies.index(policy)
+            engine = self._awake(other) if earlier and not self.phases else self._asleep(other)
+            others += total(training.at_rest(other.model, other.training)) + total(engine)
+        own = training.at_rest(policy.model, policy.training)
+        return Event(SYNC, policy.name, added(own, staged(policy), serving.syncing(policy)), others)
+
+    def rollout(self) -> Iterator[Event]:
+        rest = [training.at_rest(policy.model, policy.training) for policy in self.policies]
+        if not self.phases:
+            yield Event(ROLLOUT, self.policies[0].name, added(*rest, *map(self._awake, self.policies)), 0.0)
+            return
+        for policy, own in zip(self.policies, rest, strict=True):
+            yield Event(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))
+
+    def log_probs(self, policy: Policy) -> Event:
+        assert policy.training is not None
+        return self._trains(LOG_PROBS, policy, training.log_probs(policy.model, policy.training))
+
+    def update(self, policy: Policy) -> Event:
+        assert policy.training is not None
+        return self._trains(UPDATE, policy, training.update(policy.model, policy.training))
+
+    def _trains(self, phase: str, policy: Policy, terms: Terms) -> Event:
+        return Event(phase, policy.name, added(terms, self._asleep(policy)), self._waiting(policy))
+
+    def _waiting(self, policy: Policy) -> float:
+        """The other policies while their engines sleep and their trainers are offloaded."""
+        rest = (added(training.at_rest(p.model, p.training), self._asleep(p)) for p in self._others(policy))
+        return sum(map(total, rest))
+
+    def _before(self, policy: Policy) -> float:
+        """What is taken before the policy's engine starts."""
+        index = self.policies.index(policy)
+        engines = sum(total(self._asleep(other)) for other in self.policies[:index])
+        trainers = (training.at_rest(p.model, p.training, begun=False) for p in self.policies[: index + 1])
+        return engines + sum(map(total, trainers))
+
+    def _others(self, policy: Policy) -> list[Policy]:
+        return [other for other in self.policies if other is not policy]
+
+    def _awake(self, policy: Policy) -> Terms:
+        return serving.awake(policy.model, policy.serving, self.caches[policy.name])
+
+    def _asleep(self, policy: Policy) -> Terms:
+        return serving.asleep(policy.model, policy.serving, self.caches[policy.name])
+
+    # -- host memory -----------------------------------------------------------------------------------------
+
+    def host(self, gpus_on_node: int) -> Terms:
+        """Host memory of a node at the worst moment: a model is loaded, or training has begun."""
+        moments = [self._loading(index, gpus_on_node) for index in range(len(self.policies))]
+        return max([*moments, self._trained(gpus_on_node)], key=total)
+
+    def _trained(self, gpus: int) -> Terms:
+        held = [training.host(policy.model, policy.training, gpus) for policy in self.policies]
+        return added(*held, self._copies(self.policies, gpus))
+
+    def _loading(self, index: int, gpus: int) -> Terms:
+        policy, earlier = self.policies[index], self.policies[:index]
+        held = [training.host(other.model, other.training, gpus, begun=False) for other in earlier]
+        loaded = {"a model being loaded": training.load_host(policy.model, policy.training, gpus)}
+        return added(*held, self._copies(earlier, gpus), loaded)
+
+    def _copies(self, policies: Sequence[Policy], gpus: int) -> Terms:
+        copies = (gpus / p.serving.replica * serving.host_copy(p, phases=self.phases) for p in policies)
+        return {"engines' copies": sum(copies)}
+
+
+def staged(policy: Policy) -> Terms:
+    """FSDP1 and LoRA load the trained parameters for the sync."""
+    trained = policy.training
+    if trained is None or trained.always_on_cpu or (trained.fsdp2 and not trained.adapter_rank):
+        return {}
+    return {"parameters": training.parameters(policy.model, trained) if trained.param_offload else 0.0}
+
+
+def added(*terms: Mapping[str, float]) -> Terms:
+    found: Counter[str] = Counter()
+    for part in terms:
+        for name, size in part.items():
+            found[name] += size  # type: ignore[assignment]
+    return {name: size for name, size in found.items() if size}
+
+
+def total(terms: Terms) -> float:
+    return sum(terms.values())

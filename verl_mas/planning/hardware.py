@@ -1,0 +1,60 @@
+"""The machines of a run, as `--gpus` names them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from verl_mas.errors import ConfigError
+
+GIB = 2**30
+# What CUDA reports of a card that is sold as 80 GB: 79.2 GiB. The same share of 40 and of 141 GB.
+USABLE = 0.99
+# A run fits if its worst moment takes at most this share of the card: the rest is fragmentation and what is not known.
+SAFE = 0.92
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Nodes of equal GPUs."""
+
+    nodes: int
+    gpus_per_node: int
+    gb: float
+    """The memory of one GPU as it is sold."""
+
+    host_gib: float | None = None
+    """The memory of one node; None: unknown."""
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def card(self) -> float:
+        """Bytes of a GPU that processes can take."""
+        return USABLE * self.gb * GIB
+
+    def __str__(self) -> str:
+        nodes = f"{self.nodes} nodes of " if self.nodes > 1 else ""
+        return f"{nodes}{self.gpus_per_node} GPUs of {self.gb:g} GB ({self.card / GIB:.1f} GiB usable)"
+
+
+def parse_gpus(text: str, host_gib: str | None = None) -> Hardware:
+    """`8x80`: eight GPUs of 80 GB. `2x8x80`: two such nodes. `host_gib` is the text of `--host-gib`."""
+    number = r"[1-9]\d*"
+    found = re.fullmatch(rf"(?:({number})x)?({number})x({number}(?:\.\d+)?)", text.strip().lower().removesuffix("gb"))
+    if found is None:
+        raise ConfigError(
+            f"--gpus {text}",
+            rule="it is GPUs x GB of each, or nodes x GPUs per node x GB of each, in whole numbers from 1",
+            fix="write --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes",
+        )
+    nodes, gpus, gb = found.groups(default="1")
+    return Hardware(int(nodes), int(gpus), float(gb), None if host_gib is None else _host(host_gib))
+
+
+def _host(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
+        raise ConfigError(f"--host-gib {text}", rule="it is the memory of one node in GiB", fix="write --host-gib 1024")
+    return float(text)

@@ -1,0 +1,123 @@
+"""What one policy asks of its GPUs: the inputs of the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from verl_mas.planning.model import ModelSize
+
+# Bytes by what they are for: `weights`, `KV cache`, `Adam`.
+Terms = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How verl trains a policy with FSDP."""
+
+    shards: int
+    """GPUs that a parameter is divided among."""
+
+    update_tokens: int
+    """Tokens of a micro batch of the update, per GPU."""
+
+    log_prob_tokens: int
+    """Tokens of a micro batch of the log-probs, per GPU."""
+
+    element: int = 4
+    """Bytes of a trained parameter: verl trains in float32."""
+
+    fsdp2: bool = True
+    param_offload: bool = False
+    optimizer_offload: bool = False
+    always_on_cpu: bool = False
+    """FSDP2's own offload policy: parameters, gradients and Adam never are on the GPU."""
+
+    checkpointing: bool = True
+    """Gradient checkpointing."""
+
+    logits: int = 2
+    """Bytes per logit in the log-probs: 0 with fused kernels, 4 at a temperature other than 1, which makes a copy."""
+
+    logits_update: int = 4
+    """The same in the update: the logits and their gradient, 6 without flash-attn; a copy has a gradient, too."""
+
+    adapter_rank: int = 0
+    """Of LoRA; 0: all parameters are trained."""
+
+    merged: bool = False
+    """The adapter is merged into the weights that are sent to the engine."""
+
+    reference: bool = False
+    """A second model for the KL term. verl keeps it in host memory."""
+
+    saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))
+    """actor.checkpoint.save_contents."""
+
+    def trained(self, model: ModelSize) -> int:
+        """The parameters that have a gradient."""
+        return self.adapter_rank * model.adapted if self.adapter_rank else model.parameters
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How an engine serves a policy."""
+
+    engine: str
+    fraction: float | None
+    """rollout.gpu_memory_utilization; None for an engine that does not reserve a share of the GPU."""
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+
+    graphs: bool = True
+    """CUDA graphs, which are kept while the engine sleeps."""
+
+    bucket: int = 2 << 30
+    """Bytes that weights are sent in."""
+
+    context: int | None = None
+    """rollout.max_model_len; None: the model's context."""
+
+    row: int = 0
+    """Tokens of the longest prompt and response."""
+
+    sequences: int = 256
+    """rollout.max_num_seqs."""
+
+    sleeps: bool = True
+    """rollout.free_cache_engine."""
+
+    adapter: bool = False
+    """It serves a LoRA adapter beside the base weights, which are then kept while it sleeps."""
+
+    @property
+    def parts(self) -> int:
+        """GPUs that the weights are divided among."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def replica(self) -> int:
+        """GPUs of one replica."""
+        return self.parts * self.data_parallel
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy on a pool."""
+
+    name: str
+    model: ModelSize
+    serving: Serving
+    training: Training | None
+    """None: frozen."""
+
+    pool: str = "shared"
+    notes: tuple[str, ...] = field(default=())
+    """What the formulas leave out."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that the engine must be able to hold for one request."""
+        return self.serving.context or self.model.context

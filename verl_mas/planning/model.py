@@ -1,0 +1,91 @@
+"""The size of a model, from its configuration alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+# Engines serve in bfloat16, and keep keys and values in it.
+SERVED = 2
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    tensors: tuple[int, ...]
+    """The number of elements of every parameter; one that is used twice is counted once."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    kv_heads: int
+    head_size: int
+    context: int
+    """max_position_embeddings."""
+
+    tied: bool
+    """Whether the head is the embedding."""
+
+    adapted: int
+    """Inputs plus outputs of all linear layers but the head: a LoRA adapter of rank r has r times as many elements."""
+
+    @cached_property
+    def parameters(self) -> int:
+        return sum(self.tensors)
+
+    @property
+    def served(self) -> int:
+        """Bytes of its weights in an engine."""
+        return SERVED * self.parameters
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest tensor."""
+        return max(self.tensors)
+
+    @property
+    def embedding(self) -> int:
+        return self.vocabulary * self.hidden
+
+    @property
+    def layer(self) -> int:
+        """Elements of one layer."""
+        return (self.parameters - self.embedding * (1 if self.tied else 2)) // self.layers
+
+    def kv_bytes(self, tensor_parallel: int = 1) -> int:
+        """Bytes of one token's keys and values on one GPU; an engine repeats heads that it cannot split."""
+        return 2 * SERVED * self.layers * max(1, self.kv_heads // tensor_parallel) * self.head_size
+
+
+def size_of(config: Mapping[str, object]) -> ModelSize:
+    """The size of the model that transformers makes of a config.json. Loads transformers, but no weights."""
+    return _size_of(json.dumps(config, sort_keys=True, default=str))
+
+
+@lru_cache(maxsize=64)
+def _size_of(fields: str) -> ModelSize:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = json.loads(fields)
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    head = model.get_output_embeddings()
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    return ModelSize(
+        tensors=tuple(parameter.numel() for parameter in model.parameters()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        vocabulary=text.vocab_size,
+        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        context=text.max_position_embeddings,
+        tied=bool(getattr(config, "tie_word_embeddings", False)),
+        adapted=sum(layer.in_features + layer.out_features for layer in linear),
+    )

@@ -1,0 +1,79 @@
+"""What an engine holds: on each GPU of a replica, and in host memory. Bytes.
+
+`rollout.gpu_memory_utilization` has two meanings. vLLM takes that share of the whole GPU, its context and CUDA graphs
+included. SGLang takes that share of what is free when it starts, for weights and KV cache; context and graphs are
+beside it.
+"""
+
+from __future__ import annotations
+
+from verl_mas.planning.hardware import GIB
+from verl_mas.planning.load import Policy, Serving, Terms
+from verl_mas.planning.model import ModelSize
+from verl_mas.planning.training import CONTEXT
+
+# CUDA graphs, and the activations of the largest batch.
+GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
+# The engine whose fraction is one of the free memory.
+SGLANG, VLLM = "sglang", "vllm"
+
+
+def weights(model: ModelSize, serving: Serving) -> float:
+    """On one GPU."""
+    return model.served / serving.parts
+
+
+def kv_per_token(model: ModelSize, serving: Serving) -> float:
+    """On one GPU."""
+    return model.kv_bytes(serving.tensor_parallel) / serving.pipeline_parallel
+
+
+def beside(serving: Serving) -> Terms:
+    """What is neither weights nor KV cache while the engine is awake."""
+    return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (GRAPHS if serving.graphs else 0.0)}
+
+
+def kv_cache(model: ModelSize, serving: Serving, card: float, free: float) -> float:
+    """Bytes on one GPU; negative if the weights alone take more than the fraction.
+
+    `card`: the whole GPU. `free`: what is free of it when the engine starts.
+    """
+    if serving.fraction is None:
+        return kv_per_token(model, serving) * serving.sequences * serving.row
+    if serving.engine == SGLANG:
+        return serving.fraction * free - weights(model, serving)
+    return serving.fraction * card - weights(model, serving) - sum(beside(serving).values())
+
+
+def kv_tokens(model: ModelSize, serving: Serving, cache: float) -> int:
+    """Tokens that one engine can hold."""
+    return max(0, int(cache / kv_per_token(model, serving)))
+
+
+def awake(model: ModelSize, serving: Serving, cache: float) -> Terms:
+    return {**beside(serving), "weights": weights(model, serving), "KV cache": max(0.0, cache)}
+
+
+def asleep(model: ModelSize, serving: Serving, cache: float) -> Terms:
+    """The context and the captured graphs stay; SGLang with an adapter keeps its weights, too."""
+    if not serving.sleeps:
+        return awake(model, serving, cache)
+    kept = weights(model, serving) if serving.adapter and serving.engine == SGLANG else 0.0
+    return {**beside(serving), "weights": kept}
+
+
+def syncing(policy: Policy) -> Terms:
+    """Weights arrive: the engine has its weights and no KV cache yet; the trainer gathers and sends them in buckets."""
+    model, serving, training = policy.model, policy.serving, policy.training
+    terms = {**beside(serving), "weights": weights(model, serving)}
+    if training is not None:
+        terms |= {"bucket": float(serving.bucket), "gathered tensor": float(training.element * model.largest)}
+    return terms
+
+
+def host_copy(policy: Policy, *, phases: bool) -> float:
+    """Weights of one replica in host memory. SGLang always has a copy; vLLM where it sleeps and keeps them."""
+    serving = policy.serving
+    kept = phases or policy.training is None or serving.adapter
+    copied = serving.engine == SGLANG or (serving.fraction is not None and kept)
+    return float(policy.model.served * serving.data_parallel) if copied else 0.0
