@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from importlib.metadata import requires, version
 from omegaconf import DictConfig
 from packaging.requirements import Requirement
 
+from verl_mas.checks.target import target
 from verl_mas.config.cluster import joined
 from verl_mas.config.placement import Resources, require
 from verl_mas.errors import ConfigError
@@ -86,6 +88,8 @@ def needed(config: DictConfig) -> Resources:
 
 def available(config: DictConfig) -> Resources | None:
     """What Ray will have; None, unknown, if it joins a running cluster."""
+    if hardware := target():
+        return Resources(gpus=hardware.gpus, cpus=math.inf)
     if joined(config):
         return None
     from ray._private.utils import get_num_cpus

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas import platform
 from verl_mas.checks.refusals import Problem
+from verl_mas.checks.target import target
 from verl_mas.errors import ConfigError, ConfigWarning
 
 # The data and models of the shipped recipes, by folder, and the commands of the recipes' pages that create them.
@@ -35,20 +35,13 @@ MADE_BY = {
 
 def elsewhere(config: DictConfig) -> str:
     """Why the run is not on this machine; empty if it is."""
+    if hardware := target():
+        return f"the run is on {hardware}"
     ray_init = config.ray_kwargs.ray_init
     address = ray_init.get("address") or os.environ.get("RAY_ADDRESS")
     if address and address not in ("auto", "local"):
         return f"the run joins the Ray cluster at {address}"
-    gpus = ray_init.get("num_gpus")
-    if config.trainer.device != platform.DEVICE and isinstance(gpus, int | float) and gpus > _gpus_here():
-        return f"ray_kwargs.ray_init.num_gpus={gpus:g}, and this machine has {_gpus_here()} GPUs"
     return ""
-
-
-def _gpus_here() -> int:
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:

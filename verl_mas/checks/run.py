@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.capacity import check_capacity, plan_of
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.data_files import check_data, check_scored
@@ -22,6 +23,7 @@ from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
 from verl_mas.checks.settings import check_keys, check_sections, check_values
 from verl_mas.checks.summary import summary
+from verl_mas.checks.target import run_on, target
 from verl_mas.checks.team import check_config
 from verl_mas.checks.tools import check_tools
 from verl_mas.checks.trainer import check_mode, is_team
@@ -32,6 +34,8 @@ from verl_mas.config.load import load
 from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, MasError
+from verl_mas.planning.hardware import Hardware
+from verl_mas.planning.plan import Plan
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflows.ensemble import Ensemble
 from verl_mas.workflows.single import Single
@@ -40,8 +44,38 @@ from verl_mas.workflows.solver_verifier import VERL, SolverVerifier
 logger = logging.getLogger(__name__)
 
 
-def examine_command(arguments: Iterable[str]) -> Report:
-    """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments."""
+def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> Report:
+    """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
+    another one."""
+    with run_on(hardware):
+        return _examine_command(arguments)
+
+
+def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[Plan | None, Report]:
+    """What the run takes of the machines; without a look at data files, model folders and packages."""
+    found, plan = Refusals(), None
+    with run_on(hardware):
+        config = found.result(lambda: compose(arguments))
+        if config is not None and found.of(check_sections(config)):
+            found.result(lambda: _complete(config))
+            plan = _plan(config, hardware, found)
+    return plan, Report(found.errors, found.warnings)
+
+
+def _plan(config: DictConfig, hardware: Hardware, found: Refusals) -> Plan | None:
+    mas = None
+    if found.result(lambda: is_team(config)):
+        mas, _ = check_config(config, found)
+        if mas is None:
+            return None
+    elif not found.of(check_values(config)):
+        return None
+    plan = found.result(lambda: plan_of(config, mas, hardware))
+    found.of([*plan.errors, *plan.warnings] if plan else [])
+    return plan
+
+
+def _examine_command(arguments: Iterable[str]) -> Report:
     found = Refusals()
     config = found.result(lambda: compose(arguments))
     if config is None:
@@ -66,6 +100,8 @@ def examine(config: DictConfig) -> Report:
             mas = _examine_team(config, found)
         else:
             _examine_run(config, found)
+    if not found.errors:
+        found.of(check_capacity(config, mas, target()))
     contents = found.result(lambda: summary(config, mas)) if not found.errors else None
     return Report(found.errors, found.warnings, machine, contents)
 

@@ -8,6 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import Hardware, parse_gpus
 
 
 def pairs(given: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
@@ -44,3 +45,27 @@ def check_noise(noise: float | None) -> None:
 def check_count(option: str, count: int) -> None:
     if count < 1:
         raise ConfigError(f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default")
+
+
+def hardware_of(arguments: Sequence[str]) -> tuple[Hardware | None, list[str]]:
+    """The machines of `--gpus` and `--host-gib`, and the other arguments; None without `--gpus`."""
+    given, rest = _options(arguments, ("--gpus", "--host-gib"))
+    if "--host-gib" in given and "--gpus" not in given:
+        raise ConfigError(
+            "--host-gib without --gpus", rule="it belongs to the machines of --gpus", fix="add --gpus 8x80"
+        )
+    return (parse_gpus(given["--gpus"], given.get("--host-gib")) if "--gpus" in given else None), rest
+
+
+def _options(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """`--name value` and `--name=value`, and what is left."""
+    found: dict[str, str] = {}
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        name, equals, value = item.partition("=")
+        if name in names:
+            found[name] = value if equals else next(items, "")
+        else:
+            rest.append(item)
+    return found, rest

@@ -14,6 +14,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.checks.doctor import Finding
 from verl_mas.checks.run import examine_command
 from verl_mas.checks.summary import AgentSummary, PolicySummary, PoolSummary, Summary
+from verl_mas.cli._arguments import hardware_of
 from verl_mas.cli._output import console
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import settings
@@ -24,8 +25,10 @@ from verl_mas.engines.transformers.options import Options
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import find
 
-USAGE = """usage: verl-mas check [--json] <arguments of python -m verl.trainer.main_ppo>
+USAGE = """usage: verl-mas check [--json] [--gpus 8x80] <arguments of python -m verl.trainer.main_ppo>
        verl-mas check --schema [the same arguments, to list the settings of their workflow, too]
+
+--gpus  checks a run on other machines, here eight GPUs of 80 GB (2x8x80: two such nodes), and whether it fits them
 """
 SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
 
@@ -45,7 +48,8 @@ def main(argv: list[str]) -> int:
 
 
 def _check(argv: list[str]) -> int:
-    report = examine_command([item for item in argv if item != "--json"])
+    hardware, arguments = hardware_of([item for item in argv if item != "--json"])
+    report = examine_command(arguments, hardware)
     if "--json" in argv:
         sys.stdout.write(f"{report.as_json()}\n")
         return 0 if report.accepted else 1

@@ -28,8 +28,8 @@ def require(want: Resources, have: Resources, who: str) -> Iterator[ConfigError]
         yield ConfigError(
             f"{who} needs {want.gpus:g} GPUs, Ray has {have.gpus:g}",
             rule="every worker process reserves a GPU or a share of one; on the CPU these are only counters",
-            fix="lower trainer.n_gpus_per_node (of a pool: mas.pools.<pool>.n_gpus_per_node); on the CPU, or to check "
-            f"for another machine, set ++ray_kwargs.ray_init.num_gpus={want.gpus:g}",
+            fix="lower trainer.n_gpus_per_node (of a pool: mas.pools.<pool>.n_gpus_per_node); to check a run on other "
+            f"machines, add --gpus {want.gpus:g}x80; on the CPU, set ++ray_kwargs.ray_init.num_gpus={want.gpus:g}",
         )
     if have.cpus < want.cpus:
         yield ConfigError(

@@ -17,11 +17,11 @@ class Event:
     """What one GPU holds at one moment."""
 
     phase: str
-    policy: str
-    """The policy that computes, starts or gets weights; in a rollout together, the first one."""
+    policy: str | None
+    """The policy that computes, starts or gets weights; None for a rollout of all policies together."""
 
     own: Terms
-    """By what it is for, of this policy, or of all engines of a rollout together."""
+    """By what it is for, of this policy, or of all policies together."""
 
     others: float
     """Bytes of the pool's other policies."""
@@ -29,6 +29,10 @@ class Event:
     @property
     def total(self) -> float:
         return sum(self.own.values()) + self.others
+
+    @property
+    def parts(self) -> Terms:
+        return {**self.own, "other policies": self.others}
 
 
 class Pool:
@@ -69,7 +73,7 @@ class Pool:
     def rollout(self) -> Iterator[Event]:
         rest = [training.at_rest(policy.model, policy.training) for policy in self.policies]
         if not self.phases:
-            yield Event(ROLLOUT, self.policies[0].name, added(*rest, *map(self._awake, self.policies)), 0.0)
+            yield Event(ROLLOUT, None, added(*rest, *map(self._awake, self.policies)), 0.0)
             return
         for policy, own in zip(self.policies, rest, strict=True):
             yield Event(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))

@@ -8,8 +8,8 @@ from verl_mas.planning.model import SERVED, ModelSize
 
 # CUDA context, NCCL's buffers and the allocator's rest of one process.
 CONTEXT = 1.0 * GIB
-# Adam has two float32 numbers per parameter. Its step makes one more for a moment.
-ADAM, ADAM_STEP = 8, 4
+# Adam has two numbers per trained parameter, and its step one more for a moment, of the parameter's type.
+ADAM, ADAM_STEP = 2, 1
 
 
 def context(training: Training | None) -> float:
@@ -23,7 +23,7 @@ def parameters(model: ModelSize, training: Training) -> float:
 
 
 def adam(model: ModelSize, training: Training) -> float:
-    return ADAM * training.trained(model) / training.shards
+    return ADAM * training.element * training.trained(model) / training.shards
 
 
 def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) -> Terms:
@@ -65,7 +65,7 @@ def update(model: ModelSize, training: Training) -> Terms:
         "logits": float(training.logits_update * training.update_tokens * model.vocabulary),
         "activations": activations(model, training),
     }
-    step = {"Adam's step": shard * ADAM_STEP * trained}
+    step = {"Adam's step": shard * ADAM_STEP * training.element * trained}
     return state | max(backward, step, key=lambda terms: sum(terms.values()))
 
 
@@ -97,7 +97,9 @@ def host(model: ModelSize, training: Training | None, gpus: int, *, begun: bool 
     return {
         "parameters": gpus * pinned(model.tensors, size, shards) if moved or training.param_offload else 0.0,
         "gradients": gpus * pinned(adapters, size, shards) if moved and begun else 0.0,
-        "Adam": 2 * gpus * pinned(adapters, 4, shards) if begun and (moved or training.optimizer_offload) else 0.0,
+        "Adam": ADAM * gpus * pinned(adapters, size, shards)
+        if begun and (moved or training.optimizer_offload)
+        else 0.0,
         "reference": gpus * pinned(model.tensors, size, shards) if training.reference else 0.0,
     }
 
@@ -121,6 +123,6 @@ def checkpoint(model: ModelSize, training: Training | None) -> float:
     saved = training.saved
     return (
         ("model" in saved) * training.element * model.parameters
-        + ("optimizer" in saved) * ADAM * training.trained(model)
+        + ("optimizer" in saved) * ADAM * training.element * training.trained(model)
         + ("hf_model" in saved) * model.served
     )

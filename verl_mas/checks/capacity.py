@@ -1,0 +1,69 @@
+"""Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas import platform
+from verl_mas.checks.model_folder import local_folder, readable_json
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.load import load
+from verl_mas.config.merge import SECTION, policy_view
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import Hardware
+from verl_mas.planning.known_models import known, names
+from verl_mas.planning.model import size_of
+from verl_mas.planning.plan import Plan, Served, make_plan
+from verl_mas.planning.reading import read_policy
+
+
+def plan_of(config: DictConfig, mas: MasConfig | None, hardware: Hardware) -> Plan:
+    """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
+    if config.trainer.device == platform.DEVICE:
+        raise ConfigError(
+            f"--gpus with trainer.device={config.trainer.device}",
+            rule="a plan is one of GPUs; +platform=cpu takes main memory only",
+            fix="remove +platform=cpu, or --gpus",
+        )
+    team = mas or load(None)
+    served = {name: _served(config, team, name) for name, spec in team.policies.items() if spec.remote is None}
+    return make_plan(config, team, served, hardware)
+
+
+def check_capacity(config: DictConfig, mas: MasConfig | None, hardware: Hardware | None) -> Iterator[Problem]:
+    if hardware is not None:
+        plan = plan_of(config, mas, hardware)
+        yield from plan.errors
+        yield from plan.warnings
+
+
+def _served(config: DictConfig, mas: MasConfig, name: str) -> Served:
+    model = policy_view(config, name, mas.policies[name])[SECTION].model
+    fields, source = _fields(model)
+    if fields is None:
+        raise ConfigError(
+            f"policy {name}: the size of model.path={model.path} is not known",
+            rule="the plan reads the model's config.json, in a folder or in the cache of the hub; without it, it knows "
+            f"{', '.join(names())}",
+            fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
+        )
+    return Served(read_policy(config, mas, name, size_of(fields)), str(model.path), source)
+
+
+def _fields(model: DictConfig) -> tuple[Mapping[str, object] | None, str]:
+    """The model's config.json with verl's changes, and where it is from."""
+    for path in (model.get("hf_config_path"), model.path):
+        folder = local_folder(path) if isinstance(path, str) and path else None
+        found = readable_json(folder / "config.json") if folder else {}
+        if "model_type" in found:
+            return {**found, **_changes(model)}, f"{folder}/config.json"
+    found = known(str(model.path)) or {}
+    return ({**found, **_changes(model)} if found else None), "the table of verl-mas, as no config.json is here"
+
+
+def _changes(model: DictConfig) -> Mapping[str, object]:
+    own = OmegaConf.to_container(model.get("override_config") or OmegaConf.create({}), resolve=True)
+    return {str(k): v for k, v in own.items() if k == "max_position_embeddings"} if isinstance(own, dict) else {}

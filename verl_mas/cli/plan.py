@@ -1,0 +1,127 @@
+"""Reckon the memory, disk and batches of a run on GPUs that this machine need not have.
+
+usage: verl-mas plan <arguments of python -m verl.trainer.main_ppo> --gpus 8x80 [--host-gib 1024] [--json]
+
+--gpus      8x80: eight GPUs of 80 GB; 2x8x80: two such nodes
+--host-gib  memory of one node, to compare with what the run needs
+
+Exits with 1 if the run does not fit, and names settings that would make it fit. docs/plan.md has the formulas.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from rich.table import Table
+
+from verl_mas.checks.report import Report
+from verl_mas.checks.run import plan_command
+from verl_mas.cli._arguments import hardware_of
+from verl_mas.cli._output import console
+from verl_mas.errors import ConfigError, raise_all
+from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE
+from verl_mas.planning.hardware import GIB, SAFE
+from verl_mas.planning.plan import Plan
+
+PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE)
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(__doc__ or "")
+        return 0
+    hardware, rest = hardware_of([item for item in argv if item != "--json"])
+    if hardware is None:
+        raise ConfigError(
+            "verl-mas plan without --gpus",
+            rule="a plan is one for certain GPUs",
+            fix="add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes",
+        )
+    plan, report = plan_command(rest, hardware)
+    if plan is None:
+        raise_all(report.errors)
+        raise AssertionError("a plan that cannot be made has an error")
+    if "--json" in argv:
+        found = {"verdict": report.verdict, "fits": report.accepted, **asdict(plan)}
+        sys.stdout.write(json.dumps({**found, **problems(report)}, indent=1, default=str) + "\n")
+        return 0 if report.accepted else 1
+    out = console()
+    out.print(f"Reckoned, not measured, for {plan.hardware}", markup=False, highlight=False)
+    out.print(policies(plan))
+    out.print(pools(plan))
+    for line in _lines(plan):
+        out.print(line, markup=False, highlight=False)
+    verdict = f"{report.problems.removesuffix(report.verdict)}{_verdict(plan, accepted=report.accepted)}"
+    out.print(verdict, style="green" if report.accepted else "red", markup=False, highlight=False)
+    return 0 if report.accepted else 1
+
+
+def problems(report: Report) -> dict[str, object]:
+    return {
+        "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in report.errors],
+        "warnings": [asdict(warning) for warning in report.warnings],
+    }
+
+
+def policies(plan: Plan) -> Table:
+    """GiB on a GPU of the pool in each phase, with what the other policies hold, and what the engines can hold."""
+    table = Table(title="policies, GiB per GPU by phase", title_justify="left")
+    for column in ("policy", "model", "engine"):
+        table.add_column(column)
+    for column in (*PHASES, "KV tokens", "requests", "steps", "disk"):
+        table.add_column(column, justify="right")
+    for name, policy in plan.policies.items():
+        gpu = policy.gpu
+        table.add_row(
+            name,
+            f"{policy.model}, {policy.parameters / 1e9:.2f} B",
+            f"{policy.replicas} x {policy.engine}",
+            *(f"{gpu[phase]:.1f}" if phase in gpu else "-" for phase in PHASES),
+            f"{policy.kv_tokens:,}",
+            f"{policy.concurrent} x {policy.context:,}",
+            "-" if policy.updates is None else str(policy.updates),
+            f"{policy.disk:.0f} GiB",
+        )
+    return table
+
+
+def pools(plan: Plan) -> Table:
+    most = SAFE * plan.hardware.card / GIB
+    table = Table(title=f"pools, of {most:.1f} GiB per GPU ({SAFE:g} of the card)", title_justify="left")
+    for column in ("pool", "GPUs", "worst moment", "GiB per GPU", "host GiB per node"):
+        table.add_column(column)
+    for name, pool in plan.pools.items():
+        nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
+        table.add_row(
+            name,
+            f"{nodes}{pool.gpus_per_node}" + (" in phases" if pool.phases else ""),
+            pool.worst,
+            f"{pool.gpu:.1f}: {_parts(pool.parts, 1)}",
+            f"{pool.host:.0f}: {_parts(pool.host_parts, 0)}" if pool.host else "0",
+        )
+    return table
+
+
+def _parts(parts: Mapping[str, float], digits: int) -> str:
+    return ", ".join(f"{name} {size:.{digits}f}" for name, size in parts.items())
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    yield f"rows: {plan.sessions} per step for each act that an agent makes once in every session"
+    kept = "all are kept" if plan.kept is None else f"{plan.kept} are kept: {plan.kept * plan.disk:.0f} GiB"
+    yield f"disk: {plan.disk:.0f} GiB per checkpoint; {kept}, as trainer.max_actor_ckpt_to_keep says"
+    yield f"host memory: {plan.host:.0f} GiB on a node, beside the processes themselves"
+    for source in dict.fromkeys((policy.model, policy.source) for policy in plan.policies.values()):
+        yield f"{source[0]}: {source[1]}"
+    for note in dict.fromkeys(note for policy in plan.policies.values() for note in policy.notes):
+        yield f"note: {note}"
+
+
+def _verdict(plan: Plan, *, accepted: bool) -> str:
+    if accepted:
+        worst = max(pool.gpu for pool in plan.pools.values())
+        return f"fits: at most {worst:.1f} of {SAFE * plan.hardware.card / GIB:.1f} GiB per GPU"
+    return "does not fit" if not plan.fits else "refused"

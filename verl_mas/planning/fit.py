@@ -1,0 +1,152 @@
+"""Whether the policies of a pool fit, and which settings would make them fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from verl_mas.config.merge import SECTION
+from verl_mas.planning.events import Event, Pool
+from verl_mas.planning.hardware import GIB, SAFE
+from verl_mas.planning.load import Policy
+from verl_mas.planning.serving import SGLANG, kv_tokens
+
+# The fractions of engines that are awake together add up to at most this, and one policy's in phases is at most this.
+MOST = 0.85
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings, and the pool with them."""
+
+    settings: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    phases: bool
+
+
+def worst(pool: Pool) -> Event:
+    return max(pool.events(), key=lambda event: event.total)
+
+
+def tokens(pool: Pool, policy: Policy) -> int:
+    """KV tokens of one engine of the policy."""
+    return kv_tokens(policy.model, policy.serving, pool.caches[policy.name])
+
+
+def needed_tokens(policy: Policy) -> int:
+    """vLLM starts only if one request of the whole context fits; any engine must hold a row."""
+    return policy.serving.row if policy.serving.engine == SGLANG else policy.context
+
+
+def too_small(pool: Pool) -> list[Policy]:
+    """Policies whose engine has no room for one request."""
+    return [policy for policy in pool.policies if tokens(pool, policy) < needed_tokens(policy)]
+
+
+def fits(pool: Pool) -> bool:
+    return worst(pool).total <= SAFE * pool.card and not too_small(pool)
+
+
+def fixes(pool: Pool, gpus: int) -> list[str]:
+    """Settings with which the pool fits, the fewest first; each was reckoned."""
+    start = Change((), tuple(pool.policies), pool.phases)
+    kinds = (_context, _phases, _offload, _budget, _tensor_parallel, _fractions)
+    for count in (1, 2, 3):
+        found = []
+        for chosen in combinations(kinds, count):
+            changes = [start]
+            for kind in chosen:
+                changes = [new for change in changes for new in kind(change, gpus)]
+            right = next((c for c in changes if fits(Pool(c.policies, pool.card, phases=c.phases))), None)
+            if right is not None:
+                found.append(" ".join(right.settings))
+        if found:
+            return found
+    return []
+
+
+def _changed(change: Change, setting: str, policies: Sequence[Policy]) -> Change:
+    return replace(change, settings=(*change.settings, setting), policies=tuple(policies))
+
+
+def _serving(policy: Policy, **fields: object) -> Policy:
+    return replace(policy, serving=replace(policy.serving, **fields))  # type: ignore[arg-type]
+
+
+def _training(policy: Policy, **fields: object) -> Policy:
+    return policy if policy.training is None else replace(policy, training=replace(policy.training, **fields))  # type: ignore[arg-type]
+
+
+def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) -> str:
+    """One setting per policy; of the only policy, that of the whole run."""
+    if len(policies) == 1:
+        return f"{SECTION}.{key}={values[0]}"
+    return " ".join(
+        f"++mas.policies.{policy.name}.overrides.{key}={value}" for policy, value in zip(policies, values, strict=True)
+    )
+
+
+def _fractions(change: Change, gpus: int) -> Iterator[Change]:
+    """All fractions raised or lowered alike, the largest first."""
+    served = [policy.serving.fraction for policy in change.policies]
+    old = [fraction for fraction in served if fraction is not None]
+    if len(old) != len(served):
+        return
+    together = max(old) if change.phases else sum(old)
+    for percent in range(round(MOST * 100), 4, -5):
+        new = [int(fraction / together * percent + 1e-6) / 100 for fraction in old]
+        if min(new) >= 0.05:
+            key = "rollout.gpu_memory_utilization"
+            policies = [_serving(p, fraction=f) for p, f in zip(change.policies, new, strict=True)]
+            yield _changed(change, _settings(policies, key, new), policies)
+
+
+def _context(change: Change, gpus: int) -> Iterator[Change]:
+    if all(policy.context > policy.serving.row for policy in change.policies):
+        rows = [policy.serving.row for policy in change.policies]
+        policies = [_serving(policy, context=policy.serving.row) for policy in change.policies]
+        yield _changed(change, _settings(policies, "rollout.max_model_len", rows), policies)
+
+
+def _phases(change: Change, gpus: int) -> Iterator[Change]:
+    if len(change.policies) > 1 and not change.phases and all(policy.serving.sleeps for policy in change.policies):
+        pool = change.policies[0].pool
+        yield replace(change, settings=(*change.settings, f"++mas.pools.{pool}.serving=phases"), phases=True)
+
+
+def _offload(change: Change, gpus: int) -> Iterator[Change]:
+    trained = [policy.training for policy in change.policies if policy.training is not None]
+    if trained and not all(training.param_offload and training.optimizer_offload for training in trained):
+        policies = [_training(policy, param_offload=True, optimizer_offload=True) for policy in change.policies]
+        fsdp = f"{SECTION}.actor.fsdp_config"
+        alone = f"{fsdp}.param_offload=true {fsdp}.optimizer_offload=true"
+        setting = alone if len(policies) == 1 else f"++mas.pools.{policies[0].pool}.offload=true"
+        yield _changed(change, setting, policies)
+
+
+def _budget(change: Change, gpus: int) -> Iterator[Change]:
+    """A micro batch of one longest row."""
+    trained = [(policy, policy.training) for policy in change.policies if policy.training is not None]
+    if any(max(training.update_tokens, training.log_prob_tokens) > policy.serving.row for policy, training in trained):
+        rows = [policy.serving.row for policy, _ in trained]
+        policies = [
+            _training(policy, update_tokens=policy.serving.row, log_prob_tokens=policy.serving.row)
+            for policy in change.policies
+        ]
+        keys = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
+        budgets = [_settings([policy for policy, _ in trained], key, rows) for key in keys]
+        switch = f"{SECTION}.actor.use_dynamic_bsz=true"
+        yield _changed(change, " ".join([switch, *budgets]), policies)
+
+
+def _tensor_parallel(change: Change, gpus: int) -> Iterator[Change]:
+    for size in (2, 4, 8):
+        if gpus % size == 0 and all(policy.serving.replica < size for policy in change.policies):
+            policies = [_serving(policy, tensor_parallel=size) for policy in change.policies]
+            sizes = [size] * len(policies)
+            yield _changed(change, _settings(policies, "rollout.tensor_model_parallel_size", sizes), policies)
+
+
+def gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"

@@ -1,0 +1,260 @@
+"""The plan of a run: what each policy takes in each phase, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.merge import SECTION, sessions_per_step, updates_per_step
+from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning import training
+from verl_mas.planning.events import Event, Pool, total
+from verl_mas.planning.fit import fits, fixes, needed_tokens, tokens, too_small, worst
+from verl_mas.planning.hardware import GIB, SAFE, Hardware
+from verl_mas.planning.load import Policy, Terms
+from verl_mas.planning.serving import SGLANG
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """Sizes are in GiB."""
+
+    model: str
+    source: str
+    """Where the model's numbers are from."""
+
+    parameters: int
+    engine: str
+    replicas: int
+    kv_tokens: int
+    """Of one replica."""
+
+    context: int
+    """Tokens that one request may have."""
+
+    concurrent: int
+    """Requests of the whole context that all replicas hold together."""
+
+    gpu: Mapping[str, float]
+    """Phase -> a GPU of the pool, with what the other policies hold."""
+
+    disk: float
+    """Of one checkpoint."""
+
+    updates: int | None
+    """Optimiser steps per training step; null if it is not trained."""
+
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    policies: Sequence[str]
+    nodes: int
+    gpus_per_node: int
+    phases: bool
+    worst: str
+    """The phase and policy of the worst moment."""
+
+    gpu: float
+    parts: Mapping[str, float]
+    """What `gpu` consists of."""
+
+    host: float
+    """Of each node, without the processes themselves."""
+
+    host_parts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    hardware: Hardware
+    gpus: int
+    """That the run reserves."""
+
+    policies: Mapping[str, PolicyPlan]
+    pools: Mapping[str, PoolPlan]
+    host: float
+    """Of the worst node."""
+
+    disk: float
+    """Of one checkpoint of all policies."""
+
+    kept: int | None
+    """trainer.max_actor_ckpt_to_keep; null: all."""
+
+    sessions: int
+    """Per training step; also the rows of an agent that acts once per session."""
+
+    errors: Sequence[ConfigError] = field(default=())
+    warnings: Sequence[ConfigWarning] = field(default=())
+
+    @property
+    def fits(self) -> bool:
+        return not self.errors
+
+
+@dataclass(frozen=True)
+class Served:
+    """A policy with its model's name, and where its numbers are from."""
+
+    policy: Policy
+    model: str
+    source: str
+
+
+def make_plan(config: DictConfig, mas: MasConfig, served: Mapping[str, Served], hardware: Hardware) -> Plan:
+    """`served`: every policy that is served here."""
+    pools = {name: _pool(mas, name, served, hardware) for name in used_pools(mas)}
+    shapes = {name: pool_shape(config, mas, name) for name in pools}
+    host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
+    node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
+    keep = OmegaConf.select(config, "trainer.max_actor_ckpt_to_keep")
+    return Plan(
+        hardware=hardware,
+        gpus=gpus_needed(config, mas),
+        policies={
+            name: _policy(config, mas, one, pools[one.policy.pool], sum(shapes[one.policy.pool]))
+            for name, one in served.items()
+        },
+        pools={name: _pool_plan(pools[name], shapes[name], host[name]) for name in pools},
+        host=node / GIB,
+        disk=sum(training.checkpoint(one.policy.model, one.policy.training) for one in served.values()) / GIB,
+        kept=keep if isinstance(keep, int) else None,
+        sessions=sessions_per_step(config),
+        errors=[
+            *_too_few_gpus(shapes, gpus_needed(config, mas), hardware),
+            *(error for name, pool in pools.items() for error in _memory(name, pool, sum(shapes[name]))),
+            *_host(host, node, hardware),
+        ],
+        warnings=[warning for pool in pools.values() for warning in _long_context(pool)],
+    )
+
+
+def _pool(mas: MasConfig, name: str, served: Mapping[str, Served], hardware: Hardware) -> Pool:
+    policies = [one.policy for one in served.values() if one.policy.pool == name]
+    return Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
+
+
+def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: int) -> PolicyPlan:
+    policy = one.policy
+    gpu: dict[str, float] = {}
+    for event in pool.events():
+        if event.policy == policy.name or event.policy is None:
+            gpu[event.phase] = event.total / GIB
+    held, replicas = tokens(pool, policy), gpus // policy.serving.replica
+    return PolicyPlan(
+        model=one.model,
+        source=one.source,
+        parameters=policy.model.parameters,
+        engine=policy.serving.engine,
+        replicas=replicas,
+        kv_tokens=held * policy.serving.data_parallel,
+        context=policy.context,
+        concurrent=held // policy.context * policy.serving.data_parallel * replicas,
+        gpu=gpu,
+        disk=training.checkpoint(policy.model, policy.training) / GIB,
+        updates=updates_per_step(config, mas, policy.name) if policy.training else None,
+        notes=policy.notes,
+    )
+
+
+def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
+    event = worst(pool)
+    return PoolPlan(
+        policies=[policy.name for policy in pool.policies],
+        nodes=len(shape),
+        gpus_per_node=shape[0],
+        phases=pool.phases,
+        worst=_named(event),
+        gpu=event.total / GIB,
+        parts=_gib(event.parts),
+        host=total(host) / GIB,
+        host_parts=_gib(host),
+    )
+
+
+def _gib(terms: Terms) -> dict[str, float]:
+    return {name: size / GIB for name, size in sorted(terms.items(), key=lambda item: -item[1]) if size}
+
+
+def _named(event: Event) -> str:
+    return f"{event.phase} of {event.policy}" if event.policy else f"{event.phase} of all policies together"
+
+
+def _worst_node(shapes: Mapping[str, Sequence[int]], host: Mapping[str, float], hardware: Hardware) -> float:
+    """Ray may place pools on one node as long as their GPUs fit; the largest ones first is the worst case."""
+    free, taken = hardware.gpus_per_node, 0.0
+    for name in sorted(shapes, key=lambda name: -host[name]):
+        if shapes[name][0] <= free:
+            free, taken = free - shapes[name][0], taken + host[name]
+    return taken or max(host.values(), default=0.0)
+
+
+def _too_few_gpus(shapes: Mapping[str, Sequence[int]], gpus: int, hardware: Hardware) -> Iterator[ConfigError]:
+    for name, shape in shapes.items():
+        if shape[0] > hardware.gpus_per_node:
+            yield ConfigError(
+                f"pool {name}: {shape[0]} GPUs per node, --gpus has {hardware.gpus_per_node}",
+                rule="the GPUs of a pool on one node are on one machine",
+                fix=f"lower trainer.n_gpus_per_node or mas.pools.{name}.n_gpus_per_node, or write --gpus "
+                f"{hardware.nodes}x{shape[0]}x{hardware.gb:g}",
+            )
+    if gpus > hardware.gpus:
+        yield ConfigError(
+            f"the run reserves {gpus} GPUs, --gpus has {hardware.gpus}",
+            rule="every pool reserves its GPUs for the whole run",
+            fix="lower trainer.nnodes or trainer.n_gpus_per_node (of a pool: mas.pools.<pool>), put the policies on "
+            "one pool, or plan for more GPUs",
+        )
+
+
+def _memory(name: str, pool: Pool, gpus: int) -> Iterator[ConfigError]:
+    if fits(pool):
+        return
+    event, most = worst(pool), SAFE * pool.card / GIB
+    found = fixes(pool, gpus)
+    fix = "; or ".join(found) if found else "use more or larger GPUs, a smaller model, or pools of their own"
+    if event.total > SAFE * pool.card:
+        parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
+        yield ConfigError(
+            f"pool {name}: {_named(event)} takes {event.total / GIB:.1f} GiB per GPU ({parts})",
+            rule=f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; reckoned, see docs/plan.md",
+            fix=fix,
+        )
+    for policy in too_small(pool):
+        held, needed = tokens(pool, policy), needed_tokens(policy)
+        unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
+        why = "a row has up to" if policy.serving.engine == SGLANG else "it starts only if it can hold a request of"
+        yield ConfigError(
+            f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens",
+            rule=f"{why} {needed} tokens{unset}",
+            fix=fix,
+        )
+
+
+def _long_context(pool: Pool) -> Iterator[ConfigWarning]:
+    for policy in pool.policies:
+        held = tokens(pool, policy)
+        if policy.serving.context is None and policy.serving.row <= held < policy.context:
+            yield ConfigWarning(
+                f"policy {policy.name}: rollout.max_model_len is null, so a request may have {policy.context} tokens",
+                f"the KV cache holds {held}",
+                f"set {SECTION}.rollout.max_model_len={policy.serving.row}, the longest prompt and response",
+            )
+
+
+def _host(host: Mapping[str, Terms], node: float, hardware: Hardware) -> Iterator[ConfigError]:
+    if hardware.host_gib is None or node / GIB <= hardware.host_gib:
+        return
+    parts = _gib({f"{name} {part}": size for name, terms in host.items() for part, size in terms.items()})
+    yield ConfigError(
+        f"a node needs {node / GIB:.0f} GiB of host memory ({', '.join(f'{k} {v:.0f}' for k, v in parts.items())})",
+        rule=f"--host-gib has {hardware.host_gib:g}, and the processes themselves take more",
+        fix="share a policy between agents, spread the pools over more nodes, or set rollout.name=vllm, which keeps no "
+        "copy of the weights when all engines are awake together",
+    )

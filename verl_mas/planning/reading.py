@@ -1,0 +1,150 @@
+"""The inputs of the formulas, from the configuration of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.merge import SECTION, policy_view
+from verl_mas.config.placement import apply_placement, pool_shape
+from verl_mas.config.schema import MasConfig
+from verl_mas.engines.facts import facts_of
+from verl_mas.planning.load import Policy, Serving, Training
+from verl_mas.planning.model import ModelSize
+
+FSDP = ("fsdp", "fsdp2")
+FLASH = "flash_attention"
+
+
+@dataclass(frozen=True)
+class _View:
+    """Values of `actor_rollout_ref` of one policy."""
+
+    config: DictConfig
+
+    def get(self, key: str) -> object:
+        return OmegaConf.select(self.config, f"{SECTION}.{key}")
+
+    def number(self, key: str, default: int) -> int:
+        value = self.get(key)
+        return int(value) if isinstance(value, int | float) else default
+
+    def on(self, key: str) -> bool:
+        return bool(self.get(key))
+
+
+def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize) -> Policy:
+    """A policy that is served here, with what follows from its pool."""
+    spec = mas.policies[name]
+    view = policy_view(config, name, spec)
+    apply_placement(view, mas, name)
+    values = _View(view)
+    training = None
+    if spec.trainable:
+        training = _training(
+            values, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
+        )
+    return Policy(name, model, _serving(values), training, spec.pool, tuple(_notes(values, model)))
+
+
+def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
+    """Of the policy's rows."""
+    own = [agent.sampling.get("temperature") for agent in mas.agents.values() if agent.policy == name]
+    every = cast("float", view.get("rollout.temperature"))
+    return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}
+
+
+def _training(view: _View, gpus: int, *, temperatures: set[float]) -> Training:
+    fsdp = "actor.fsdp_config"
+    size = view.number(f"{fsdp}.fsdp_size", -1)
+    copied = temperatures != {1.0}
+    rank = view.number("model.lora_rank", 0)
+    return Training(
+        shards=size if 0 < size < gpus else gpus,
+        update_tokens=_tokens(view, "actor.ppo_max_token_len_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
+        log_prob_tokens=_tokens(
+            view, "rollout.log_prob_max_token_len_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"
+        ),
+        element=2 if str(view.get(f"{fsdp}.model_dtype")) in ("bf16", "bfloat16", "fp16", "float16") else 4,
+        fsdp2=view.get("actor.strategy") != "fsdp",
+        param_offload=view.on(f"{fsdp}.param_offload"),
+        optimizer_offload=view.on(f"{fsdp}.optimizer_offload"),
+        always_on_cpu=view.get("actor.strategy") == "fsdp2" and view.on(f"{fsdp}.offload_policy"),
+        checkpointing=view.on("model.enable_gradient_checkpointing"),
+        logits=_logits(view, copied=copied),
+        logits_update=_logits_of_update(view, copied=copied),
+        adapter_rank=rank,
+        merged=view.on("model.lora.merge"),
+        # With LoRA the model without its adapter is the reference.
+        reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
+        saved=frozenset(cast("list[str]", view.get("actor.checkpoint.save_contents") or ())),
+    )
+
+
+def _tokens(view: _View, budget: str, micro: str) -> int:
+    """Tokens of a micro batch on one GPU."""
+    if view.on("actor.use_dynamic_bsz"):
+        return view.number(budget, 16384)
+    return view.number(micro, 1) * _row(view) // view.number("actor.ulysses_sequence_parallel_size", 1)
+
+
+def _row(view: _View) -> int:
+    return view.number("rollout.prompt_length", 0) + view.number("rollout.response_length", 0)
+
+
+def _logits(view: _View, *, copied: bool) -> int:
+    """Bytes per logit of the log-probs, in bfloat16. Entropy needs two more tensors where it is not compiled."""
+    fsdp = "actor.fsdp_config"
+    if view.on("model.use_fused_kernels"):
+        return 0
+    whole = not view.on(f"{fsdp}.use_torch_compile") and not view.on(f"{fsdp}.entropy_from_logits_with_chunking")
+    return 2 + 2 * copied + 4 * whole
+
+
+def _logits_of_update(view: _View, *, copied: bool) -> int:
+    """Logits and gradient. Without flash-attn's cross entropy, with entropy in the loss, and at a temperature other
+    than 1 there are more tensors of that size."""
+    if view.on("model.use_fused_kernels"):
+        return 0
+    attention = view.get("model.override_config.attn_implementation") or FLASH
+    entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
+    return 4 + 2 * (not str(attention).startswith(FLASH)) + 2 * entropy + 4 * copied
+
+
+def _serving(view: _View) -> Serving:
+    engine = str(view.get("rollout.name"))
+    context = view.get("rollout.max_model_len")
+    fraction = cast("float", view.get("rollout.gpu_memory_utilization"))
+    lora = view.number("model.lora_rank", 0) > 0 and not view.on("model.lora.merge")
+    return Serving(
+        engine=engine,
+        fraction=float(fraction) if facts_of(engine).gpu_fraction else None,
+        tensor_parallel=view.number("rollout.tensor_model_parallel_size", 1),
+        pipeline_parallel=view.number("rollout.pipeline_model_parallel_size", 1),
+        data_parallel=view.number("rollout.data_parallel_size", 1),
+        graphs=not view.on("rollout.enforce_eager"),
+        bucket=view.number("rollout.checkpoint_engine.update_weights_bucket_megabytes", 2048) << 20,
+        context=context if isinstance(context, int) else None,
+        row=_row(view),
+        sequences=view.number("rollout.max_num_seqs", 256),
+        sleeps=view.on("rollout.free_cache_engine"),
+        adapter=lora and facts_of(engine).takes_adapters,
+    )
+
+
+def _notes(view: _View, model: ModelSize) -> Iterator[str]:
+    strategy = view.get("actor.strategy")
+    if strategy not in FSDP:
+        yield f"actor.strategy={strategy} is reckoned as FSDP2"
+    engine = str(view.get("rollout.name"))
+    if engine not in ("vllm", "sglang"):
+        yield f"rollout.name={engine} is reckoned as vLLM" + (
+            "" if facts_of(engine).gpu_fraction else " without a fraction"
+        )
+    if view.get("rollout.quantization"):
+        yield "rollout.quantization is left out: weights are reckoned in bfloat16"
+    if not view.on("model.use_remove_padding"):
+        yield "model.use_remove_padding=False: padding of short rows is left out"
