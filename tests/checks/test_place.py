@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from verl_mas.checks import place
+from verl_mas.checks.target import run_on
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.hardware import parse_gpus
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/*.md")])
@@ -30,10 +32,10 @@ def test_the_data_and_models_of_every_recipe_have_their_command():
 def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_run_is_elsewhere(make, monkeypatch):
     problem = place.missing(make(), "data.train_files", "runs/math/train.parquet", "a file")
     assert isinstance(problem, ConfigError) and problem.fix == "create it with: verl-mas data math --out runs/math"
-    gpus = make(trainer__device="cuda", ray_kwargs__ray_init__num_gpus=8)
-    problem = place.missing(gpus, "data.train_files", "runs/math/train.parquet", "a file")
-    assert isinstance(problem, ConfigWarning) and "num_gpus=8, and this machine has" in problem.reason
-    assert not place.elsewhere(make(ray_kwargs__ray_init__num_gpus=8))
+    with run_on(parse_gpus("8x80")):
+        problem = place.missing(make(), "data.train_files", "runs/math/train.parquet", "a file")
+        assert isinstance(problem, ConfigWarning) and "the run is on 8 GPUs of 80 GB" in problem.reason
+    assert not place.elsewhere(make(trainer__device="cuda", ray_kwargs__ray_init__num_gpus=8))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert place.elsewhere(make()) == "the run joins the Ray cluster at 10.0.0.1:6379"
 

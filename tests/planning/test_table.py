@@ -1,4 +1,4 @@
-"""The formulas against numbers that were reckoned by hand for the shipped recipes, on cards of 80 GB."""
+"""The formulas against numbers that were estimated by hand for the shipped recipes, on cards of 80 GB."""
 
 from __future__ import annotations
 

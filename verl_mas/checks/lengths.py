@@ -43,7 +43,7 @@ def _context(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigErro
     if limit and context and limit > context:
         yield ConfigError(
             f"policy {policy}: rollout.max_model_len={limit}",
-            rule=f"the model's config.json has max_position_embeddings={context}",
+            rule=f"the model has a context of {context} tokens (max_position_embeddings)",
             fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null",
         )
     for name, most in (("rollout.max_model_len", limit), ("the model's max_position_embeddings", context)):

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.place import is_remote
 from verl_mas.errors import InvalidInput
+from verl_mas.planning.known_models import known
 
 # A safetensors file starts with the length of a JSON text, its header, in so many bytes.
 LENGTH_BYTES = 8
@@ -82,9 +83,11 @@ def read_header(file: Path) -> tuple[Mapping[str, object], int]:
 
 
 def positions(model: DictConfig) -> int | None:
-    """The context in tokens, as verl reads it; None where the model is not on this machine."""
+    """The context in tokens, as verl reads it; None for a model that is neither on this machine nor a known one."""
     own = OmegaConf.select(model, "override_config.max_position_embeddings")
-    found = own or _positions(_folder(model.get("hf_config_path")) or _folder(model.get("path")))
+    folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
+    elsewhere = {} if folder or model.get("hf_config_path") else known(str(model.get("path"))) or {}
+    found = own or _positions(folder) or elsewhere.get("max_position_embeddings")
     return found if type(found) is int else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,9 +20,16 @@ from verl_mas.config.placement import (
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError
+from verl_mas.planning.fit import MOST
+from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import nearest
 
 TENSOR_SIZE = "rollout.tensor_model_parallel_size"
+# What the fraction is a share of, and why not all of the GPU.
+MEANINGS = (
+    "vLLM takes its fraction of the whole GPU; SGLang takes its fraction of what is free when it starts, and CUDA graphs "
+    "beside it. Contexts and trainers take the rest"
+)
 
 
 def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
@@ -77,16 +84,32 @@ def check_memory(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     for pool, spec in mas.pools.items():
         names = [n for n in policies_on(mas, pool) if facts_of(_engine(config, mas, n)).gpu_fraction]
         fractions = {n: float(policy_value(config, mas.policies[n], "rollout.gpu_memory_utilization")) for n in names}
+        # One policy alone may take what verl lets it take; on the CPU nothing of a trainer is on the engines' device.
+        most = MOST if len(names) > 1 and config.trainer.device != CPU else 1.0
         if spec.serving == "phases":
             yield from _can_sleep(config, mas, names)
-        elif sum(fractions.values()) > 1 + 1e-9:
-            total = " + ".join(f"{n} {f:g}" for n, f in fractions.items())
-            yield ConfigError(
-                f"pool {pool}: gpu_memory_utilization {total} = {sum(fractions.values()):g}",
-                rule="engines that are awake together share the GPU's memory, so the fractions add up to at most 1",
-                fix="lower ++mas.policies.<policy>.overrides.rollout.gpu_memory_utilization, or set "
-                f"++mas.pools.{pool}.serving=phases",
-            )
+            yield from (_too_large_in_phases(name, f, most) for name, f in fractions.items() if f > most + 1e-9)
+        elif sum(fractions.values()) > most + 1e-9:
+            yield _too_large_together(pool, fractions, most)
+
+
+def _too_large_together(pool: str, fractions: Mapping[str, float], most: float) -> ConfigError:
+    return ConfigError(
+        f"pool {pool}: gpu_memory_utilization {' + '.join(f'{n} {f:g}' for n, f in fractions.items())} = "
+        f"{sum(fractions.values()):g}",
+        rule=f"the fractions of engines that are awake together add up to at most {most:g}. {MEANINGS}",
+        fix="lower "
+        + " ".join(f"++mas.policies.{n}.overrides.rollout.gpu_memory_utilization" for n in fractions)
+        + f", or set ++mas.pools.{pool}.serving=phases",
+    )
+
+
+def _too_large_in_phases(name: str, fraction: float, most: float) -> ConfigError:
+    return ConfigError(
+        f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases",
+        rule=f"it is at most {most:g}. {MEANINGS}",
+        fix=f"set ++mas.policies.{name}.overrides.rollout.gpu_memory_utilization={min(0.6, most):g}",
+    )
 
 
 def _can_sleep(config: DictConfig, mas: MasConfig, names: list[str]) -> Iterator[ConfigError]:

@@ -38,7 +38,7 @@ class PolicySummary:
     learning_rate: float | None
     optimiser_steps: int | None
     context: int | None
-    """Tokens; null where it cannot be read here, as for a model on the hub."""
+    """Tokens; null for a model that is neither on this machine nor a known one."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reckon the memory, disk and batches of a run on GPUs that this machine need not have.
+"""Estimate the memory, disk and batches of a run on GPUs that this machine need not have.
 
 usage: verl-mas plan <arguments of python -m verl.trainer.main_ppo> --gpus 8x80 [--host-gib 1024] [--json]
 
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(json.dumps({**found, **problems(report)}, indent=1, default=str) + "\n")
         return 0 if report.accepted else 1
     out = console()
-    out.print(f"Reckoned, not measured, for {plan.hardware}", markup=False, highlight=False)
+    out.print(f"Estimated, not measured on a GPU, for {plan.hardware}", markup=False, highlight=False)
     out.print(policies(plan))
     out.print(pools(plan))
     for line in _lines(plan):

@@ -1,1 +1,1 @@
-"""What a run needs of GPUs, hosts and disks, reckoned from its configuration before anything starts."""
+"""What a run needs of GPUs, hosts and disks, estimated from its configuration before anything starts."""

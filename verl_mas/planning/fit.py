@@ -49,7 +49,7 @@ def fits(pool: Pool) -> bool:
 
 
 def fixes(pool: Pool, gpus: int) -> list[str]:
-    """Settings with which the pool fits, the fewest first; each was reckoned."""
+    """Settings with which the pool fits, the fewest first; each was tried in the formulas."""
     start = Change((), tuple(pool.policies), pool.phases)
     kinds = (_context, _phases, _offload, _budget, _tensor_parallel, _fractions)
     for count in (1, 2, 3):

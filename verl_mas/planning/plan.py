@@ -223,7 +223,7 @@ def _memory(name: str, pool: Pool, gpus: int) -> Iterator[ConfigError]:
         parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
         yield ConfigError(
             f"pool {name}: {_named(event)} takes {event.total / GIB:.1f} GiB per GPU ({parts})",
-            rule=f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; reckoned, see docs/plan.md",
+            rule=f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md",
             fix=fix,
         )
     for policy in too_small(pool):

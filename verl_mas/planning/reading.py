@@ -138,13 +138,13 @@ def _serving(view: _View) -> Serving:
 def _notes(view: _View, model: ModelSize) -> Iterator[str]:
     strategy = view.get("actor.strategy")
     if strategy not in FSDP:
-        yield f"actor.strategy={strategy} is reckoned as FSDP2"
+        yield f"actor.strategy={strategy} is estimated as FSDP2"
     engine = str(view.get("rollout.name"))
     if engine not in ("vllm", "sglang"):
-        yield f"rollout.name={engine} is reckoned as vLLM" + (
+        yield f"rollout.name={engine} is estimated as vLLM" + (
             "" if facts_of(engine).gpu_fraction else " without a fraction"
         )
     if view.get("rollout.quantization"):
-        yield "rollout.quantization is left out: weights are reckoned in bfloat16"
+        yield "rollout.quantization is left out: weights are estimated in bfloat16"
     if not view.on("model.use_remove_padding"):
         yield "model.use_remove_padding=False: padding of short rows is left out"

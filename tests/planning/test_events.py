@@ -1,0 +1,85 @@
+"""What a GPU holds at each moment, with several policies on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_model import MODEL, TRAINING
+
+from verl_mas.planning import events
+from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, Pool
+from verl_mas.planning.hardware import GIB
+from verl_mas.planning.load import Policy, Serving
+
+CARD = 80 * GIB
+OFFLOADED = replace(TRAINING, param_offload=True, optimizer_offload=True)
+A = Policy("a", MODEL, Serving("vllm", 0.3, row=100, context=200), OFFLOADED)
+B = replace(A, name="b")
+FROZEN = replace(A, name="c", training=None)
+
+
+def totals(pool: Pool, phase: str) -> list[float]:
+    return [event.total / GIB for event in pool.events() if event.phase == phase]
+
+
+def test_together_a_rollout_has_all_engines_and_in_phases_one():
+    together, phases = (Pool([A, B], CARD, phases=phases) for phases in (False, True))
+    assert totals(together, ROLLOUT) == [pytest.approx(2 * 24 + 2)]
+    assert totals(phases, ROLLOUT) == [pytest.approx(24 + 2.5 + 2)] * 2
+
+
+def test_one_policy_alone_has_no_phases():
+    assert not Pool([A], CARD, phases=True).phases
+
+
+def test_policies_start_in_turn_beside_the_sleeping_engines_of_those_before():
+    assert totals(Pool([A, B], CARD), START) == [pytest.approx(25), pytest.approx(25 + 2.5 + 1)]
+
+
+def test_what_is_free_for_sglang_is_what_those_before_leave():
+    a, b = (replace(p, serving=replace(p.serving, engine="sglang")) for p in (A, B))
+    pool = Pool([a, b], CARD)
+    assert pool.caches["a"] - pool.caches["b"] == pytest.approx(0.3 * 3.5 * GIB)
+
+
+def test_weights_arrive_while_the_engines_before_are_awake_unless_in_phases():
+    together, phases = (totals(Pool([A, B], CARD, phases=phases), SYNC) for phases in (False, True))
+    assert together[0] == pytest.approx(together[1] - 24 + 2.5)
+    assert phases[0] == pytest.approx(phases[1]) == pytest.approx(together[0])
+
+
+def test_an_update_has_the_sleeping_engines_and_the_contexts_of_the_others():
+    alone, both = (totals(Pool(policies, CARD), UPDATE)[0] for policies in ([A], [A, B]))
+    assert both - alone == pytest.approx(2.5 + 1)
+
+
+def test_without_offload_the_others_stay_on_the_gpu():
+    held = replace(B, training=TRAINING)
+    moved, kept = (totals(Pool([A, other], CARD), LOG_PROBS)[0] for other in (B, held))
+    assert (kept - moved) * GIB == pytest.approx(12 * MODEL.parameters / 4)
+
+
+def test_a_frozen_policy_has_an_engine_and_nothing_else():
+    pool = Pool([A, FROZEN], CARD)
+    assert totals(pool, ROLLOUT) == [pytest.approx(48 + 1)]
+    assert len(totals(pool, UPDATE)) == 1
+
+
+def test_lora_and_fsdp1_load_their_parameters_for_the_sync():
+    for training in (replace(OFFLOADED, adapter_rank=8), replace(OFFLOADED, fsdp2=False)):
+        assert events.staged(replace(A, training=training)) == {"parameters": 4 * MODEL.parameters / 4}
+    assert events.staged(A) == {}
+
+
+def test_the_host_is_fullest_while_a_tied_model_is_read_or_once_training_has_begun():
+    early = Pool([A], CARD).host(4)
+    assert early == {"a model being loaded": 4 * 4 * MODEL.parameters}
+    late = Pool([A, B, replace(A, name="d")], CARD).host(4)
+    assert set(late) == {"parameters", "Adam"}
+
+
+def test_sglang_has_a_copy_per_replica_on_the_node():
+    wide = replace(A, serving=replace(A.serving, engine="sglang", tensor_parallel=2))
+    untied = replace(wide, model=replace(MODEL, tied=False))
+    assert Pool([untied], CARD).host(4)["engines' copies"] == 2 * MODEL.served

@@ -1,0 +1,59 @@
+"""Whether a pool fits, and that what is recommended does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from verl_mas.planning.events import Pool
+from verl_mas.planning.fit import fits, fixes, too_small, worst
+from verl_mas.planning.hardware import SAFE, parse_gpus
+from verl_mas.planning.known_models import known
+from verl_mas.planning.load import Policy, Serving, Training
+from verl_mas.planning.model import size_of
+
+CARD = parse_gpus("8x80").card
+TRAINING = Training(8, 16384, 16384, param_offload=True, optimizer_offload=True)
+
+
+def policies(name: str, *fractions: float, engine: str = "vllm", **settings: object) -> list[Policy]:
+    served = Serving(engine, 0.5, row=4096, **settings)
+    return [
+        Policy(f"p{number}", size_of(known(name)), replace(served, fraction=fraction), TRAINING)
+        for number, fraction in enumerate(fractions)
+    ]
+
+
+def test_two_engines_at_half_of_the_card_do_not_fit_and_lower_fractions_or_phases_do():
+    pool = Pool(policies("Qwen/Qwen3-1.7B", 0.5, 0.5), CARD)
+    assert not fits(pool) and worst(pool).total > CARD
+    phases, lower = fixes(pool, 8)
+    assert phases == "++mas.pools.shared.serving=phases"
+    key = "overrides.rollout.gpu_memory_utilization"
+    assert lower == f"++mas.policies.p0.{key}=0.42 ++mas.policies.p1.{key}=0.42"
+    assert fits(Pool(policies("Qwen/Qwen3-1.7B", 0.42, 0.42), CARD))
+
+
+def test_vllm_needs_room_for_a_whole_context_and_sglang_for_a_row():
+    for engine, small in (("vllm", 1), ("sglang", 0)):
+        pool = Pool(policies("Qwen/Qwen2.5-7B", 0.29, engine=engine), CARD)
+        assert len(too_small(pool)) == small
+        assert fits(pool) is not bool(small)
+    assert "actor_rollout_ref.rollout.max_model_len=4096" in fixes(Pool(policies("Qwen/Qwen2.5-7B", 0.29), CARD), 8)
+
+
+def test_the_recommended_settings_leave_other_policies_alone_where_there_is_one():
+    pool = Pool(policies("Qwen/Qwen3-32B", 0.5), CARD)
+    assert not fits(pool)
+    assert all("mas.policies" not in setting for setting in fixes(pool, 8))
+
+
+def test_nothing_is_recommended_where_nothing_fits():
+    pool = Pool(policies("Qwen/Qwen3-32B", 0.5), parse_gpus("1x16").card)
+    assert not fits(pool) and fixes(pool, 1) == []
+
+
+@pytest.mark.parametrize("share", [0.88, 0.95])
+def test_the_rest_of_the_card_is_left_free(share):
+    assert fits(Pool(policies("Qwen/Qwen3-1.7B", share), CARD)) is (share < SAFE - 0.03)

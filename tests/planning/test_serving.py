@@ -1,0 +1,75 @@
+"""What an engine holds: the two meanings of its fraction, and what stays when it sleeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_model import MODEL, TRAINING
+
+from verl_mas.planning import serving
+from verl_mas.planning.hardware import GIB
+from verl_mas.planning.load import Policy, Serving
+
+CARD, FREE = 80 * GIB, 70 * GIB
+VLLM, SGLANG = Serving("vllm", 0.5), Serving("sglang", 0.5)
+
+
+def test_vllm_takes_its_fraction_of_the_whole_card_with_context_and_graphs():
+    held = serving.awake(MODEL, VLLM, serving.kv_cache(MODEL, VLLM, CARD, FREE))
+    assert sum(held.values()) == pytest.approx(0.5 * CARD)
+
+
+def test_sglang_takes_its_fraction_of_what_is_free_and_has_context_and_graphs_beside_it():
+    held = serving.awake(MODEL, SGLANG, serving.kv_cache(MODEL, SGLANG, CARD, FREE))
+    assert held["weights"] + held["KV cache"] == pytest.approx(0.5 * FREE)
+    assert sum(held.values()) - 0.5 * FREE == pytest.approx(2.5 * GIB)
+
+
+def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by_data_parallel_ones():
+    wide = replace(VLLM, tensor_parallel=2, pipeline_parallel=2, data_parallel=3)
+    assert wide.replica == 12
+    assert serving.weights(MODEL, wide) == MODEL.served / 4
+    assert serving.kv_per_token(MODEL, wide) == MODEL.kv_bytes() / 4
+
+
+def test_an_engine_without_a_fraction_holds_its_longest_batch():
+    embedded = Serving("transformers", None, sequences=10, row=100)
+    assert serving.kv_tokens(MODEL, embedded, serving.kv_cache(MODEL, embedded, CARD, FREE)) == 1000
+
+
+def test_asleep_the_context_and_the_graphs_stay():
+    assert sum(serving.asleep(MODEL, VLLM, 0).values()) == pytest.approx(2.5 * GIB)
+    assert sum(serving.asleep(MODEL, replace(VLLM, graphs=False), 0).values()) == pytest.approx(1.5 * GIB)
+
+
+def test_an_engine_that_never_sleeps_holds_all():
+    held = serving.asleep(MODEL, replace(VLLM, sleeps=False), 30 * GIB)
+    assert held["KV cache"] == 30 * GIB
+
+
+def test_sglang_keeps_its_weights_beside_an_adapter():
+    assert serving.asleep(MODEL, replace(SGLANG, adapter=True), 0)["weights"] == MODEL.served
+    assert serving.asleep(MODEL, replace(VLLM, adapter=True), 0)["weights"] == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "frozen", "phases", "copies"),
+    [
+        ("sglang", False, False, 1),
+        ("vllm", False, False, 0),
+        ("vllm", False, True, 1),
+        ("vllm", True, False, 1),
+        ("transformers", True, False, 0),
+    ],
+)
+def test_sglang_always_has_a_copy_in_host_memory_and_vllm_where_it_keeps_its_weights(engine, frozen, phases, copies):
+    served = Serving(engine, None if engine == "transformers" else 0.5)
+    policy = Policy("p", MODEL, served, None if frozen else TRAINING)
+    assert serving.host_copy(policy, phases=phases) == copies * MODEL.served
+
+
+def test_weights_arrive_in_a_bucket_beside_the_largest_tensor_in_float32():
+    held = serving.syncing(Policy("p", MODEL, VLLM, TRAINING))
+    assert (held["bucket"], held["gathered tensor"]) == (2 * GIB, 4 * MODEL.largest)
+    assert "bucket" not in serving.syncing(Policy("p", MODEL, VLLM, None))  # it reads its checkpoint

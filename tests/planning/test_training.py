@@ -1,0 +1,77 @@
+"""What a training process holds, by hand for a model of round numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_model import MODEL, TRAINING, N
+
+from verl_mas.planning import training
+
+
+def test_parameters_and_adam_stay_unless_they_are_offloaded():
+    held = training.at_rest(MODEL, TRAINING)
+    assert (held["parameters"], held["Adam"]) == (4 * N / 4, 8 * N / 4)
+    before = training.at_rest(MODEL, TRAINING, begun=False)
+    assert before["Adam"] == 0  # made by the first step
+    offloaded = training.at_rest(MODEL, replace(TRAINING, param_offload=True, optimizer_offload=True))
+    assert (offloaded["parameters"], offloaded["Adam"]) == (0, 0)
+    assert training.at_rest(MODEL, None) == {}
+
+
+def test_an_update_loads_16_bytes_per_parameter_and_has_logits_of_its_longest_micro_batch():
+    held = training.update(MODEL, replace(TRAINING, param_offload=True, optimizer_offload=True))
+    assert held["parameters"] + held["gradients"] + held["Adam"] == 16 * N / 4
+    assert held["logits"] == 4 * 256 * 1000
+    recomputed = 2 * 256 * (8 * 64 + 3 * 128)
+    assert held["activations"] == 2 * 4 * 256 * 64 + recomputed
+
+
+def test_without_checkpointing_every_layer_keeps_its_activations():
+    held = training.update(MODEL, replace(TRAINING, checkpointing=False))
+    assert held["activations"] == 4 * 2 * 256 * (8 * 64 + 3 * 128)
+
+
+def test_with_few_tokens_the_worst_moment_is_the_optimisers_step():
+    held = training.update(MODEL, replace(TRAINING, shards=1, update_tokens=1))
+    assert held["Adam's step"] == 4 * N and "logits" not in held
+
+
+def test_a_lora_adapter_has_gradients_and_adam_of_its_own_size_only():
+    adapter = replace(TRAINING, adapter_rank=8)
+    held = training.update(MODEL, adapter)
+    assert held["parameters"] == 4 * N / 4
+    assert (held["gradients"], held["Adam"]) == (4 * 8000 / 4, 8 * 8000 / 4)
+    assert training.checkpoint(MODEL, adapter) == 4 * N + 8 * 8000
+
+
+def test_log_probs_load_parameters_and_not_adam():
+    held = training.log_probs(MODEL, replace(TRAINING, param_offload=True, optimizer_offload=True))
+    assert (held["parameters"], held["Adam"]) == (4 * N / 4, 0)
+    assert held["logits"] == 2 * 512 * 1000
+
+
+def test_fsdps_own_offload_leaves_nothing_on_the_gpu():
+    held = training.update(MODEL, replace(TRAINING, always_on_cpu=True))
+    assert held["parameters"] == held["gradients"] == held["Adam"] == 0
+
+
+def test_every_rank_reads_all_of_a_tied_model():
+    assert training.load_host(MODEL, TRAINING, 4) == 4 * 4 * N
+    assert training.load_host(replace(MODEL, tied=False), TRAINING, 4) == 4 * N
+
+
+def test_offloaded_tensors_are_pinned_and_each_rounded_up():
+    held = training.host(MODEL, replace(TRAINING, param_offload=True, optimizer_offload=True), gpus=4)
+    shard = (65_536, *(16_384,) * 4)  # of 64,000 and 9,000 bytes
+    assert held["parameters"] == 4 * sum(shard)
+    assert held["Adam"] == 2 * held["parameters"]
+    assert held["reference"] == 0
+
+
+@pytest.mark.parametrize(
+    ("saved", "per_parameter"), [(("model", "optimizer", "extra"), 12), (("model",), 4), (("hf_model",), 2)]
+)
+def test_a_checkpoint_has_what_is_saved(saved, per_parameter):
+    assert training.checkpoint(MODEL, replace(TRAINING, saved=frozenset(saved))) == per_parameter * N

@@ -1,0 +1,22 @@
+"""A model of round numbers for tests of formulas, and how it is trained."""
+
+from __future__ import annotations
+
+from verl_mas.planning.load import Training
+from verl_mas.planning.model import ModelSize
+
+# One embedding of 1,000 x 64, and four layers of 9,000.
+MODEL = ModelSize(
+    tensors=(64_000, 9_000, 9_000, 9_000, 9_000),
+    layers=4,
+    hidden=64,
+    intermediate=128,
+    vocabulary=1000,
+    kv_heads=2,
+    head_size=16,
+    context=512,
+    tied=True,
+    adapted=1000,
+)
+N = 100_000
+TRAINING = Training(shards=4, update_tokens=256, log_prob_tokens=512)
