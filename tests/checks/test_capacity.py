@@ -1,0 +1,110 @@
+"""Whether a run fits on machines that are not here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from verl_mas.checks.capacity import plan_of
+from verl_mas.checks.run import examine_command, plan_command
+from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import parse_gpus
+
+FOUR, EIGHT = parse_gpus("4x80"), parse_gpus("8x80")
+SEPARATE = ["+recipe=math/separate", "actor_rollout_ref.rollout.name=vllm"]
+KEY = "actor_rollout_ref.rollout.gpu_memory_utilization"
+
+
+def test_a_recipe_is_planned_without_gpus_data_or_model_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan, report = plan_command(SEPARATE, FOUR)
+    assert report.accepted and plan.fits
+    solver = plan.policies["solver"]
+    assert (solver.replicas, solver.updates, solver.context) == (4, 1, 40960)
+    assert solver.kv_tokens == pytest.approx(100_000, rel=0.01)
+    assert solver.concurrent == 4 * (solver.kv_tokens // 40960)
+    assert "table of verl-mas" in solver.source
+    assert plan.gpus == 4 and plan.sessions == 256
+    assert plan.disk == pytest.approx(90, rel=0.01)
+
+
+def test_the_check_of_a_run_elsewhere_warns_of_what_it_cannot_see_and_refuses_what_cannot_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine_command(SEPARATE, FOUR)
+    assert report.accepted, report.problems
+    assert "the run is on 4 GPUs of 80 GB" in report.problems and "ray_init" not in report.problems
+    small = examine_command(SEPARATE, parse_gpus("4x40"))
+    assert any("the KV cache of vllm holds" in error.value for error in small.errors)
+
+
+def test_a_run_on_more_gpus_than_there_are_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, report = plan_command([*SEPARATE, "trainer.n_gpus_per_node=16"], EIGHT)
+    assert any("pool shared: 16 GPUs per node, --gpus has 8" in error.value for error in report.errors)
+    _, report = plan_command([*SEPARATE, "trainer.nnodes=2", "trainer.n_gpus_per_node=8"], EIGHT)
+    assert any("reserves 16 GPUs, --gpus has 8" in error.value for error in report.errors)
+    plan, report = plan_command([*SEPARATE, "trainer.nnodes=2", "trainer.n_gpus_per_node=8"], parse_gpus("2x8x80"))
+    assert report.accepted and plan.policies["solver"].replicas == 16
+
+
+def test_the_old_settings_of_a_policy_per_role_are_refused_with_settings_that_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    roles = ["+recipe=math/separate", f"{KEY}=0.5", "actor_rollout_ref.model.path=Qwen/Qwen3-1.7B"]
+    plan, report = plan_command([*roles, "++mas.pools.shared.serving=together"], FOUR)
+    assert not report.accepted and plan.pools["shared"].gpu > 79.2
+    message = report.problems
+    assert "solver 0.5 + verifier 0.5 = 1" in message and "add up to at most 0.85" in message
+    assert "++mas.pools.shared.serving=phases" in message
+    _, phases = plan_command([*roles, "++mas.pools.shared.serving=phases"], FOUR)
+    assert phases.accepted, phases.problems
+
+
+def test_one_policy_may_take_what_verl_allows():
+    _, report = plan_command(["+recipe=math/shared", f"{KEY}=0.87", "actor_rollout_ref.rollout.name=vllm"], FOUR)
+    assert not any("add up" in error.rule for error in report.errors)
+
+
+def test_a_context_that_the_cache_does_not_hold_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    long = ["+recipe=math/shared", f"{KEY}=0.25", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
+    _, sglang = plan_command([*long, "actor_rollout_ref.rollout.name=sglang"], FOUR)
+    (warning,) = sglang.warnings
+    assert "131072 tokens" in warning.value and "max_model_len=12288" in warning.fix
+    _, vllm = plan_command([*long, "actor_rollout_ref.rollout.name=vllm"], FOUR)
+    (error,) = vllm.errors
+    assert "rollout.max_model_len is null" in error.rule and "max_model_len=12288" in error.fix
+
+
+def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, report = plan_command(["+recipe=math/shared", "actor_rollout_ref.model.path=owner/model"], FOUR)
+    assert any("the size of model.path=owner/model is not known" in error.value for error in report.errors)
+    fields = {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    fields |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 50}
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"max_position_embeddings": 65536}))
+    here = f"actor_rollout_ref.model.path={tmp_path}"
+    plan, _ = plan_command(["+recipe=math/shared", here], FOUR)
+    assert plan.policies["main"].context == 65536 and "config.json" in plan.policies["main"].source
+
+
+def test_host_memory_is_compared_where_it_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, report = plan_command(SEPARATE, parse_gpus("4x80", "64"))
+    (error,) = report.errors
+    assert "GiB of host memory" in error.value and "--host-gib has 64" in error.rule
+    assert plan_command(SEPARATE, parse_gpus("4x80", "512"))[1].accepted
+
+
+def test_a_plan_is_not_one_of_the_cpu(make):
+    with pytest.raises(ConfigError, match=r"remove \+platform=cpu"):
+        plan_of(make(trainer__device="cpu"), None, FOUR)
+
+
+def test_a_run_without_a_team_has_a_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stock = ["actor_rollout_ref.model.path=Qwen/Qwen3-4B", "actor_rollout_ref.rollout.name=vllm"]
+    stock += ["actor_rollout_ref.rollout.max_model_len=2048", "trainer.n_gpus_per_node=4"]
+    plan, report = plan_command([*stock, "actor_rollout_ref.actor.strategy=fsdp2"], FOUR)
+    assert plan is not None, report.problems
+    assert plan.policies["main"].parameters == 4_022_468_096

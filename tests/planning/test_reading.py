@@ -1,0 +1,90 @@
+"""The formulas get what the configuration of a policy says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from small_model import MODEL
+
+from verl_mas.config.load import load
+from verl_mas.planning.load import Policy
+from verl_mas.planning.reading import read_policy
+
+
+@pytest.fixture
+def read(two) -> Callable[..., Policy]:
+    """Policy `a` of a solver and a verifier on a policy each, on four GPUs."""
+
+    def read(**settings: object) -> Policy:
+        gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4}
+        config = two(**gpus, **settings)
+        return read_policy(config, load(config.mas), "a", MODEL)
+
+    return read
+
+
+def test_a_policy_that_shares_its_pool_is_offloaded(read):
+    training = read().training
+    assert training.param_offload and training.optimizer_offload
+    kept = read(mas__pools__shared={"offload": False}).training
+    assert not kept.param_offload and not kept.optimizer_offload
+
+
+def test_a_parameter_is_divided_among_the_gpus_of_the_pool_or_of_a_group(read):
+    assert read().training.shards == 4
+    assert read(actor_rollout_ref__actor__fsdp_config__fsdp_size=2).training.shards == 2
+
+
+def test_micro_batches_have_the_budget_or_the_longest_rows(read):
+    budget = {"actor_rollout_ref__actor__ppo_max_token_len_per_gpu": 5000}
+    assert read(**budget).training.update_tokens == 5000
+    row = read().serving.row
+    fixed = {
+        "actor_rollout_ref__actor__use_dynamic_bsz": False,
+        "actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": 3,
+        "actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu": 7,
+    }
+    training = read(**budget, **fixed).training
+    assert (training.update_tokens, training.log_prob_tokens) == (3 * row, 7 * row)
+
+
+def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_agent(read):
+    attention = {"actor_rollout_ref__model__override_config__attn_implementation": "flash_attention_2"}
+    attention |= {"actor_rollout_ref__actor__entropy_coeff": 0, "actor_rollout_ref__actor__fsdp_config__use_torch_compile": True}
+    cold = {"actor_rollout_ref__rollout__temperature": 1.0}
+    assert (read(**attention, **cold).training.logits, read(**attention, **cold).training.logits_update) == (2, 4)
+    for hot in (
+        {"actor_rollout_ref__rollout__temperature": 0.7},
+        {**cold, "mas__agents__solver__sampling": {"temperature": 0.7}},
+    ):
+        training = read(**attention, **hot).training
+        assert (training.logits, training.logits_update) == (4, 8)
+    sdpa = {**attention, "actor_rollout_ref__model__override_config__attn_implementation": "sdpa"}
+    assert read(**sdpa, **cold).training.logits_update == 6
+    assert read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True).training.logits_update == 0
+
+
+def test_a_reference_is_a_second_model_unless_the_adapter_can_be_left_out(read):
+    loss = {"actor_rollout_ref__actor__use_kl_loss": True}
+    assert read(**loss).training.reference
+    assert read(algorithm__use_kl_in_reward=True).training.reference
+    lora = read(**loss, actor_rollout_ref__model__lora_rank=8)
+    assert not lora.training.reference and lora.training.adapter_rank == 8 and not read().training.reference
+
+
+def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
+    served = read(actor_rollout_ref__rollout__gpu_memory_utilization=0.4)
+    assert served.serving.fraction is None and "rollout.name=transformers is estimated as vLLM" in served.notes[0]
+    vllm = {"actor_rollout_ref__rollout__name": "vllm", "actor_rollout_ref__rollout__gpu_memory_utilization": 0.4}
+    assert read(**vllm).serving.fraction == 0.4
+
+
+def test_overrides_of_the_policy_count(read):
+    own = {"rollout": {"tensor_model_parallel_size": 2, "max_model_len": 99, "enforce_eager": True}}
+    serving = read(mas__policies__a__overrides=own).serving
+    assert (serving.tensor_parallel, serving.context, serving.graphs) == (2, 99, False)
+
+
+def test_a_frozen_policy_has_no_training(read):
+    assert read(mas__policies__a__trainable=False).training is None
