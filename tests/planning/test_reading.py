@@ -51,7 +51,10 @@ def test_micro_batches_have_the_budget_or_the_longest_rows(read):
 
 def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_agent(read):
     attention = {"actor_rollout_ref__model__override_config__attn_implementation": "flash_attention_2"}
-    attention |= {"actor_rollout_ref__actor__entropy_coeff": 0, "actor_rollout_ref__actor__fsdp_config__use_torch_compile": True}
+    attention |= {
+        "actor_rollout_ref__actor__entropy_coeff": 0,
+        "actor_rollout_ref__actor__fsdp_config__use_torch_compile": True,
+    }
     cold = {"actor_rollout_ref__rollout__temperature": 1.0}
     assert (read(**attention, **cold).training.logits, read(**attention, **cold).training.logits_update) == (2, 4)
     for hot in (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import subprocess
 import sys
@@ -87,10 +86,8 @@ def needed(config: DictConfig) -> Resources:
 
 
 def available(config: DictConfig) -> Resources | None:
-    """What Ray will have; None, unknown, if it joins a running cluster."""
-    if hardware := target():
-        return Resources(gpus=hardware.gpus, cpus=math.inf)
-    if joined(config):
+    """What Ray will have; None, unknown, if it joins a running cluster. The plan compares the machines of `--gpus`."""
+    if target() or joined(config):
         return None
     from ray._private.utils import get_num_cpus
 

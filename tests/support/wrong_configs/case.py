@@ -10,7 +10,10 @@ from enum import Enum
 from pathlib import Path
 from types import FrameType
 
+from verl_mas.checks.report import Report
 from verl_mas.checks.run import examine_command
+from verl_mas.cli._arguments import hardware_of
+from verl_mas.errors import ConfigError
 
 # A sound command; the arguments of a case follow it. {task} is the folder of the tiny model and its data.
 TEAM = (
@@ -74,7 +77,11 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
         case.prepare(folder)
     try:
         with time_limit(TIME_LIMIT):
-            report = examine_command(case.command(task, folder))
+            hardware, arguments = hardware_of(case.command(task, folder))
+            report = examine_command(arguments, hardware)
+    except ConfigError as error:
+        # Of --gpus, which is read before the configuration.
+        report = Report(errors=[error])
     except (TimeoutError, SystemExit) as error:
         return Seen(Verdict.HANG, repr(error))
     except Exception as error:  # noqa: BLE001  # a traceback is what is counted here

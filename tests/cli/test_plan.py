@@ -1,0 +1,62 @@
+"""`verl-mas plan`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from verl_mas import cli
+from verl_mas.cli.plan import main
+
+SEPARATE = ["+recipe=math/separate", "actor_rollout_ref.rollout.name=vllm"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_phase_of_every_policy_is_shown_and_the_verdict_is_last(capsys):
+    assert main([*SEPARATE, "--gpus", "4x80", "trainer.max_actor_ckpt_to_keep=2"]) == 0
+    output = capsys.readouterr().out
+    for column in ("engine start", "weight sync", "rollout", "log-probs", "update", "KV tokens", "requests", "disk"):
+        assert column in output
+    assert output.count("Qwen/Qwen3-4B, 4.02 B") == 2
+    assert "not measured" in output and "2 are kept: 180 GiB" in output and "256 per step" in output
+    assert output.rstrip().splitlines()[-1] == "fits: at most 49.5 of 72.9 GiB per GPU"
+
+
+def test_a_run_that_does_not_fit_is_shown_with_what_would_and_exits_with_1(capsys):
+    assert main([*SEPARATE, "--gpus=4x24"]) == 1
+    output = capsys.readouterr().out
+    assert "fix:" in output and output.rstrip().splitlines()[-1] == "does not fit"
+
+
+def test_json_is_one_object(capsys):
+    assert main(["--json", *SEPARATE, "--gpus", "4x80"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is True and found["errors"] == []
+    assert set(found["policies"]) == {"solver", "verifier"}
+    assert found["policies"]["solver"]["gpu"]["update"] == pytest.approx(36.7, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (SEPARATE, "add --gpus 8x80"),
+        ([*SEPARATE, "--gpus"], "8x80"),
+        ([*SEPARATE, "--gpus", "eight"], "--gpus eight"),
+        ([*SEPARATE, "--gpus", "8x80", "trainer.nonsense=1"], "trainer.nonsense"),
+        ([*SEPARATE, "--gpus", "8x80", "mas.policies.solver.pool=other"], "other"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_without_a_traceback(capsys, arguments, says):
+    assert cli.main(["plan", *arguments]) == 1
+    shown = capsys.readouterr()
+    assert says in shown.out + shown.err
+
+
+def test_help(capsys):
+    assert main([]) == 0
+    assert "--gpus      8x80" in capsys.readouterr().out
