@@ -82,7 +82,8 @@ def commands(block: Block) -> list[list[str]]:
 COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in commands(block)]
 # The arguments of `verl-mas x`, those of verl's trainer (and of `check` and `doctor`, which take the same), and
 # overrides that are shown alone.
-OURS = [words[1:] for words in COMMANDS if words[0] == "verl-mas" and words[1] not in ("check", "doctor")]
+OURS = [words[1:] for words in COMMANDS if words[0] == "verl-mas" and words[1] not in ("check", "doctor", "plan")]
+PLANS = [words[2:] for words in COMMANDS if words[:2] == ["verl-mas", "plan"]]
 SCHEMAS = [words[1:] for words in COMMANDS if words[:3] == ["verl-mas", "check", "--schema"]]
 TRAINERS = [words[3:] for words in COMMANDS if words[:3] == MAIN]
 TRAINERS += [
@@ -159,6 +160,12 @@ def test_a_command_of_verl_mas_is_accepted(words, monkeypatch):
 def test_a_schema_command_lists_settings(words, here, capsys):
     assert main(words) == 0
     assert "mas.workflow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", each(PLANS))
+def test_a_planned_run_fits(words, here, capsys):
+    assert main(["plan", *words]) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("fits")
 
 
 @pytest.mark.parametrize("overrides", each(TRAINERS))

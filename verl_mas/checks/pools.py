@@ -27,8 +27,8 @@ from verl_mas.registry import nearest
 TENSOR_SIZE = "rollout.tensor_model_parallel_size"
 # What the fraction is a share of, and why not all of the GPU.
 MEANINGS = (
-    "vLLM takes its fraction of the whole GPU; SGLang takes its fraction of what is free when it starts, and CUDA graphs "
-    "beside it. Contexts and trainers take the rest"
+    "vLLM takes its fraction of the whole GPU; SGLang takes its fraction of what is free when it starts, and CUDA "
+    "graphs beside it. Contexts and trainers take the rest"
 )
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from verl_mas.checks.report import Report
@@ -68,7 +69,7 @@ def problems(report: Report) -> dict[str, object]:
 
 def policies(plan: Plan) -> Table:
     """GiB on a GPU of the pool in each phase, with what the other policies hold, and what the engines can hold."""
-    table = Table(title="policies, GiB per GPU by phase", title_justify="left")
+    table = Table(title="policies, GiB per GPU by phase", title_justify="left", box=SIMPLE_HEAD)
     for column in ("policy", "model", "engine"):
         table.add_column(column)
     for column in (*PHASES, "KV tokens", "requests", "steps", "disk"):
@@ -90,7 +91,9 @@ def policies(plan: Plan) -> Table:
 
 def pools(plan: Plan) -> Table:
     most = SAFE * plan.hardware.card / GIB
-    table = Table(title=f"pools, of {most:.1f} GiB per GPU ({SAFE:g} of the card)", title_justify="left")
+    table = Table(
+        title=f"pools, of {most:.1f} GiB per GPU ({SAFE:g} of the card)", title_justify="left", box=SIMPLE_HEAD
+    )
     for column in ("pool", "GPUs", "worst moment", "GiB per GPU", "host GiB per node"):
         table.add_column(column)
     for name, pool in plan.pools.items():
