@@ -71,9 +71,12 @@ def test_a_context_that_the_cache_does_not_hold_is_named(tmp_path, monkeypatch):
     _, sglang = plan_command([*long, "actor_rollout_ref.rollout.name=sglang"], FOUR)
     (warning,) = sglang.warnings
     assert "131072 tokens" in warning.value and "max_model_len=12288" in warning.fix
+    close = ["+recipe=math/shared", f"{KEY}=0.3", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
+    _, edge = plan_command([*close, "actor_rollout_ref.rollout.name=vllm"], FOUR)
+    assert edge.accepted and "vLLM starts only if it can hold one such request" in edge.problems
     _, vllm = plan_command([*long, "actor_rollout_ref.rollout.name=vllm"], FOUR)
     (error,) = vllm.errors
-    assert "rollout.max_model_len is null" in error.rule and "max_model_len=12288" in error.fix
+    assert "the model's context, as rollout.max_model_len is null" in error.rule and "max_model_len=12288" in error.fix
 
 
 def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(tmp_path, monkeypatch):

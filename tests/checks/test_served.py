@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from verl_mas.checks import served
+from verl_mas.checks.target import run_on
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.hardware import parse_gpus
 
 
 def test_options_that_the_embedded_engine_does_not_take_are_refused(make):
@@ -28,5 +30,6 @@ def test_an_engine_and_an_attention_that_are_not_installed_are_refused_unless_th
     engine, attention = served.check_installed(make(**gpus, ray_kwargs__ray_init__num_gpus=0))
     assert isinstance(engine, ConfigError) and "sglang is not installed" in engine.value
     assert isinstance(attention, ConfigError) and "attn_implementation=sdpa" in attention.fix
-    for problem in served.check_installed(make(**gpus, ray_kwargs__ray_init__num_gpus=8)):
-        assert isinstance(problem, ConfigWarning) and "not checked: ray_kwargs.ray_init.num_gpus=8" in problem.reason
+    with run_on(parse_gpus("8x80")):
+        for problem in served.check_installed(make(**gpus)):
+            assert isinstance(problem, ConfigWarning) and "not checked: the run is on 8 GPUs" in problem.reason

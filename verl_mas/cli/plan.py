@@ -23,11 +23,11 @@ from verl_mas.checks.run import plan_command
 from verl_mas.cli._arguments import hardware_of
 from verl_mas.cli._output import console
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE
+from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, WAITING
 from verl_mas.planning.hardware import GIB, SAFE
 from verl_mas.planning.plan import Plan
 
-PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE)
+PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE, WAITING)
 
 
 def main(argv: list[str]) -> int:

@@ -10,6 +10,8 @@ from verl_mas.planning import serving, training
 from verl_mas.planning.load import Policy, Terms
 
 START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
+# Not a moment of the pool: what one policy holds in the others' moments.
+WAITING = "waiting"
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,12 @@ class Pool:
     def _trains(self, phase: str, policy: Policy, terms: Terms) -> Event:
         return Event(phase, policy.name, added(terms, self._asleep(policy)), self._waiting(policy))
 
+    def waiting(self, policy: Policy) -> Terms:
+        """What a policy holds while another one trains."""
+        return added(training.at_rest(policy.model, policy.training), self._asleep(policy))
+
     def _waiting(self, policy: Policy) -> float:
-        """The other policies while their engines sleep and their trainers are offloaded."""
-        rest = (added(training.at_rest(p.model, p.training), self._asleep(p)) for p in self._others(policy))
-        return sum(map(total, rest))
+        return sum(total(self.waiting(other)) for other in self._others(policy))
 
     def _before(self, policy: Policy) -> float:
         """What is taken before the policy's engine starts."""

@@ -12,11 +12,15 @@ from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import training
-from verl_mas.planning.events import Event, Pool, total
+from verl_mas.planning.events import WAITING, Event, Pool, total
 from verl_mas.planning.fit import fits, fixes, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
+
+
+# A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
+MARGIN = 1.25
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class PolicyPlan:
     """Requests of the whole context that all replicas hold together."""
 
     gpu: Mapping[str, float]
-    """Phase -> a GPU of the pool, with what the other policies hold."""
+    """Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile."""
 
     disk: float
     """Of one checkpoint."""
@@ -146,6 +150,7 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
     for event in pool.events():
         if event.policy == policy.name or event.policy is None:
             gpu[event.phase] = event.total / GIB
+    gpu[WAITING] = total(pool.waiting(policy)) / GIB
     held, replicas = tokens(pool, policy), gpus // policy.serving.replica
     return PolicyPlan(
         model=one.model,
@@ -228,22 +233,26 @@ def _memory(name: str, pool: Pool, gpus: int) -> Iterator[ConfigError]:
         )
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
-        unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
-        why = "a row has up to" if policy.serving.engine == SGLANG else "it starts only if it can hold a request of"
+        if policy.serving.engine == SGLANG:
+            rule = f"a row has up to {needed} tokens"
+        else:
+            unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
+            rule = f"it starts only if it can hold a request of {needed} tokens{unset}"
         yield ConfigError(
             f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens",
-            rule=f"{why} {needed} tokens{unset}",
+            rule=rule,
             fix=fix,
         )
 
 
 def _long_context(pool: Pool) -> Iterator[ConfigWarning]:
     for policy in pool.policies:
-        held = tokens(pool, policy)
-        if policy.serving.context is None and policy.serving.row <= held < policy.context:
+        held, needed = tokens(pool, policy), int(MARGIN * policy.context)
+        if policy.serving.context is None and needed_tokens(policy) <= held < needed:
+            starts = "" if policy.serving.engine == SGLANG else ", and vLLM starts only if it can hold one such request"
             yield ConfigWarning(
                 f"policy {policy.name}: rollout.max_model_len is null, so a request may have {policy.context} tokens",
-                f"the KV cache holds {held}",
+                f"the KV cache holds {held} by an estimate{starts}",
                 f"set {SECTION}.rollout.max_model_len={policy.serving.row}, the longest prompt and response",
             )
 
