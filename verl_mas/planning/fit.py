@@ -8,7 +8,7 @@ from itertools import combinations
 
 from verl_mas.config.merge import SECTION
 from verl_mas.planning.events import Event, Pool
-from verl_mas.planning.hardware import GIB, SAFE
+from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
 from verl_mas.planning.serving import SGLANG, kv_tokens
 
@@ -146,7 +146,3 @@ def _tensor_parallel(change: Change, gpus: int) -> Iterator[Change]:
             policies = [_serving(policy, tensor_parallel=size) for policy in change.policies]
             sizes = [size] * len(policies)
             yield _changed(change, _settings(policies, "rollout.tensor_model_parallel_size", sizes), policies)
-
-
-def gib(size: float) -> str:
-    return f"{size / GIB:.1f} GiB"

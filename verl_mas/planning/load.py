@@ -45,9 +45,6 @@ class Training:
     adapter_rank: int = 0
     """Of LoRA; 0: all parameters are trained."""
 
-    merged: bool = False
-    """The adapter is merged into the weights that are sent to the engine."""
-
     reference: bool = False
     """A second model for the KL term. verl keeps it in host memory."""
 

@@ -18,7 +18,6 @@ from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
 
-
 # A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
 MARGIN = 1.25
 

@@ -77,7 +77,6 @@ def _training(view: _View, gpus: int, *, temperatures: set[float]) -> Training:
         logits=_logits(view, copied=copied),
         logits_update=_logits_of_update(view, copied=copied),
         adapter_rank=rank,
-        merged=view.on("model.lora.merge"),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
         saved=frozenset(cast("list[str]", view.get("actor.checkpoint.save_contents") or ())),

@@ -15,7 +15,7 @@ from verl_mas.planning.training import CONTEXT
 # CUDA graphs, and the activations of the largest batch.
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
 # The engine whose fraction is one of the free memory.
-SGLANG, VLLM = "sglang", "vllm"
+SGLANG = "sglang"
 
 
 def weights(model: ModelSize, serving: Serving) -> float:

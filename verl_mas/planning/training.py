@@ -12,11 +12,6 @@ CONTEXT = 1.0 * GIB
 ADAM, ADAM_STEP = 2, 1
 
 
-def context(training: Training | None) -> float:
-    """A frozen policy has no process of its own on the GPU, only its engine's."""
-    return CONTEXT if training else 0.0
-
-
 def parameters(model: ModelSize, training: Training) -> float:
     """The shard of one GPU."""
     return training.element * model.parameters / training.shards
@@ -27,7 +22,10 @@ def adam(model: ModelSize, training: Training) -> float:
 
 
 def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) -> Terms:
-    """What stays on the GPU while others compute. `begun`: the first optimiser step has made Adam's state."""
+    """What stays on the GPU while others compute. `begun`: the first optimiser step has made Adam's state.
+
+    A frozen policy has no training process.
+    """
     if training is None:
         return {}
     stays = not training.always_on_cpu
