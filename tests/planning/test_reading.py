@@ -8,6 +8,7 @@ import pytest
 from small_model import MODEL
 
 from verl_mas.config.load import load
+from verl_mas.engines.serving import settled
 from verl_mas.planning.load import Policy
 from verl_mas.planning.reading import read_policy
 
@@ -19,7 +20,7 @@ def read(two) -> Callable[..., Policy]:
     def read(**settings: object) -> Policy:
         gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4}
         config = two(**gpus, **settings)
-        return read_policy(config, load(config.mas), "a", MODEL)
+        return read_policy(config, settled(config, load(config.mas)), "a", MODEL)
 
     return read
 

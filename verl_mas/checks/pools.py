@@ -19,8 +19,8 @@ from verl_mas.config.placement import (
 )
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
+from verl_mas.engines.serving import MOST
 from verl_mas.errors import ConfigError
-from verl_mas.planning.fit import MOST
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import nearest
 

@@ -15,7 +15,8 @@ from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
 
 MOST = 0.85
-"""The fractions of a GPU that engines awake together may reserve; the rest is for contexts, graphs and the trainers."""
+"""The share of a GPU that engines awake together may reserve, or one in phases. Contexts, graphs and trainers take the
+rest."""
 
 
 @dataclass(frozen=True)

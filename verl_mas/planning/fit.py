@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from verl_mas.config.merge import SECTION
+from verl_mas.engines.serving import MOST
 from verl_mas.planning.events import Event, Pool
 from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
 from verl_mas.planning.serving import SGLANG, kv_tokens
-
-# The fractions of engines that are awake together add up to at most this, and one policy's in phases is at most this.
-MOST = 0.85
 
 
 @dataclass(frozen=True)
