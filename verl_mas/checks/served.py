@@ -19,6 +19,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 FLASH_ATTENTION = "flash_attention_2"
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 
 
 def check_served(config: DictConfig) -> Iterator[Problem]:
@@ -89,28 +90,44 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         error = ConfigError(
             f"actor_rollout_ref.rollout.name={name}, and {facts.package} is not installed",
             rule="the engine of a policy is installed on every node of the run",
-            fix=f"pip install 'verl-mas[{name}]', or set actor_rollout_ref.rollout.name",
+            fix=f"{facts.install or f'install {facts.package}'}, or set actor_rollout_ref.rollout.name",
         )
         yield unless_elsewhere(config, error)
     yield from _attention_on_cpu(config) if cpu else _attention_on_gpus(config)
+    yield from _attention_over_workers(config)
+
+
+def _attention(config: DictConfig) -> str:
+    """Which attention verl loads the model with."""
+    return str(config.actor_rollout_ref.model.override_config.get("attn_implementation", FLASH_ATTENTION))
 
 
 def _attention_on_cpu(config: DictConfig) -> Iterator[ConfigError]:
-    attention = config.actor_rollout_ref.model.override_config.get("attn_implementation")
-    if str(attention).startswith("flash_attention"):
+    if _attention(config).startswith("flash_attention"):
         yield ConfigError(
-            f"actor_rollout_ref.model.override_config.attn_implementation={attention} on the CPU",
+            f"{ATTENTION}={_attention(config)} on the CPU",
             rule="flash-attn computes on GPUs only",
-            fix="set ++actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+            fix=f"set ++{ATTENTION}=sdpa",
         )
 
 
 def _attention_on_gpus(config: DictConfig) -> Iterator[Problem]:
-    attention = config.actor_rollout_ref.model.override_config.get("attn_implementation", FLASH_ATTENTION)
-    if attention == FLASH_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
+    # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
+    if _attention(config) == FLASH_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
         error = ConfigError(
             "flash_attn is not installed",
             rule=f"verl loads models with attn_implementation={FLASH_ATTENTION} where no other is set",
-            fix="pip install flash-attn, or set +actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+            fix=f"set ++{ATTENTION}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
         )
         yield unless_elsewhere(config, error)
+
+
+def _attention_over_workers(config: DictConfig) -> Iterator[ConfigError]:
+    parts = config.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1
+    if parts > 1 and not _attention(config).startswith("flash_attention"):
+        yield ConfigError(
+            f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={parts} with {ATTENTION}={_attention(config)}",
+            rule="verl lets the parts of a row attend to each other in flash-attn's function only; with another attention "
+            "each part is computed alone",
+            fix=f"set actor_rollout_ref.actor.ulysses_sequence_parallel_size=1, or ++{ATTENTION}={FLASH_ATTENTION}",
+        )

@@ -24,6 +24,9 @@ class EngineFacts:
     package: str | None = None
     """What must be installed; None: unknown."""
 
+    install: str | None = None
+    """The command that installs it; None: there is no extra of ours for it."""
+
     gpu_fraction: bool = False
     """It reserves `rollout.gpu_memory_utilization` of the GPU when it starts."""
 

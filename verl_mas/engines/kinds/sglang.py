@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENGINE = "sglang"
+# In a clone. pip finds no versions: verl and SGLang pin different ones, of which the file chooses.
+INSTALL = 'uv pip install --override overrides-sglang.txt ".[sglang]"'
 # Of SGLang 0.5.12, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "custom_params ebnf frequency_penalty ignore_eos json_schema logit_bias max_tokens min_new_tokens "
@@ -109,6 +111,7 @@ def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
 ENGINES.register(ENGINE)(
     EngineFacts(
         package="sglang",
+        install=INSTALL,
         gpu_fraction=True,
         server_mixin=TeamSglang,
         base_port=30000,

@@ -93,6 +93,7 @@ def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
 ENGINES.register(ENGINE)(
     EngineFacts(
         package="vllm",
+        install='pip install "verl-mas[vllm]"',
         gpu_fraction=True,
         server_mixin=TeamVllm,
         stock_adapter="verl.workers.rollout.vllm_rollout",

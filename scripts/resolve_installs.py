@@ -1,0 +1,135 @@
+"""Resolves every install command of the pages and of the errors' fixes for a GPU machine, and installs nothing.
+
+    pip install uv
+    python scripts/resolve_installs.py
+
+It prints what each command resolves to, and ends with 1 if one of them does not. uv stands in for pip, which would
+download gigabytes to read what they require.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/*.md", "patches/*.md")
+COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
+# In a clone, `.` is this project; so is its name once it is installed.
+PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")
+MACHINE = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_34")
+WITH_VALUE = {
+    "-c": "--constraint",
+    "--override": "--override",
+    "--index-url": "--index-url",
+    "--only-binary": "--only-binary",
+}
+PASSED_ON = {"--no-deps"}
+# They change how something is installed, not what.
+WITHOUT_EFFECT = {"--no-build-isolation", "--quiet", "-q", "--editable", "-e"}
+SHOWN = ("verl", "torch", "transformers", "vllm", "sglang", "flash-attn")
+TIME_LIMIT = 600  # seconds
+
+
+@dataclass(frozen=True)
+class Install:
+    """An install command, as far as a resolver needs it."""
+
+    line: str
+    requirements: tuple[str, ...]
+    options: tuple[str, ...]
+
+    @property
+    def extras(self) -> frozenset[str]:
+        """Of this project."""
+        matches = (PROJECT.match(each) for each in self.requirements)
+        found = (match["extras"] for match in matches if match and match["extras"])
+        return frozenset(name for extras in found for name in extras.strip("[]").split(","))
+
+    @property
+    def files(self) -> frozenset[str]:
+        """What the command reads, relative to the clone."""
+        pairs = zip(self.options, self.options[1:], strict=False)
+        return frozenset(value for name, value in pairs if name in ("--constraint", "--override"))
+
+    def resolver_input(self) -> str:
+        return "".join(PROJECT.sub(rf"verl-mas\g<extras> @ {ROOT.as_uri()}", each) + "\n" for each in self.requirements)
+
+
+def read(line: str) -> Install:
+    """An option that changes what is installed, and that this script does not know, is a ValueError."""
+    words = shlex.split(line, comments=True)
+    words = words[words.index("install") + 1 :]
+    requirements: list[str] = []
+    options: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word in WITH_VALUE:
+            options += [WITH_VALUE[word], words.pop(0)]
+        elif word in PASSED_ON:
+            options.append(word)
+        elif word.startswith("-") and word not in WITHOUT_EFFECT:
+            raise ValueError(f"{line}: scripts/resolve_installs.py does not know {word}")
+        elif not word.startswith("-"):
+            requirements.append(word)
+    return Install(" ".join(line.split()), tuple(requirements), tuple(options))
+
+
+def of_page(text: str) -> Iterator[Install]:
+    """The install commands of a page, in its blocks and in its sentences."""
+    for match in COMMAND.finditer(text.replace("\\\n", " ")):
+        yield read(match[0].partition(" #")[0].strip())
+
+
+def of_module(text: str) -> Iterator[Install]:
+    """The install commands that a module's texts offer. What follows a comma is another fix; f-strings are skipped."""
+    tree = ast.parse(text)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            for match in COMMAND.finditer(node.value):
+                yield read(match[0].partition(", ")[0])
+
+
+def documented() -> dict[Install, list[str]]:
+    """Every install command, with the files that have it."""
+    found: dict[Install, list[str]] = {}
+    for pattern, extract in [*((page, of_page) for page in PAGES), ("verl_mas/**/*.py", of_module)]:
+        for path in sorted(ROOT.glob(pattern)):
+            for install in extract(path.read_text()):
+                found.setdefault(install, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def resolve(install: Install) -> tuple[bool, str]:
+    """Whether there is a set of versions, and the telling ones or the resolver's last words."""
+    command = ["uv", "pip", "compile", "-", *MACHINE, *install.options, "--no-annotate", "--no-header", "--quiet"]
+    done = subprocess.run(
+        command, input=install.resolver_input(), cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT
+    )
+    if done.returncode:
+        return False, done.stderr.strip()
+    pins = dict(line.split("==") for line in done.stdout.splitlines() if "==" in line)
+    return True, ", ".join([f"{len(pins)} packages", *(f"{name} {pins[name]}" for name in SHOWN if name in pins)])
+
+
+def main() -> int:
+    failed = 0
+    for install, places in documented().items():
+        resolved, seen = resolve(install)
+        failed += not resolved
+        verdict = "resolves" if resolved else "FAILS"
+        sys.stdout.write(f"{install.line}\n    in {', '.join(places)}\n    {verdict}: {seen}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{failed} install commands cannot be resolved\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
