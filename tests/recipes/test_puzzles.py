@@ -34,10 +34,14 @@ def composed(*overrides: str):
 
 
 @pytest.mark.parametrize("puzzle", ["plan_path", "sokoban", "sudoku"])
-@pytest.mark.parametrize("roles", [(), PER_ROLE])
-def test_the_gpu_recipes_have_the_papers_settings(puzzle, roles):
-    config = composed("+mas=planner_executor", f"+recipe={puzzle}/qwen3", *roles)
+@pytest.mark.parametrize(
+    ("arguments", "policies"), [("+mas=planner_executor +recipe={}/qwen3", 1), ("+recipe={}/qwen3_roles", 2)]
+)
+def test_the_gpu_recipes_have_the_papers_settings(puzzle, arguments, policies):
+    config = composed(*arguments.format(puzzle).split())
     team = validate(config)
+    assert (team.workflow.name, len(team.policies)) == ("planner_executor", policies)
+    assert team.workflow.args["moves"] == (16 if puzzle == "sudoku" else 8)
     actor = config.actor_rollout_ref.actor
     assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.optim.lr) == (128, 64, 1e-6)
     assert (team.branch.k, team.branch.commit, team.workflow.args["max_turns"], team.reward.team) == (4, "greedy", 4, 1)

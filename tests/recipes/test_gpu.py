@@ -1,0 +1,73 @@
+"""What every recipe for GPUs has in common, of every file that is one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks import pools
+from verl_mas.checks.team import validate
+from verl_mas.config.compose import compose
+from verl_mas.config.merge import policy_view
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+# Of which other files are made.
+PARTS = {"common", "roles", "laptop"}
+RUNS = sorted(
+    str(file.relative_to(RECIPES).with_suffix("")) for file in RECIPES.glob("*/*.yaml") if file.stem not in PARTS
+)
+
+
+@pytest.fixture(autouse=True)
+def a_cluster(monkeypatch):
+    """The checks find enough GPUs, which the machine of the tests does not have."""
+    monkeypatch.setattr(pools, "available", lambda config: None)
+    yield
+    GlobalHydra.instance().clear()
+
+
+@cache
+def composed(recipe: str) -> DictConfig:
+    """By the command in the file's first lines."""
+    (command,) = [line for line in (RECIPES / f"{recipe}.yaml").read_text().splitlines() if "main_ppo" in line]
+    return compose(command.partition("main_ppo ")[2].split())
+
+
+def policies(config: DictConfig) -> list[DictConfig]:
+    """The settings of each policy."""
+    return [policy_view(config, name, spec) for name, spec in validate(config).policies.items()]
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
+    config = composed(recipe)
+    row = config.data.max_prompt_length + config.data.max_response_length
+    views = policies(config)
+    for view in views:
+        rollout, actor, model = (view.actor_rollout_ref[part] for part in ("rollout", "actor", "model"))
+        assert (rollout.name, rollout.tensor_model_parallel_size, rollout.max_model_len) == ("vllm", 1, row)
+        assert rollout.calculate_log_probs and rollout.log_prob_use_dynamic_bsz and actor.use_dynamic_bsz
+        assert min(rollout.log_prob_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu) >= row
+        assert model.use_remove_padding and model.enable_gradient_checkpointing
+        assert actor.strategy == "fsdp2" and actor.fsdp_config.optimizer_offload
+        # flash-attn is not needed.
+        assert model.override_config.attn_implementation == "sdpa"
+    assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
+    assert sum(view.actor_rollout_ref.rollout.gpu_memory_utilization for view in views) <= 0.85
+
+
+def test_no_two_gpu_recipes_write_into_one_folder():
+    folders = [composed(recipe).trainer.default_local_dir for recipe in RUNS]
+    assert len(set(folders)) == len(RUNS) >= 16
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_sglang_is_one_word_away(recipe):
+    config = deepcopy(composed(recipe))
+    OmegaConf.update(config, "actor_rollout_ref.rollout.name", "sglang")
+    assert {view.actor_rollout_ref.rollout.name for view in policies(config)} == {"sglang"}
