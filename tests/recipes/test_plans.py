@@ -1,0 +1,40 @@
+"""The tables of the recipes' pages say what `verl-mas plan` says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from verl_mas.checks.run import plan_command
+from verl_mas.planning.hardware import SAFE, parse_gpus
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+ROW = re.compile(r"^\| [^|]+ \| `(\+[^`]+)` \| (\d+) x (\d+) GB \| ([^|]+) \| [^|]+ \| (\w+) \|$", re.MULTILINE)
+ROWS = [row for page in sorted(RECIPES.glob("*/README.md")) for row in ROW.findall(page.read_text())]
+
+
+@pytest.fixture(autouse=True)
+def no_hydra_left():
+    yield
+    GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize(("arguments", "gpus", "size", "memory", "status"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_row_of_a_page_has_the_number_of_the_plan_and_it_fits(arguments, gpus, size, memory, status):
+    hardware = parse_gpus(f"{gpus}x{size}")
+    plan, report = plan_command(arguments.split(), hardware)
+    assert plan is not None and plan.fits, report.problems
+    assert {pool.nodes * pool.gpus_per_node for pool in plan.pools.values()} == {int(gpus)}
+    worst = max(pool.gpu for pool in plan.pools.values())
+    assert memory == f"{worst:.1f} GiB" and worst <= SAFE * hardware.card / 2**30
+    # A run on GPUs has numbers of its own, and changes this test.
+    assert status == "planned"
+
+
+def test_every_gpu_recipe_has_a_row():
+    listed = {re.search(r"\+recipe=(\S+)", row[0])[1] for row in ROWS}
+    runs = {str(file.relative_to(RECIPES).with_suffix("")) for file in RECIPES.glob("*/*.yaml")}
+    assert listed == {run for run in runs if run.partition("/")[2] not in ("common", "roles", "laptop")}
