@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from verl_mas.checks import served
 from verl_mas.checks.target import run_on
+from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 
@@ -33,3 +34,21 @@ def test_an_engine_and_an_attention_that_are_not_installed_are_refused_unless_th
     with run_on(parse_gpus("8x80")):
         for problem in served.check_installed(make(**gpus)):
             assert isinstance(problem, ConfigWarning) and "not checked: the run is on 8 GPUs" in problem.reason
+
+
+def test_the_fix_for_a_missing_flash_attn_can_be_pasted_into_any_command(monkeypatch):
+    monkeypatch.setattr(served, "find_spec", lambda name: name != "kernels" and name != "flash_attn")
+    for command in (
+        ["+mas=single", "actor_rollout_ref.rollout.name=transformers"],
+        ["+recipe=math/shared", f"{served.ATTENTION}=flash_attention_2"],
+    ):
+        config = compose(command)
+        (error,) = served.check_installed(config)
+        fix = error.fix.removeprefix("set ").partition(",")[0]
+        assert list(served.check_installed(compose([*command, fix]))) == []
+
+
+def test_an_engine_without_an_extra_of_ours_is_not_offered_one(make):
+    gpus = {"trainer__device": "cuda", "ray_kwargs__ray_init__num_gpus": 0}
+    (error,) = served.check_installed(make(**gpus, actor_rollout_ref__rollout__name="trtllm"))
+    assert error.fix.startswith("install tensorrt_llm, or set")

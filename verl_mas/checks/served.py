@@ -94,7 +94,6 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         )
         yield unless_elsewhere(config, error)
     yield from _attention_on_cpu(config) if cpu else _attention_on_gpus(config)
-    yield from _attention_over_workers(config)
 
 
 def _attention(config: DictConfig) -> str:
@@ -120,14 +119,3 @@ def _attention_on_gpus(config: DictConfig) -> Iterator[Problem]:
             fix=f"set ++{ATTENTION}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
         )
         yield unless_elsewhere(config, error)
-
-
-def _attention_over_workers(config: DictConfig) -> Iterator[ConfigError]:
-    parts = config.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1
-    if parts > 1 and not _attention(config).startswith("flash_attention"):
-        yield ConfigError(
-            f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={parts} with {ATTENTION}={_attention(config)}",
-            rule="verl lets the parts of a row attend to each other in flash-attn's function only; with another attention "
-            "each part is computed alone",
-            fix=f"set actor_rollout_ref.actor.ulysses_sequence_parallel_size=1, or ++{ATTENTION}={FLASH_ATTENTION}",
-        )

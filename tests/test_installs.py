@@ -1,0 +1,88 @@
+"""The install commands of the pages name what exists. The nightly job resolves them; these tests need no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from verl_mas.engines.facts import ENGINES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("resolve_installs", ROOT / "scripts" / "resolve_installs.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+installs = script()
+DOCUMENTED = installs.documented()
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+    return {Requirement(line).name: str(Requirement(line).specifier) for line in lines}
+
+
+@pytest.mark.parametrize("install", DOCUMENTED, ids=[install.line for install in DOCUMENTED])
+def test_an_install_command_names_extras_and_files_that_exist(install):
+    assert install.extras <= EXTRAS.keys()
+    assert all((ROOT / file).is_file() for file in install.files)
+    assert install.requirements
+
+
+def test_the_pages_of_gpu_runs_have_install_commands():
+    pages = {page for places in DOCUMENTED.values() for page in places}
+    assert {"README.md", "docs/gpu-quickstart.md", "recipes/math/README.md", "recipes/search/README.md"} <= pages
+
+
+def test_sglang_is_offered_only_with_the_file_that_makes_it_resolvable():
+    lines = [install for install in DOCUMENTED if "sglang" in install.extras]
+    assert lines and all(install.files == {"overrides-sglang.txt"} for install in lines)
+    assert all(install.line.startswith("uv ") for install in lines), "pip cannot override"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_command_of_an_engine_installs_its_extra(engine):
+    assert installs.read(ENGINES[engine].install).extras == {engine}
+
+
+def test_the_files_agree_with_each_other_and_with_verls_pins():
+    gpu, overrides = pins("constraints-gpu.txt"), pins("overrides-sglang.txt")
+    assert overrides["transformers"] == gpu["transformers"] == "==5.9.0"
+    assert (gpu["torch"], gpu["vllm"], gpu["verl"]) == ("==2.11.0", "==0.24.0", "==0.9.1")
+    assert "flash-attn-4" in overrides and "flash-attn-4" not in gpu
+
+
+def test_commands_are_found_in_blocks_sentences_and_fixes():
+    page = """
+        pip install path/to/a/clone/of/verl-mas      # beside verl
+    ```bash
+    uv pip install --override overrides-sglang.txt \\
+        ".[math,sglang]"
+    ```
+    Also `pip install 'verl-mas[plots]'`, as said.
+    """
+    first, second, third = installs.of_page(page)
+    assert first.resolver_input() == f"verl-mas @ {ROOT.as_uri()}\n"
+    assert (second.extras, second.files) == ({"math", "sglang"}, {"overrides-sglang.txt"})
+    assert third.resolver_input() == f"verl-mas[plots] @ {ROOT.as_uri()}\n"
+    (fix,) = installs.of_module("fix = 'pip install peft, or set x'\nother = f'pip install {name}'")
+    assert fix.requirements == ("peft",)
+
+
+def test_an_option_that_the_script_does_not_know_is_an_error():
+    with pytest.raises(ValueError, match="does not know --pre"):
+        installs.read("pip install --pre .")
