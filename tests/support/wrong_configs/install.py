@@ -1,4 +1,4 @@
-"""Packages that a run on GPUs needs and that are missing; attention that cannot compute what it is set to."""
+"""Packages that a run on GPUs needs and that are not installed here."""
 
 from __future__ import annotations
 
