@@ -25,7 +25,7 @@ class EngineFacts:
     """What must be installed; None: unknown."""
 
     install: str | None = None
-    """The command that installs it; None: there is no extra of ours for it."""
+    """The command that installs it, of an extra of ours; None: we have none for it."""
 
     gpu_fraction: bool = False
     """It reserves `rollout.gpu_memory_utilization` of the GPU when it starts."""
