@@ -24,13 +24,9 @@ COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
 # In a clone, `.` is this project; so is its name once it is installed.
 PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")
 MACHINE = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_34")
-WITH_VALUE = {
-    "-c": "--constraint",
-    "--override": "--override",
-    "--index-url": "--index-url",
-    "--only-binary": "--only-binary",
-}
-PASSED_ON = {"--no-deps"}
+# Options that uv has by the same name.
+WITH_VALUE = {"-c", "--override", "--index-url", "--only-binary"}
+WITHOUT_VALUE = {"--no-deps"}
 # They change how something is installed, not what.
 WITHOUT_EFFECT = {"--no-build-isolation", "--quiet", "-q", "--editable", "-e"}
 SHOWN = ("verl", "torch", "transformers", "vllm", "sglang", "flash-attn")
@@ -56,7 +52,7 @@ class Install:
     def files(self) -> frozenset[str]:
         """What the command reads, relative to the clone."""
         pairs = zip(self.options, self.options[1:], strict=False)
-        return frozenset(value for name, value in pairs if name in ("--constraint", "--override"))
+        return frozenset(value for name, value in pairs if name in ("-c", "--override"))
 
     def resolver_input(self) -> str:
         return "".join(PROJECT.sub(rf"verl-mas\g<extras> @ {ROOT.as_uri()}", each) + "\n" for each in self.requirements)
@@ -71,8 +67,8 @@ def read(line: str) -> Install:
     while words:
         word = words.pop(0)
         if word in WITH_VALUE:
-            options += [WITH_VALUE[word], words.pop(0)]
-        elif word in PASSED_ON:
+            options += [word, words.pop(0)]
+        elif word in WITHOUT_VALUE:
             options.append(word)
         elif word.startswith("-") and word not in WITHOUT_EFFECT:
             raise ValueError(f"{line}: scripts/resolve_installs.py does not know {word}")
