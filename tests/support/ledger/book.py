@@ -1,0 +1,64 @@
+"""The events of a running run: one file, which every process of the run reads and appends to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+from ledger.account import Account, PolicySizes, Sizes
+from ledger.events import Event, Holder
+
+FILE, SIZES = "LEDGER_FILE", "LEDGER_SIZES"
+
+
+class Book:
+    """This process's view of the file. Each process accounts for all events, so the one that does not fit fails."""
+
+    def __init__(self, path: Path, sizes: Sizes):
+        self._path = path
+        self._read = 0
+        self._account = Account(sizes)
+
+    @classmethod
+    def of_this_run(cls) -> Book:
+        return cls(Path(os.environ[FILE]), read_sizes(Path(os.environ[SIZES])))
+
+    def write(self, event: Event) -> None:
+        """Raises OverCard or WrongOrder. The file has the event then, too."""
+        with self._path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._catch_up(file.fileno())
+            file.write(event.line())
+            file.flush()
+            self._read = file.tell()
+            self._account.add(event)
+
+    def card_of(self, holder: Holder) -> str:
+        with self._path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            self._catch_up(file.fileno())
+        return self._account.card_of(holder)
+
+    def _catch_up(self, file: int) -> None:
+        """What other processes wrote."""
+        os.lseek(file, self._read, os.SEEK_SET)
+        data = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
+        self._read += len(data)
+        for line in data.decode().splitlines():
+            self._account.add(Event.of(line))
+
+
+def read_events(path: Path) -> list[Event]:
+    return [Event.of(line) for line in path.read_text().splitlines()]
+
+
+def write_sizes(path: Path, sizes: Sizes) -> None:
+    path.write_text(json.dumps(sizes, default=vars))
+
+
+def read_sizes(path: Path) -> Sizes:
+    fields = json.loads(path.read_text())
+    policies = {name: PolicySizes(**of) for name, of in fields.pop("policies").items()}
+    return Sizes(policies=policies, **fields)

@@ -1,0 +1,14 @@
+"""`torch.<device>` of a training process: its `empty_cache` is an event."""
+
+from __future__ import annotations
+
+from ledger import process
+from verl_mas.platform import cpu_device
+
+
+def __getattr__(name: str) -> object:
+    return getattr(cpu_device, name)
+
+
+def empty_cache() -> None:
+    process.report("empty_cache", empty_cache=True)

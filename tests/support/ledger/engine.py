@@ -1,0 +1,47 @@
+"""The embedded engine's server, with what verl's engines hold when they start, sleep, wake up and generate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledger.book import Book
+from ledger.events import CONTEXT, KV, WEIGHTS, Event, Holder
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.engines.transformers.server import TransformersServer
+
+TAGS = {"weights": WEIGHTS, "kv_cache": KV}
+
+
+class LedgerServer(TransformersServer):
+    def __init__(self, name: str, config: Any, model_config: Any, mode: Any, replica_rank: int):
+        super().__init__(name, config, model_config, mode, replica_rank)
+        policy = EngineTag.of(config).policy
+        self._book = Book.of_this_run()
+        self._holder = Holder("engine", policy, replica_rank)
+        self._card = self._book.card_of(Holder("trainer", policy, replica_rank))
+        self._generated = False  # since it woke up
+        self._report("start", CONTEXT, WEIGHTS, KV)
+
+    async def sleep(self) -> None:
+        await super().sleep()
+        self._generated = False
+        if self._asleep:
+            self._report("sleep", free=(WEIGHTS, KV))
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        await super().wake_up(tags)
+        self._report("wake up", *(TAGS[tag] for tag in tags or TAGS))
+
+    async def update_weights(self, bucket: Any, last: bool, global_steps: int | None = None) -> None:
+        if last:
+            self._report("receive weights", needs=(WEIGHTS,))
+        await super().update_weights(bucket, last, global_steps)
+
+    async def generate_samples(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._generated:
+            self._generated = True
+            self._report("generate", needs=(WEIGHTS, KV))
+        return await super().generate_samples(*args, **kwargs)
+
+    def _report(self, what: str, *take: str, free: tuple[str, ...] = (), needs: tuple[str, ...] = ()) -> None:
+        self._book.write(Event(what, self._card, self._holder, take, free, needs))

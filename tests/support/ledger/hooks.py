@@ -1,0 +1,74 @@
+"""The hooks that write the ledger of a run. verl loads this module in every process (VERL_USE_EXTERNAL_MODULES).
+
+The platform `ledger` is the CPU, on which verl and the plugin offload as on a GPU: `trainer.device=ledger` is not the
+CPU to the plugin, and verl's own code moves the training engine, except that nothing is copied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from wrapt import register_post_import_hook, wrap_function_wrapper
+
+PLATFORM = "ledger"
+Wrapped = Callable[..., Any]
+
+
+def _platform(platform_manager: ModuleType) -> None:
+    from ledger.platform import PlatformLedger
+
+    platform_manager.PlatformRegistry.register(platform=PLATFORM)(PlatformLedger)
+
+
+def _process_group(distributed: ModuleType) -> None:
+    if os.environ.get("VERL_PLATFORM") == PLATFORM:
+        from verl_mas.platform.process_group import PATCH
+
+        PATCH.apply(distributed)
+
+
+def _training_engine(transformer_impl: ModuleType) -> None:
+    if os.environ.get("VERL_PLATFORM") == PLATFORM:
+        from ledger.trainer import install
+
+        install(transformer_impl)
+
+
+def _worker(engine_workers: ModuleType) -> None:
+    from ledger.trainer import join_ledger
+
+    wrap_function_wrapper(engine_workers, "ActorRolloutRefWorker.__init__", join_ledger)
+
+
+def _adapter(adapter: ModuleType) -> None:
+    from ledger.trainer import sync
+
+    wrap_function_wrapper(adapter, "ServerAdapter.update_weights", sync)
+
+
+def _server(replica: ModuleType) -> None:
+    from ledger.engine import LedgerServer
+
+    replica.TransformersServer = LedgerServer
+
+
+def _phases(trainer: ModuleType) -> None:
+    from ledger.phases import install
+
+    install(trainer)
+
+
+HOOKS = {
+    "verl.plugin.platform.platform_manager": _platform,
+    "verl.utils.distributed": _process_group,
+    "verl.workers.engine.fsdp.transformer_impl": _training_engine,
+    "verl.workers.engine_workers": _worker,
+    "verl_mas.engines.transformers.adapter": _adapter,
+    "verl_mas.engines.transformers.replica": _server,
+    "verl_mas.trainer.trainer": _phases,
+}
+for _module, _hook in HOOKS.items():
+    register_post_import_hook(_hook, _module)
