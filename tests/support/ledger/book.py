@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from pathlib import Path
 
-from ledger.account import Account, PolicySizes, Sizes
+from ledger.account import Account, require
 from ledger.events import Event, Holder
+from ledger.sizes import Sizes, read_sizes
 
 FILE, SIZES = "LEDGER_FILE", "LEDGER_SIZES"
 
@@ -26,14 +26,16 @@ class Book:
         return cls(Path(os.environ[FILE]), read_sizes(Path(os.environ[SIZES])))
 
     def write(self, event: Event) -> None:
-        """Raises OverCard or WrongOrder. The file has the event then, too."""
+        """Raises Refused. The file has the event then, too."""
         with self._path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._catch_up(file.fileno())
             file.write(event.line())
             file.flush()
             self._read = file.tell()
-            self._account.add(event)
+            entry = self._account.add(event)
+        if entry:
+            require(entry)
 
     def card_of(self, holder: Holder) -> str:
         with self._path.open("a+") as file:
@@ -52,13 +54,3 @@ class Book:
 
 def read_events(path: Path) -> list[Event]:
     return [Event.of(line) for line in path.read_text().splitlines()]
-
-
-def write_sizes(path: Path, sizes: Sizes) -> None:
-    path.write_text(json.dumps(sizes, default=vars))
-
-
-def read_sizes(path: Path) -> Sizes:
-    fields = json.loads(path.read_text())
-    policies = {name: PolicySizes(**of) for name, of in fields.pop("policies").items()}
-    return Sizes(policies=policies, **fields)

@@ -13,9 +13,9 @@ from wrapt import wrap_function_wrapper
 Wrapped = Callable[..., Any]
 # A method of the trainer, and the phases that it begins and ends with.
 METHODS = {
-    "_wake": ("sync", "rollout"),
-    "_prepare": ("log-probs", None),
-    "_update": ("update", None),
+    "_wake": (SYNC, ROLLOUT),
+    "_prepare": (LOG_PROBS, None),
+    "_update": (UPDATE, None),
     "_save_checkpoint": ("save", None),
 }
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ledger.account import PolicySizes, Sizes
-from ledger.book import FILE, SIZES, read_events, write_sizes
+from ledger.book import FILE, SIZES, read_events
 from ledger.events import Event
 from ledger.hooks import PLATFORM
+from ledger.sizes import Sizes, write_sizes
 
 HERE = Path(__file__).parent
 AGENTS = ("first", "second", "third", "fourth")
