@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ledger.events import Event, Holder
 from ledger.sizes import Sizes
+from verl_mas.planning.events import START
 from verl_mas.planning.hardware import GIB
 
 
@@ -47,7 +48,7 @@ class Account:
 
     def __init__(self, sizes: Sizes):
         self._sizes = sizes
-        self._phase = "engine start"
+        self._phase = START
         self._cards: dict[str, dict[Holder, _Process]] = {}
 
     def add(self, event: Event) -> Entry | None:

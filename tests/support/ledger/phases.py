@@ -1,4 +1,4 @@
-"""The phases of a step, as the trainer goes through them."""
+"""The phases of a step, as the trainer goes through them, by the names of `verl_mas.planning`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 from ledger.book import Book
 from ledger.events import Event
+from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
 from wrapt import wrap_function_wrapper
 
-Wrapped = Callable[..., Any]
-# A method of the trainer, and the phases that it begins and ends with.
+SAVE = "save"
+# A method of the trainer, and the phases that begin with it and after it.
 METHODS = {
     "_wake": (SYNC, ROLLOUT),
     "_prepare": (LOG_PROBS, None),
     "_update": (UPDATE, None),
-    "_save_checkpoint": ("save", None),
+    "_save_checkpoint": (SAVE, None),
 }
 
 
@@ -26,7 +27,7 @@ def install(trainer: ModuleType) -> None:
 
 
 def _marks(before: str, after: str | None) -> Callable[..., Any]:
-    def wrapper(wrapped: Wrapped, trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def wrapper(wrapped: Callable[..., Any], trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _mark(before)
         result = wrapped(*args, **kwargs)
         if after:

@@ -1,18 +1,18 @@
-"""The runs whose events are recorded: tiny policies on pools of every shape that a recipe has."""
+"""The runs whose events are recorded: tiny policies on a pool of every shape that a recipe has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledger.book import FILE, SIZES, read_events
 from ledger.events import Event
 from ledger.hooks import PLATFORM
 from ledger.sizes import Sizes, write_sizes
+from verl_mas.planning.load import Policy
 
 HERE = Path(__file__).parent
-AGENTS = ("first", "second", "third", "fourth")
 
 
 @dataclass(frozen=True)
@@ -20,66 +20,90 @@ class Shape:
     """What decides the order of the events on a card."""
 
     policies: int
-    phases: bool = False
-    optimizer_offload: bool = True
-    param_offload: bool = False
+    phases: bool
+    param_offload: bool
+    optimizer_offload: bool
+
+    @classmethod
+    def of(cls, policies: Mapping[str, Policy], *, phases: bool) -> Shape:
+        """The policies of a pool have the same settings, or there is no recording for them."""
+        found = {(t.param_offload, t.optimizer_offload) for p in policies.values() if (t := p.training)}
+        [(param, optimizer)] = found
+        return cls(len(policies), phases and len(policies) > 1, param, optimizer)
 
 
-SINGLE = Shape(1)
-TWO = Shape(2, param_offload=True)
-THREE = Shape(3, param_offload=True)
-SLICED = Shape(2, phases=True, param_offload=True)
-# By run and pool; each run has one agent per policy.
+# By run and pool. The trainer itself offloads the policies that share a pool.
 RUNS: dict[str, dict[str, Shape]] = {
-    "single_and_three": {"single": SINGLE, "three": THREE},
-    "two_and_sliced": {"two": TWO, "sliced": SLICED},
+    "one_and_three": {
+        "alone": Shape(1, phases=False, param_offload=False, optimizer_offload=True),
+        "kept": Shape(1, phases=False, param_offload=False, optimizer_offload=False),
+        "three": Shape(3, phases=False, param_offload=True, optimizer_offload=True),
+    },
+    "two": {
+        "together": Shape(2, phases=False, param_offload=True, optimizer_offload=True),
+        "sliced": Shape(2, phases=True, param_offload=True, optimizer_offload=True),
+    },
 }
 
 
-def policies(run: str) -> dict[str, list[str]]:
-    """The names of a run's policies, by pool."""
-    return {pool: [f"{pool}{i}" for i in range(shape.policies)] for pool, shape in RUNS[run].items()}
+def names(pool: str, shape: Shape) -> list[str]:
+    """Of the policies on a pool."""
+    return [f"{pool}_{i}" for i in range(shape.policies)]
 
 
 def arguments(run: str) -> list[str]:
-    """Of `python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop`."""
-    pools = policies(run)
-    on = {policy: pool for pool, names in pools.items() for policy in names}
-    agents = dict(zip(AGENTS, on, strict=True))
+    """Of `python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop`, on data and a model of `letters`."""
+    pools = RUNS[run]
+    policies = {name: pool for pool, shape in pools.items() for name in names(pool, shape)}
     return [
         *("+mas=team", "mas.workflow.name=Chain", f"mas.workflow.path={HERE}/team.py"),
-        "+mas.pools={" + ",".join(f"{pool}:{_pool(shape)}" for pool, shape in RUNS[run].items()) + "}",
-        "mas.policies={" + ",".join(f"{policy}:{{pool:{pool}}}" for policy, pool in on.items()) + "}",
-        "mas.agents={" + ",".join(f"{agent}:{{policy:{policy}}}" for agent, policy in agents.items()) + "}",
-        # As on GPUs: the platform is not the CPU to the plugin.
+        f"+mas.workflow.args.length={len(policies)}",
+        *(f"+mas.pools.{pool}={_pool(shape)}" for pool, shape in pools.items()),
+        "mas.policies={" + ",".join(f"{name}:{_policy(pool, pools[pool])}" for name, pool in policies.items()) + "}",
+        "mas.agents={" + ",".join(f"agent_{i}:{{policy:{name}}}" for i, name in enumerate(policies)) + "}",
+        # To the plugin the platform is not the CPU.
         *("~hydra.callbacks.verl_mas_platform", f"trainer.device={PLATFORM}"),
-        *("actor_rollout_ref.actor.fsdp_config.optimizer_offload=true", "mas.updates_per_step=2"),
         *("algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.free_cache_engine=true"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "actor_rollout_ref.rollout.n=2"),
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        *("trainer.total_training_steps=2", "trainer.save_freq=1", "trainer.test_freq=-1"),
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "mas.updates_per_step=2"),
+        # A save moves the model, so one step is without.
+        *("trainer.total_training_steps=2", "trainer.save_freq=2", "trainer.test_freq=-1"),
     ]
 
 
 def _pool(shape: Shape) -> str:
-    return "{n_gpus_per_node:1,nnodes:1,serving:" + ("phases" if shape.phases else "together") + "}"
+    return f"{{n_gpus_per_node:1,serving:{'phases' if shape.phases else 'together'}}}"
+
+
+def _policy(pool: str, shape: Shape) -> str:
+    if shape.policies > 1:
+        return f"{{pool:{pool}}}"
+    offload = f"optimizer_offload:{str(shape.optimizer_offload).lower()}"
+    return f"{{pool:{pool},overrides:{{actor:{{fsdp_config:{{{offload}}}}}}}}}"
 
 
 def environment(folder: Path, sizes: Sizes) -> dict[str, str]:
     """Of a run that writes its ledger to the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_sizes(folder / "sizes.json", sizes)
+    write_sizes(folder / "sizes.pickle", sizes)
     return {
         "VERL_USE_EXTERNAL_MODULES": "ledger.hooks",
         "VERL_PLATFORM": PLATFORM,
         FILE: str(folder / "events.jsonl"),
-        SIZES: str(folder / "sizes.json"),
+        SIZES: str(folder / "sizes.pickle"),
     }
 
 
-@dataclass(frozen=True)
-class Recording:
-    """The events of one pool's card."""
+def recorded(folder: Path, run: str) -> dict[Shape, list[Event]]:
+    """The events of every pool of a run that has ended. The policies are numbered."""
+    events = read_events(folder / "events.jsonl")
+    return {shape: [_numbered(e, names(pool, shape)) for e in _of(pool, events)] for pool, shape in RUNS[run].items()}
 
-    policies: list[str]
-    events: list[Event]
+
+def _of(pool: str, events: list[Event]) -> list[Event]:
+    return [event for event in events if event.holder is None or event.holder.policy.startswith(f"{pool}_")]
+
+
+def _numbered(event: Event, policies: list[str]) -> Event:
+    if event.holder is None:
+        return event
+    return replace(event, holder=replace(event.holder, policy=str(policies.index(event.holder.policy))))

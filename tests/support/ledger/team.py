@@ -1,4 +1,4 @@
-"""A team that passes letters on, of as many agents as `mas.agents` has. Loaded by path, in the agent-loop workers too."""
+"""A team that passes letters on. Loaded by path, in the agent-loop workers too."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
 class Chain(Workflow):
-    """Every agent acts once, so every policy has rows."""
+    """So many agents, each of whom acts once: every policy has rows."""
 
-    agents = ("first", "second", "third", "fourth")
+    length: int = 1
+
+    @property
+    def agents(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"agent_{i}" for i in range(self.length))
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        reply = await team.first.act(task.messages)
-        for agent in (team.second, team.third, team.fourth):
-            reply = await agent.act(f"{task.question} {reply}")
+        reply = await team.agent_0.act(task.messages)
+        for agent in self.agents[1:]:
+            reply = await team[agent].act(f"{task.question} {reply}")
         return Outcome(answer=reply)
