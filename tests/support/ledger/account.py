@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ledger.events import Event, Holder
+from ledger.events import KV, Event, Holder
 from ledger.sizes import Sizes
-from verl_mas.planning.events import START
+from verl_mas.planning.events import ROLLOUT, START, SYNC
 from verl_mas.planning.hardware import GIB
 
 
@@ -97,3 +97,14 @@ def accounted(events: Iterable[Event], sizes: Sizes) -> list[Entry]:
 def require(entry: Entry) -> None:
     if entry.wrong:
         raise Refused(f"{entry}\n  {entry.wrong}")
+
+
+def peaks(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
+    """The fullest card by phase and policy. A weight sync ends when the engine takes its KV cache for the rollout."""
+    found: dict[tuple[str, str], float] = {}
+    for entry in entries:
+        assert entry.event.holder is not None
+        phase = ROLLOUT if entry.phase == SYNC and KV in entry.event.take else entry.phase
+        key = (phase, entry.event.holder.policy)
+        found[key] = max(found.get(key, 0.0), entry.used)
+    return found

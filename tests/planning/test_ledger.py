@@ -1,0 +1,145 @@
+"""The plan's memory against the order of events of real runs, on cards whose memory is accounted for.
+
+`tests/support/ledger` has the platform, the runs and the variants.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ledger.account import Refused, accounted, peaks
+from ledger.book import Book
+from ledger.events import ADAM, CONTEXT, KV, WEIGHTS, Event, Holder
+from ledger.phases import SAVE
+from ledger.runs import RUNS, arguments, environment, recorded
+from ledger.variants import MODEL, OVER, PHASES, VARIANTS, sizes_of, team
+
+from verl_mas.planning.events import ROLLOUT, SYNC, UPDATE
+from verl_mas.planning.hardware import GIB
+
+ROOT = Path(__file__).parents[2]
+ENGINES = pytest.mark.parametrize("engine", ["vllm", "sglang"])
+EVERY = pytest.mark.parametrize("variant", VARIANTS)
+SEPARATE = VARIANTS["math/separate, 8B"]
+
+
+@pytest.fixture(scope="module")
+def recordings(main_ppo, tmp_path_factory):
+    """The events of a pool of each shape, from two runs that are also held to the sizes of real teams."""
+    found = {}
+    for run in RUNS:
+        folder = tmp_path_factory.mktemp(run)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT / "tests/support"), prepend=os.pathsep)
+            for name, value in environment(folder, sizes_of(run)).items():
+                patch.setenv(name, value)
+            done = main_ppo(folder, *arguments(run))
+        assert done.exit_code == 0, done.output[-6000:]
+        found |= recorded(folder, run)
+    return found
+
+
+@pytest.mark.e2e
+@ENGINES
+@EVERY
+def test_every_recipe_fits_at_every_event(recordings, variant, engine):
+    of = team(*VARIANTS[variant]).on(engine)
+    for entry in accounted(recordings[of.shape], of.sizes):
+        assert not entry.wrong, f"{entry}: {entry.wrong}"
+
+
+@pytest.mark.e2e
+@ENGINES
+@pytest.mark.parametrize("arguments", [*VARIANTS.values(), OVER, (*SEPARATE, PHASES)], ids=[*VARIANTS, "over", "phases"])
+def test_the_fullest_moment_of_every_phase_is_the_plans(recordings, arguments, engine):
+    of = team(*arguments).on(engine)
+    found, planned = peaks(accounted(recordings[of.shape], of.sizes)), of.planned()
+    # The plan has one rollout for engines that are awake together; a save only moves what an update holds.
+    for phase, policy in found:
+        if (phase, policy) in planned:
+            assert found[phase, policy] == pytest.approx(planned[phase, policy], rel=0.03), (phase, policy)
+        else:
+            assert phase in (ROLLOUT, SAVE)
+    assert planned.keys() <= found.keys()
+    most = {phase: max(size for (p, _), size in found.items() if p == phase) for phase in (UPDATE, SAVE)}
+    assert most[SAVE] <= most[UPDATE]
+
+
+@pytest.mark.e2e
+@ENGINES
+def test_two_policies_at_verls_default_fraction_do_not_fit(recordings, engine):
+    of = team(*OVER).on(engine)
+    first = next(entry for entry in accounted(recordings[of.shape], of.sizes) if entry.wrong)
+    assert (first.phase, first.event.what) == (SYNC, "wake up") and first.event.take == (KV,)
+    assert first.used > of.sizes.limit and "that is more than 72.9 GiB" in first.wrong
+    assert sum(size > 30 * GIB for holder, size in first.by.items() if holder.kind == "engine") == 2
+
+
+def without(events, unwanted):
+    return [event for event in events if not unwanted(event)]
+
+
+def stays_awake(events):
+    """In phases: the first policy's engine does not sleep before the second one wakes."""
+    return without(events, lambda e: e.what == "sleep" and e.holder.policy == "0")
+
+
+def keeps_its_optimizer(events):
+    """The first policy's optimiser is not offloaded before the second one's update."""
+    return [
+        replace(e, free=()) if e.holder and e.holder.policy == "0" and ADAM in e.free else e
+        for e in without(events, lambda e: e.what.startswith("zero"))
+    ]
+
+
+def syncs_before_it_wakes(events):
+    return without(events, lambda e: e.what == "wake up" and WEIGHTS in e.take)
+
+
+def serves_without_cache(events):
+    return without(events, lambda e: e.what == "wake up" and KV in e.take)
+
+
+# 14B on 8 GPUs: each moment of the right order fits, with little room.
+LARGE = (*SEPARATE, f"{MODEL}=Qwen/Qwen3-14B")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("mistake", "arguments", "what", "words"),
+    [
+        (stays_awake, (*LARGE, PHASES, "actor_rollout_ref.rollout.gpu_memory_utilization=0.7"), "wake up", "more than"),
+        (keeps_its_optimizer, LARGE, "backward", "more than"),
+        (syncs_before_it_wakes, SEPARATE, "receive weights", "does not hold its weights"),
+        (serves_without_cache, SEPARATE, "generate", "does not hold its kv cache"),
+    ],
+)
+def test_a_mistake_in_the_order_is_found(recordings, mistake, arguments, what, words):
+    of = team(*arguments).on("vllm")
+    right = recordings[of.shape]
+    assert not any(entry.wrong for entry in accounted(right, of.sizes))
+    wrong = next(entry for entry in accounted(mistake(right), of.sizes) if entry.wrong)
+    assert wrong.event.what == what and words in wrong.wrong
+
+
+def test_a_process_that_takes_what_is_not_there_fails_and_names_who_holds_what(tmp_path):
+    sizes = team(*OVER).on("vllm").sizes
+    first, second = (Book(tmp_path / "events.jsonl", sizes) for _ in range(2))
+    for number, book in enumerate((first, second)):
+        book.write(Event("join", "0", Holder("trainer", str(number), 0), (CONTEXT,)))
+    first.write(Event("start", "0", Holder("engine", "0", 0), (CONTEXT, WEIGHTS, KV)))
+    with pytest.raises(Refused) as error:
+        second.write(Event("start", "0", Holder("engine", "1", 0), (CONTEXT, WEIGHTS, KV)))
+    message = str(error.value)
+    assert "start of engine 0 of 1" in message and "engine 0 of 0 39.6" in message and "trainer 0 of 0 1.0" in message
+    assert "it takes 0.5 of the card, and less is free" in message
+    first.write(Event("sleep", "0", Holder("engine", "0", 0), free=(WEIGHTS, KV)))
+
+
+def test_every_recipe_for_gpus_is_a_variant():
+    recipes = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in ROOT.glob("recipes/*/*.yaml")}
+    on_gpus = {name for name in recipes if not name.endswith(("/laptop", "/common"))}
+    assert on_gpus == {name for name in VARIANTS if "," not in name}

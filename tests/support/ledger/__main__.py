@@ -1,0 +1,94 @@
+"""`PYTHONPATH=tests/support python -m ledger`: records the runs and accounts for every variant of every recipe.
+
+    --events FOLDER   read the recordings of an earlier call from this folder, or write them to it
+    --over            run the team that does not fit; its engine ends the run
+    VARIANT...        only these, such as math/separate
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ledger.account import accounted, peaks
+from ledger.events import Event
+from ledger.hooks import PLATFORM
+from ledger.runs import RUNS, Shape, arguments, environment, recorded
+from ledger.sizes import Sizes
+from ledger.variants import OVER, VARIANTS, sizes_of, team
+from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE
+from verl_mas.planning.hardware import GIB
+
+SUPPORT = Path(__file__).parents[1]
+PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ledger", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("variants", nargs="*", choices=[*VARIANTS, []], metavar="VARIANT")
+    parser.add_argument("--events", type=Path)
+    parser.add_argument("--over", action="store_true")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = chosen.events or Path(scratch)
+        if chosen.over:
+            return execute("two", folder / "over", sizes_of("two", together=OVER))
+        for run in RUNS:
+            if not (folder / run / "events.jsonl").exists():
+                execute(run, folder / run, sizes_of(run))
+        events: dict[Shape, list[Event]] = {}
+        for run in RUNS:
+            events |= recorded(folder / run, run)
+    over = [account_for(variant, events) for variant in chosen.variants or VARIANTS]
+    return int(any(over))
+
+
+def execute(run: str, folder: Path, sizes: Sizes) -> int:
+    """A run with its own Ray cluster, on the letters task."""
+    folder.mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(folder)], check=True)
+    command = [
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop"),
+        *(f"data.train_files={folder}/train.parquet", f"data.val_files={folder}/test.parquet"),
+        *(f"actor_rollout_ref.model.path={folder}/model", f"trainer.default_local_dir={folder}/checkpoints"),
+        *("trainer.val_before_train=false", "trainer.logger=[console]", f"hydra.run.dir={folder}/hydra"),
+        *(f"ray_kwargs.ray_init.num_gpus={len(RUNS[run])}",),
+        f"ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM={PLATFORM}",
+        *arguments(run),
+    ]
+    paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")])
+    variables = os.environ | environment(folder, sizes) | {"PYTHONPATH": paths}
+    with (folder / "log.txt").open("w") as log:
+        code = subprocess.run(command, env=variables, stdout=log, stderr=log, check=False).returncode
+    text = (folder / "log.txt").read_text()
+    if "ledger.account.Refused: " in text:
+        print("\n".join(text[text.index("ledger.account.Refused: ") :].splitlines()[:2]))
+    elif code:
+        print(text[-6000:])
+    return code
+
+
+def account_for(variant: str, events: dict[Shape, list[Event]]) -> bool:
+    """Prints a line per engine, in GiB; returns whether an event does not fit."""
+    over = False
+    for engine in ("vllm", "sglang"):
+        of = team(*VARIANTS[variant]).on(engine)
+        entries = accounted(events[of.shape], of.sizes)
+        highest = peaks(entries)
+        columns = ", ".join(
+            f"{phase} {max(size for (p, _), size in highest.items() if p == phase) / GIB:.1f}" for phase in PHASES
+        )
+        wrong = next((entry for entry in entries if entry.wrong), None)
+        print(f"{variant:42} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")
+        if wrong:
+            print(f"    {wrong}: {wrong.wrong}")
+            over = True
+    return over
+
+
+if __name__ == "__main__":
+    sys.exit(main())
