@@ -79,11 +79,9 @@ def account_for(variant: str, events: dict[Shape, list[Event]]) -> bool:
         of = team(*VARIANTS[variant]).on(engine)
         entries = accounted(events[of.shape], of.sizes)
         highest = peaks(entries)
-        columns = ", ".join(
-            f"{phase} {max(size for (p, _), size in highest.items() if p == phase) / GIB:.1f}" for phase in PHASES
-        )
+        columns = ", ".join(f"{phase} {highest[phase, None] / GIB:.1f}" for phase in PHASES)
         wrong = next((entry for entry in entries if entry.wrong), None)
-        print(f"{variant:42} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")
+        print(f"{variant:24} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")
         if wrong:
             print(f"    {wrong}: {wrong.wrong}")
             over = True

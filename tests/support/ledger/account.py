@@ -99,12 +99,12 @@ def require(entry: Entry) -> None:
         raise Refused(f"{entry}\n  {entry.wrong}")
 
 
-def peaks(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
-    """The fullest card by phase and policy. A weight sync ends when the engine takes its KV cache for the rollout."""
-    found: dict[tuple[str, str], float] = {}
+def peaks(entries: Iterable[Entry]) -> dict[tuple[str, str | None], float]:
+    """The fullest card by phase and policy; by phase, under None. A sync ends when the engine takes its KV cache."""
+    found: dict[tuple[str, str | None], float] = {}
     for entry in entries:
         assert entry.event.holder is not None
         phase = ROLLOUT if entry.phase == SYNC and KV in entry.event.take else entry.phase
-        key = (phase, entry.event.holder.policy)
-        found[key] = max(found.get(key, 0.0), entry.used)
+        for policy in (entry.event.holder.policy, None):
+            found[phase, policy] = max(found.get((phase, policy), 0.0), entry.used)
     return found

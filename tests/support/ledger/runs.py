@@ -32,11 +32,10 @@ class Shape:
         return cls(len(policies), phases and len(policies) > 1, param, optimizer)
 
 
-# By run and pool. The trainer itself offloads the policies that share a pool.
+# By run and pool.
 RUNS: dict[str, dict[str, Shape]] = {
     "one_and_three": {
         "alone": Shape(1, phases=False, param_offload=False, optimizer_offload=True),
-        "kept": Shape(1, phases=False, param_offload=False, optimizer_offload=False),
         "three": Shape(3, phases=False, param_offload=True, optimizer_offload=True),
     },
     "two": {
@@ -59,10 +58,12 @@ def arguments(run: str) -> list[str]:
         *("+mas=team", "mas.workflow.name=Chain", f"mas.workflow.path={HERE}/team.py"),
         f"+mas.workflow.args.length={len(policies)}",
         *(f"+mas.pools.{pool}={_pool(shape)}" for pool, shape in pools.items()),
-        "mas.policies={" + ",".join(f"{name}:{_policy(pool, pools[pool])}" for name, pool in policies.items()) + "}",
+        "mas.policies={" + ",".join(f"{name}:{{pool:{pool}}}" for name, pool in policies.items()) + "}",
         "mas.agents={" + ",".join(f"agent_{i}:{{policy:{name}}}" for i, name in enumerate(policies)) + "}",
         # To the plugin the platform is not the CPU.
         *("~hydra.callbacks.verl_mas_platform", f"trainer.device={PLATFORM}"),
+        # What the recipes set; the trainer itself offloads the policies that share a pool.
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true",
         *("algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.free_cache_engine=true"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "actor_rollout_ref.rollout.n=2"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "mas.updates_per_step=2"),
@@ -73,13 +74,6 @@ def arguments(run: str) -> list[str]:
 
 def _pool(shape: Shape) -> str:
     return f"{{n_gpus_per_node:1,serving:{'phases' if shape.phases else 'together'}}}"
-
-
-def _policy(pool: str, shape: Shape) -> str:
-    if shape.policies > 1:
-        return f"{{pool:{pool}}}"
-    offload = f"optimizer_offload:{str(shape.optimizer_offload).lower()}"
-    return f"{{pool:{pool},overrides:{{actor:{{fsdp_config:{{{offload}}}}}}}}}"
 
 
 def environment(folder: Path, sizes: Sizes) -> dict[str, str]:

@@ -48,7 +48,7 @@ class Sizes:
             SHARDS: training.parameters(model, trained),
             GRADIENTS: trained.element * with_gradient,
             ADAM: training.adam(model, trained),
-            OPTIMIZER_STEP: training.ADAM_STEP * with_gradient,
+            OPTIMIZER_STEP: training.ADAM_STEP * trained.element * with_gradient,
             UPDATE_BATCH: training.gathered(model) + logits_update + training.activations(model, trained),
             SCORE_BATCH: training.gathered(model) + logits + scored,
             BUCKET: float(policy.serving.bucket + trained.element * model.largest),

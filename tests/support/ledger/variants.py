@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 from ledger.runs import RUNS, Shape, names
 from ledger.sizes import Sizes
@@ -19,42 +20,33 @@ from verl_mas.planning.load import Policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.reading import read_policy
 
-MODEL = "actor_rollout_ref.model.path"
+RECIPES = Path(__file__).parents[3] / "recipes"
 PHASES = "+mas.pools.shared.serving=phases"
-PER_ROLE = (
-    "mas.policies={planner: {}, executor: {}}",
-    "mas.agents.planner.policy=planner",
-    "mas.agents.executor.policy=executor",
-)
+# Parts of recipes, and recipes for the CPU.
+NOT_FOR_GPUS = ("common", "roles", "laptop")
 
 
 def _variants() -> Iterator[tuple[str, tuple[str, ...]]]:
-    large = (f"{MODEL}=Qwen/Qwen3-8B", "trainer.n_gpus_per_node=8")
-    for recipe in ("math", "search"):
-        for variant in ("shared", "separate", "mixed"):
-            yield f"{recipe}/{variant}", (f"+recipe={recipe}/{variant}",)
-    for variant in ("shared", "separate"):
-        yield f"math/{variant}, 8B", (f"+recipe=math/{variant}", *large)
-    for puzzle in ("plan_path", "sokoban", "sudoku"):
-        recipe = ("+mas=planner_executor", f"+recipe={puzzle}/qwen3")
-        yield f"{puzzle}/qwen3", recipe
-        yield f"{puzzle}/qwen3, a policy per role", (*recipe, *PER_ROLE)
-        yield f"{puzzle}/qwen3, a policy per role, 8B", (*recipe, *PER_ROLE, large[0])
+    for path in sorted(RECIPES.glob("*/*.yaml")):
+        if path.stem not in NOT_FOR_GPUS:
+            name = str(path.relative_to(RECIPES).with_suffix(""))
+            # The recipe of the puzzles leaves the team to the command.
+            yield name, ("+mas=planner_executor",) * (path.stem == "qwen3") + (f"+recipe={name}",)
 
 
+# The command of every recipe for GPUs.
 VARIANTS = dict(_variants())
-# What a policy per role had before the recipe set a fraction: verl's 0.5 each, on two GPUs per engine.
+# What a policy per role had while the recipe set neither: verl's 0.5 for each of two engines, two GPUs for each.
 OVER = (
-    *VARIANTS["plan_path/qwen3, a policy per role"],
+    *VARIANTS["plan_path/qwen3_roles"],
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
 )
-# The sizes of the recorded runs themselves, by pool.
+# The sizes to which the recorded runs themselves are held, by pool.
 RECORDED = {
     "alone": VARIANTS["math/shared"],
-    "kept": VARIANTS["plan_path/qwen3"],
     "three": VARIANTS["search/mixed"],
-    "together": VARIANTS["math/separate, 8B"],
+    "together": VARIANTS["math/separate_8b"],
     "sliced": (*VARIANTS["math/mixed"], PHASES, "actor_rollout_ref.rollout.gpu_memory_utilization=0.6"),
 }
 
@@ -73,8 +65,8 @@ class Team:
         }
         return replace(self, sizes=replace(self.sizes, policies=policies))
 
-    def planned(self) -> dict[tuple[str, str], float]:
-        """The plan's bytes by phase and policy."""
+    def planned(self) -> dict[tuple[str, str | None], float]:
+        """The plan's bytes by phase and policy; of a rollout together, None."""
         pool = Pool(list(self.sizes.policies.values()), self.sizes.card, phases=self.shape.phases)
         return {(event.phase, event.policy): event.total for event in pool.events()}
 
