@@ -53,7 +53,9 @@ def test_every_recipe_fits_at_every_event(recordings, variant, engine):
 
 @pytest.mark.e2e
 @ENGINES
-@pytest.mark.parametrize("arguments", [*VARIANTS.values(), OVER, (*SEPARATE, PHASES)], ids=[*VARIANTS, "over", "phases"])
+@pytest.mark.parametrize(
+    "arguments", [*VARIANTS.values(), OVER, (*SEPARATE, PHASES)], ids=[*VARIANTS, "over", "phases"]
+)
 def test_the_fullest_moment_of_every_phase_is_the_plans(recordings, arguments, engine):
     of = team(*arguments).on(engine)
     found = peaks(accounted(recordings[of.shape], of.sizes))

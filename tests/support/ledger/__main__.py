@@ -1,8 +1,8 @@
 """`PYTHONPATH=tests/support python -m ledger`: records the runs and accounts for every variant of every recipe.
 
-    --events FOLDER   read the recordings of an earlier call from this folder, or write them to it
-    --over            run the team that does not fit; its engine ends the run
-    VARIANT...        only these, such as math/separate
+--events FOLDER   read the recordings of an earlier call from this folder, or write them to it
+--over            run the team that does not fit; its engine ends the run
+VARIANT...        only these, such as math/separate
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def execute(run: str, folder: Path, sizes: Sizes) -> int:
         code = subprocess.run(command, env=variables, stdout=log, stderr=log, check=False).returncode
     text = (folder / "log.txt").read_text()
     if "ledger.account.Refused: " in text:
-        print("\n".join(text[text.index("ledger.account.Refused: ") :].splitlines()[:2]))
+        print("\n".join(text[text.index("ledger.account.Refused: ") :].splitlines()[:2]))  # noqa: T201
     elif code:
-        print(text[-6000:])
+        print(text[-6000:])  # noqa: T201
     return code
 
 
@@ -81,9 +81,9 @@ def account_for(variant: str, events: dict[Shape, list[Event]]) -> bool:
         highest = peaks(entries)
         columns = ", ".join(f"{phase} {highest[phase, None] / GIB:.1f}" for phase in PHASES)
         wrong = next((entry for entry in entries if entry.wrong), None)
-        print(f"{variant:24} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")
+        print(f"{variant:24} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")  # noqa: T201
         if wrong:
-            print(f"    {wrong}: {wrong.wrong}")
+            print(f"    {wrong}: {wrong.wrong}")  # noqa: T201
             over = True
     return over
 

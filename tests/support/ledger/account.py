@@ -79,9 +79,10 @@ class Account:
         return next(name for name, card in self._cards.items() if holder in card)
 
     def _sizes_of(self, holder: Holder, free: float) -> Mapping[str, float]:
-        if holder.kind == "trainer":
-            return self._sizes.trainer(holder.policy)
-        return self._sizes.engine(holder.policy, free)
+        is_trainer = holder.kind == "trainer"
+        sizes: Mapping[str, float]
+        sizes = self._sizes.trainer(holder.policy) if is_trainer else self._sizes.engine(holder.policy, free)
+        return sizes
 
 
 def _used(card: Mapping[Holder, _Process]) -> float:

@@ -41,7 +41,8 @@ class Book:
         with self._path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             self._catch_up(file.fileno())
-        return self._account.card_of(holder)
+        card: str = self._account.card_of(holder)
+        return card
 
     def _catch_up(self, file: int) -> None:
         """What other processes wrote."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 # What a training process holds on its card.
 CONTEXT = "context"  # of CUDA; also of an engine, with its graphs
@@ -54,7 +54,7 @@ class Event:
 
     @classmethod
     def of(cls, line: str) -> Event:
-        fields = json.loads(line)
+        fields: dict[str, Any] = json.loads(line)
         holder = fields.pop("holder")
-        lists = {name: tuple(fields.pop(name)) for name in ("take", "free", "needs")}
+        lists: dict[str, Any] = {name: tuple(fields.pop(name)) for name in ("take", "free", "needs")}
         return cls(holder=Holder(**holder) if holder else None, **lists, **fields)

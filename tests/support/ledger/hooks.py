@@ -52,7 +52,7 @@ def _adapter(adapter: ModuleType) -> None:
 def _server(replica: ModuleType) -> None:
     from ledger.engine import LedgerServer
 
-    replica.TransformersServer = LedgerServer
+    vars(replica)["TransformersServer"] = LedgerServer
 
 
 def _phases(trainer: ModuleType) -> None:

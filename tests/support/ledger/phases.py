@@ -6,10 +6,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from wrapt import wrap_function_wrapper
+
 from ledger.book import Book
 from ledger.events import Event
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
-from wrapt import wrap_function_wrapper
 
 SAVE = "save"
 # A method of the trainer, and the phases that begin with it and after it.

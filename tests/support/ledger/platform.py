@@ -24,4 +24,5 @@ class PlatformLedger(PlatformCPU):
 
     @property
     def device_module(self) -> ModuleType:
-        return card_device
+        device: ModuleType = card_device
+        return device

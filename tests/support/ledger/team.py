@@ -11,7 +11,7 @@ class Chain(Workflow):
     length: int = 1
 
     @property
-    def agents(self) -> tuple[str, ...]:  # type: ignore[override]
+    def agents(self) -> tuple[str, ...]:
         return tuple(f"agent_{i}" for i in range(self.length))
 
     async def run(self, task: Task, team: Team) -> Outcome:

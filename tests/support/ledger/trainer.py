@@ -44,7 +44,7 @@ def install(transformer_impl: ModuleType) -> None:
 
         def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
             # To verl card and host are two devices.
-            with mock.patch.object(transformer_impl, "get_device_name", lambda: "card"):
+            with mock.patch.object(transformer_impl, "get_device_name", return_value="card"):
                 super().to("card" if isinstance(device, OnCard) else "cpu", model, optimizer, grad)
 
         def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
@@ -56,23 +56,23 @@ def install(transformer_impl: ModuleType) -> None:
         def optimizer_step(self) -> Any:
             report("optimizer step", ADAM)
             with holding("optimizer step", OPTIMIZER_STEP):
-                return super().optimizer_step()
+                return super().optimizer_step()  # type: ignore[no-untyped-call]
 
         def optimizer_zero_grad(self) -> None:
-            super().optimizer_zero_grad()
+            super().optimizer_zero_grad()  # type: ignore[no-untyped-call]
             report("zero_grad", free=(GRADIENTS,))
 
     register = transformer_impl.EngineRegistry.register
     register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu", vendor="ledger")(LedgerEngine)
-    for name in ("load_fsdp_model_to_gpu", "offload_fsdp_model_to_cpu", "load_fsdp_optimizer", "offload_fsdp_optimizer"):
-        setattr(transformer_impl, name, globals()[f"_{name}"])
+    for move in (load_fsdp_model_to_gpu, offload_fsdp_model_to_cpu, load_fsdp_optimizer, offload_fsdp_optimizer):
+        setattr(transformer_impl, move.__name__, move)
 
 
-def _load_fsdp_model_to_gpu(model: Any) -> None:
+def load_fsdp_model_to_gpu(model: Any) -> None:
     report("load model", SHARDS)
 
 
-def _offload_fsdp_model_to_cpu(model: Any) -> None:
+def offload_fsdp_model_to_cpu(model: Any) -> None:
     """As verl's, which empties the cache afterwards."""
     from verl.utils.device import get_torch_device
 
@@ -80,12 +80,12 @@ def _offload_fsdp_model_to_cpu(model: Any) -> None:
     get_torch_device().empty_cache()
 
 
-def _load_fsdp_optimizer(optimizer: Any, device_id: str) -> None:
+def load_fsdp_optimizer(optimizer: Any, device_id: str) -> None:
     if optimizer.state:
         report("load optimizer", ADAM)
 
 
-def _offload_fsdp_optimizer(optimizer: Any) -> None:
+def offload_fsdp_optimizer(optimizer: Any) -> None:
     """As verl's, which does not empty the cache."""
     if optimizer.state:
         report("offload optimizer", free=(ADAM,))
