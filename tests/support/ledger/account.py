@@ -76,7 +76,10 @@ class Account:
         return Entry(event, self._phase, used, {holder: of.reserved for holder, of in card.items()}, wrong)
 
     def card_of(self, holder: Holder) -> str:
-        return next(name for name, card in self._cards.items() if holder in card)
+        for name, card in self._cards.items():
+            if holder in card:
+                return name
+        raise Refused(f"{holder} has not joined: the ledger knows trained policies only")
 
     def _sizes_of(self, holder: Holder, free: float) -> Mapping[str, float]:
         is_trainer = holder.kind == "trainer"
