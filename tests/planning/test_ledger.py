@@ -109,7 +109,7 @@ SLICED = (*LARGE, PHASES, "actor_rollout_ref.rollout.gpu_memory_utilization=0.7"
         (weights_are_sent_before_the_engine_wakes, SEPARATE, "receive weights", "does not hold its weights"),
         (the_cache_is_not_taken_back, SEPARATE, "generate", "does not hold its kv cache"),
     ],
-    ids=lambda value: value.__name__ if callable(value) else "",
+    ids=["the first engine stays awake", "the first optimizer stays", "weights before the wake", "no cache"],
 )
 def test_a_mistake_in_the_order_is_found(recordings, mistake, arguments, what, words):
     of = team(*arguments).on("vllm")
