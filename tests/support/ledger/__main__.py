@@ -38,8 +38,8 @@ def main() -> int:
         if chosen.over:
             return execute("two", folder / "over", sizes_of("two", together=OVER))
         for run in RUNS:
-            if not (folder / run / "events.jsonl").exists():
-                execute(run, folder / run, sizes_of(run))
+            if not (folder / run / "events.jsonl").exists() and execute(run, folder / run, sizes_of(run)):
+                return 1
         events: dict[Shape, list[Event]] = {}
         for run in RUNS:
             events |= recorded(folder / run, run)
