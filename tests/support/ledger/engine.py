@@ -13,8 +13,8 @@ TAGS = {"weights": WEIGHTS, "kv_cache": KV}
 
 
 class LedgerServer(TransformersServer):
-    def __init__(self, name: str, config: Any, model_config: Any, mode: Any, replica_rank: int):
-        super().__init__(name, config, model_config, mode, replica_rank)
+    def __init__(self, name: str, config: Any, model_config: Any, mode: Any, replica_rank: int, device: str):
+        super().__init__(name, config, model_config, mode, replica_rank, device)
         policy = EngineTag.of(config).policy
         self._book = Book.of_this_run()
         self._holder = Holder("engine", policy, replica_rank)
