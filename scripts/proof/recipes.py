@@ -9,7 +9,7 @@ import verl_mas
 from verl_mas.checks.run import examine_command
 
 MACHINE = ["++ray_kwargs.ray_init.num_gpus=8", "++ray_kwargs.ray_init.num_cpus=128"]
-NOT_FOR_GPUS = {"laptop", "common"}
+NOT_FOR_GPUS = {"laptop", "common", "roles"}
 # A search team's retriever is started before the run; here it is not.
 RETRIEVER = "the retriever at "
 
