@@ -34,7 +34,6 @@ WAITING_SHARE = 0.25
 class Run:
     folder: Path
     steps: dict[int, dict[str, float]]
-    output: str
 
     def values(self, ending: str) -> list[float]:
         """A metric in every step and of every policy."""
@@ -60,7 +59,7 @@ def prepare(proof: Proof) -> None:
 
 def one_policy(proof: Proof) -> None:
     """Stage 1."""
-    overrides = [*FLOAT32, "+mas.agents.verifier.sampling.temperature=0.7", "actor_rollout_ref.actor.ppo_epochs=1"]
+    overrides = [*FLOAT32, "+mas.agents.verifier.sampling.temperature=0.7"]
     with _memory(proof) as samples:
         (run,) = _train(proof, "one", {"": [*overrides, *_steps(3), "trainer.save_freq=3"]})
     _learns(proof, run, steps=3, correlation=0.999)
@@ -169,8 +168,8 @@ def _train(proof: Proof, name: str, wanted: dict[str, list[str]], env: dict[str,
         variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log", "PYTHONPATH": _path()}
         variables[memory_log.FOLDER] = str(_memory_folder(proof))
         programs.append(Program(folder.name, command, variables))
-    ended = proof.run(*programs)
-    return [Run(folder, _steps_of(folder), done.output) for folder, done in zip(folders, ended, strict=True)]
+    proof.run(*programs)
+    return [Run(folder, _steps_of(folder)) for folder in folders]
 
 
 def _arguments(proof: Proof, folder: Path) -> list[str]:

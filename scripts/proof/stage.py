@@ -111,7 +111,7 @@ class Proof:
             finally:
                 end(process)
         ended = Ended(exit_code, log.read_text(errors="replace"))
-        tail = ended.output.splitlines()[-TAIL:] if exit_code else None
+        tail = None if exit_code == 0 else ended.output.splitlines()[-TAIL:]
         seconds = round(time.monotonic() - start, 1)
         self.write("program", name=program.name, exit_code=exit_code, seconds=seconds, tail=tail)
         self.check(f"{program.name} ends well", exit_code == 0, "out of time" if exit_code is None else exit_code)

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -163,8 +164,20 @@ class Step:
 
 def _process(kind: str) -> Connection:
     here, there = get_context("spawn").Pipe()
-    get_context("spawn").Process(target=serve, args=(kind, there), daemon=True).start()
+    process = get_context("spawn").Process(target=serve, args=(kind, there), daemon=True)
+    with _preloaded(kind):
+        process.start()
     return here
+
+
+def _preloaded(kind: str) -> AbstractContextManager[object]:
+    """torch_memory_saver replaces functions of CUDA in processes that start in this context."""
+    if kind != "sglang":
+        return nullcontext()
+    from torch_memory_saver import configure_subprocess
+
+    context: AbstractContextManager[object] = configure_subprocess()
+    return context
 
 
 def synchronise(step: Step, name: str, beside: int) -> None:
@@ -201,9 +214,7 @@ def phases(step: Step) -> None:
 SERVING: dict[str, Callable[[Step], None]] = {"together": together, "phases": phases}
 
 
-def main() -> None:
-    kind, serving = sys.argv[1:]
-    step = Step(kind)
+def run(step: Step, serving: str) -> None:
     for name in ("a", "b"):
         step.tell(f"trainer of {name}", "start")
         step.tell(name, "start")
@@ -219,4 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(Step(sys.argv[1]), sys.argv[2])

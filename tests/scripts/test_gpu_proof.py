@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import gpu_proof  # noqa: E402
-from proof import engines, memory_log  # noqa: E402
+from proof import engines, memory_log, step_memory  # noqa: E402
 from proof.memory_log import Sample  # noqa: E402
 from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
 
@@ -101,6 +101,32 @@ def test_what_a_policy_holds_while_another_one_updates_is_told_from_what_it_hold
     # b had not held anything when a updated.
     assert memory_log.held_while_waiting(samples) == {1: (90, 7), 2: (80, 0)}
     assert memory_log.engines(samples) == {3: 30}
+
+
+class Ledger(step_memory.Step):
+    """What the orders of a step hold, without processes."""
+
+    def __init__(self):
+        self.held, self.events = {}, []
+
+    def tell(self, name, *orders):
+        changes = {"wake_weights": step_memory.WEIGHTS, "wake_cache": step_memory.CACHE}
+        takes = {"bucket": step_memory.BUCKET, "update": step_memory.TRAINER, "sleep": 0, "pause": 0, "release": 0}
+        takes["start"] = 0 if "trainer" in name else step_memory.WEIGHTS + step_memory.CACHE
+        for order in orders:
+            self.held[name] = self.held[name] + changes[order] if order in changes else takes[order]
+
+    def measure(self, event, most):
+        self.events.append((event, sum(self.held.values()), most))
+
+
+@pytest.mark.parametrize("serving", engines.SERVING)
+def test_what_stage_6_expects_is_what_its_orders_hold_and_fits_the_card(serving):
+    ledger = Ledger()
+    step_memory.run(ledger, serving)
+    assert [event for event, held, most in ledger.events if held != most] == []
+    processes = 4 * step_memory.PROCESS
+    assert max(most for _, _, most in ledger.events) + processes <= engines.MOST_SHARE * step_memory.CARD
 
 
 @pytest.mark.e2e
