@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 from proof import cluster, memory_log
 from proof.stage import HERE, NEEDS_CUDA, Program, Proof, Skipped, end
@@ -23,7 +24,7 @@ PACKAGES = "verl-mas verl torch transformers ray tensordict vllm sglang flash-at
 PARAMETERS = 100_000_000
 CORRELATION, GRADIENT = "training/rollout_actor_probs_pearson_corr", "actor/grad_norm"
 FLOAT32 = [
-    "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
+    "++actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
     "actor_rollout_ref.rollout.dtype=float32",
 ]
 TWO = ["mas.policies={a:{},b:{}}", "mas.agents={solver:{policy:a},verifier:{policy:b}}"]
@@ -92,9 +93,9 @@ def three_kinds(proof: Proof) -> None:
             *("+mas=team", "mas.workflow.name=ensemble", "mas.workflow.args={reasoners:2}", policies),
             "mas.agents={reasoner_0:{policy:a},reasoner_1:{policy:f},judge:{policy:r}}",
         ]
-        if proof.cpu:  # The platform's counters are for a cluster of its own.
-            team += ["ray_kwargs.ray_init.num_gpus=null", "ray_kwargs.ray_init.num_cpus=null"]
-        (run,) = _train(proof, "three", {"": [*team, *_steps(1)]}, env=env)
+        # The platform's counters are for a cluster of its own.
+        joins = ["ray_kwargs.ray_init.num_gpus=null", "ray_kwargs.ray_init.num_cpus=null"] if proof.cpu else []
+        (run,) = _train(proof, "three", {"": [*_steps(1), *joins]}, team=team, env=env)
     _learns(proof, run, steps=1, correlation=0.98)
     keys = {key for step in run.steps.values() for key in step}
     proof.check("only the trained policy trains", not any(key.startswith(("mas/f/", "mas/r/")) for key in keys))
@@ -155,7 +156,14 @@ def variants(proof: Proof) -> None:
     proof.check("without padding the gradient is the same", equal, norms)
 
 
-def _train(proof: Proof, name: str, wanted: dict[str, list[str]], env: dict[str, str] | None = None) -> list[Run]:
+def _train(
+    proof: Proof,
+    name: str,
+    wanted: dict[str, list[str]],
+    *,
+    team: Sequence[str] = ("+mas=solver_verifier",),
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> list[Run]:
     """Runs whose names begin with `name`; raises nothing if one fails, as that is recorded."""
     if not (proof.folder / "task" / "small").is_dir():
         proof.python("task", str(proof.folder / "task"), str(0 if proof.cpu else PARAMETERS))
@@ -163,8 +171,8 @@ def _train(proof: Proof, name: str, wanted: dict[str, list[str]], env: dict[str,
     programs = []
     for folder, overrides in zip(folders, wanted.values(), strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", *_arguments(proof, folder), *overrides]
-        variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), **(env or {})}
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *_arguments(proof, folder, team), *overrides]
+        variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), **env}
         variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log", "PYTHONPATH": _path()}
         variables[memory_log.FOLDER] = str(_memory_folder(proof))
         programs.append(Program(folder.name, command, variables))
@@ -172,11 +180,11 @@ def _train(proof: Proof, name: str, wanted: dict[str, list[str]], env: dict[str,
     return [Run(folder, _steps_of(folder)) for folder in folders]
 
 
-def _arguments(proof: Proof, folder: Path) -> list[str]:
+def _arguments(proof: Proof, folder: Path, team: Sequence[str]) -> list[str]:
     task = proof.folder / "task"
     return [
         *(["+platform=cpu"] if proof.cpu else []),
-        *("+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo"),
+        *(*team, "algorithm.adv_estimator=agent_grpo"),
         *(f"data.train_files={task}/train.parquet", f"data.val_files={task}/test.parquet"),
         *("data.train_batch_size=4", "data.max_prompt_length=512", "data.max_response_length=16"),
         *("data.dataloader_num_workers=0", "reward.num_workers=1"),

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from verl_mas.checks.run import examine_command
+
 ROOT = Path(__file__).parents[2]
+MAIN = "verl.trainer.main_ppo"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import gpu_proof  # noqa: E402
-from proof import engines, memory_log, step_memory  # noqa: E402
+from proof import cluster, engines, memory_log, step_memory  # noqa: E402
 from proof.memory_log import Sample  # noqa: E402
 from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
 
@@ -127,6 +132,37 @@ def test_what_stage_6_expects_is_what_its_orders_hold_and_fits_the_card(serving)
     assert [event for event, held, most in ledger.events if held != most] == []
     processes = 4 * step_memory.PROCESS
     assert max(most for _, _, most in ledger.events) + processes <= engines.MOST_SHARE * step_memory.CARD
+
+
+class Commands(Proof):
+    """Collects the training commands of a stage and runs nothing."""
+
+    def __init__(self, folder: Path, *, cpu: bool):
+        super().__init__(folder, io.StringIO(), cpu=cpu)
+        self.trained: dict[str, list[str]] = {}
+
+    def run(self, *programs: Program):
+        self.trained |= {program.name: program.command[3:] for program in programs if MAIN in program.command}
+        return []
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3, 4, 7])
+def test_the_commands_for_a_gpu_pass_the_checks_for_one_gpu(stage, letters, tmp_path, monkeypatch):
+    """As for a run on another machine, which has one."""
+    monkeypatch.setattr(cluster, "ray_head", lambda proof: nullcontext({}))
+    (tmp_path / "task").symlink_to(letters)
+    for model in ("small", "large"):
+        (letters / model).exists() or (letters / model).symlink_to(letters / "model")
+    (tmp_path / "two/checkpoints/global_step_2").mkdir(parents=True)
+    proof = Commands(tmp_path, cpu=False)
+    gpu_proof.STAGES[stage].work(proof)
+    assert proof.trained
+    for name, arguments in proof.trained.items():
+        # Stage 4 resumes from a checkpoint, which is not made here.
+        new = [argument for argument in arguments if "resume" not in argument]
+        machine = ["++ray_kwargs.ray_init.num_gpus=1", "++ray_kwargs.ray_init.num_cpus=32"]
+        report = examine_command([*new, *machine, f"trainer.default_local_dir={tmp_path}/{name}"])
+        assert report.accepted, f"{name}\n{report.problems}"
 
 
 @pytest.mark.e2e
