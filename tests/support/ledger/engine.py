@@ -25,12 +25,16 @@ class LedgerServer(TransformersServer):
     async def sleep(self) -> None:
         await super().sleep()
         self._generated = False
-        if self._asleep:
-            self._report("sleep", free=(WEIGHTS, KV))
+        self._report("sleep", free=self._released)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
+        released = self._released
         await super().wake_up(tags)
-        self._report("wake up", *(TAGS[tag] for tag in tags or TAGS))
+        self._report("wake up", *(name for name in released if name not in self._released))
+
+    @property
+    def _released(self) -> tuple[str, ...]:
+        return tuple(TAGS[tag] for tag in TAGS if tag in self._asleep)
 
     async def update_weights(self, bucket: Any, last: bool, global_steps: int | None = None) -> None:
         if last:

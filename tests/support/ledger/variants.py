@@ -13,6 +13,7 @@ from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_value
 from verl_mas.config.placement import policies_on, time_sliced, used_pools
+from verl_mas.engines.serving import settled
 from verl_mas.planning.events import Pool
 from verl_mas.planning.hardware import parse_gpus
 from verl_mas.planning.known_models import known
@@ -21,7 +22,7 @@ from verl_mas.planning.model import size_of
 from verl_mas.planning.reading import read_policy
 
 RECIPES = Path(__file__).parents[3] / "recipes"
-PHASES = "+mas.pools.shared.serving=phases"
+PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
 # Parts of recipes, and recipes for the CPU.
 NOT_FOR_GPUS = ("common", "roles", "laptop")
 
@@ -39,6 +40,7 @@ VARIANTS = dict(_variants())
 # What a policy per role had while the recipe set neither: verl's 0.5 for each of two engines, two GPUs for each.
 OVER = (
     *VARIANTS["plan_path/qwen3_roles"],
+    TOGETHER,
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
 )
@@ -75,7 +77,7 @@ class Team:
 def team(*arguments: str) -> Team:
     """The team of a command on cards of 80 GB."""
     config = compose(arguments)
-    mas = load(config.mas)
+    mas = settled(config, load(config.mas))
     [pool] = used_pools(mas)
     policies: dict[str, Policy] = {}
     for number, name in enumerate(policies_on(mas, pool)):
