@@ -171,11 +171,13 @@ def _train(
     programs = []
     for folder, overrides in zip(folders, wanted.values(), strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", *_arguments(proof, folder, team), *overrides]
-        variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), **env}
-        variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log", "PYTHONPATH": _path()}
-        variables[memory_log.FOLDER] = str(_memory_folder(proof))
-        programs.append(Program(folder.name, command, variables))
+        variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "PYTHONPATH": _path()}
+        variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log", memory_log.FOLDER: str(_memory_folder(proof))}
+        # A cluster that was started before the run does not have its variables.
+        sent = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()]
+        arguments = [*_arguments(proof, folder, team), *overrides, *sent]
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
+        programs.append(Program(folder.name, command, {**variables, **env}))
     proof.run(*programs)
     return [Run(folder, _steps_of(folder)) for folder in folders]
 
