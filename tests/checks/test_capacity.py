@@ -12,8 +12,10 @@ from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import parse_gpus
 
 FOUR, EIGHT = parse_gpus("4x80"), parse_gpus("8x80")
-SEPARATE = ["+recipe=math/separate", "actor_rollout_ref.rollout.name=vllm"]
 KEY = "actor_rollout_ref.rollout.gpu_memory_utilization"
+# Two policies of 4B on a recipe's settings, with the context of the model and fractions of these numbers.
+WHOLE_CONTEXT = "actor_rollout_ref.rollout.max_model_len=null"
+SEPARATE = ["+recipe=math/separate", "actor_rollout_ref.rollout.name=vllm", f"{KEY}=0.3", WHOLE_CONTEXT]
 
 
 def test_a_recipe_is_planned_without_gpus_data_or_model_files(tmp_path, monkeypatch):
@@ -67,11 +69,11 @@ def test_one_policy_may_take_what_verl_allows():
 
 def test_a_context_that_the_cache_does_not_hold_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    long = ["+recipe=math/shared", f"{KEY}=0.25", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
+    long = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.25", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
     _, sglang = plan_command([*long, "actor_rollout_ref.rollout.name=sglang"], FOUR)
     (warning,) = sglang.warnings
     assert "131072 tokens" in warning.value and "max_model_len=12288" in warning.fix
-    close = ["+recipe=math/shared", f"{KEY}=0.3", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
+    close = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.3", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
     _, edge = plan_command([*close, "actor_rollout_ref.rollout.name=vllm"], FOUR)
     assert edge.accepted and "vLLM starts only if it can hold one such request" in edge.problems
     _, vllm = plan_command([*long, "actor_rollout_ref.rollout.name=vllm"], FOUR)
@@ -87,7 +89,7 @@ def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(t
     fields |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 50}
     (tmp_path / "config.json").write_text(json.dumps(fields | {"max_position_embeddings": 65536}))
     here = f"actor_rollout_ref.model.path={tmp_path}"
-    plan, _ = plan_command(["+recipe=math/shared", here], FOUR)
+    plan, _ = plan_command(["+recipe=math/shared", WHOLE_CONTEXT, here], FOUR)
     assert plan.policies["main"].context == 65536 and "config.json" in plan.policies["main"].source
 
 

@@ -110,7 +110,7 @@ def _within(seconds: float, mas: MasConfig, recorder: Recorder, task: Task) -> S
 
 
 def _timed_out(result: SessionResult) -> bool:
-    return bool(result.faults) and result.faults[-1].kind is FaultKind.LIMIT
+    return bool(result.faults) and result.faults[-1].kind is FaultKind.SESSION_TIMEOUT
 
 
 def _failed(mas: MasConfig, fault: SessionFault, file: str) -> ConfigError:
