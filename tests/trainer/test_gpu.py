@@ -14,6 +14,7 @@ import torch
 
 from verl_mas.checks.run import examine_command
 from verl_mas.data import letters
+from verl_mas.planning.hardware import parse_gpus
 from verl_mas.warmup.tiny_model import tiny_model
 
 HERE = Path(__file__).parent
@@ -88,6 +89,5 @@ def test_a_team_trains_on_one_gpu(task, tmp_path, engine, team):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_commands_of_the_gpu_tests_pass_the_checks_for_one_gpu(task, tmp_path, engine, team):
     """As for a run on another machine, where the engine is installed."""
-    machine = ["++ray_kwargs.ray_init.num_gpus=1", "++ray_kwargs.ray_init.num_cpus=16"]
-    report = examine_command([*arguments(task, tmp_path, engine, team), *machine])
+    report = examine_command(arguments(task, tmp_path, engine, team), parse_gpus("1x80"))
     assert report.accepted, report.problems
