@@ -101,6 +101,21 @@ def test_a_caller_cancelled_while_it_waits_does_not_hold_up_its_policy():
     assert run(session).served == ["b"]
 
 
+def test_the_engines_are_put_to_sleep_only_after_a_change_that_is_under_way():
+    """The last request of a rollout was cancelled while it waited: its policy still gets the time slice."""
+
+    async def session(engines):
+        await engines.slices.enter("a")
+        gone = asyncio.create_task(engines.slices.enter("b"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await engines.slices.leave()
+        assert engines.slices.awake == "a", "the change has begun"
+        assert await engines.slices.settled() == engines.awake == "b"
+
+    assert run(session).changes == 1
+
+
 def test_engines_whose_sleep_drops_weights_are_paused_instead():
     assert verbs("vllm") == verbs("sglang") == ("pause", "unpause")
     assert verbs("transformers") == ("sleep", "wake_up")

@@ -19,6 +19,7 @@ from verl_mas.verl_types import Actor
 from verl_mas.workflow.clock import uncounted
 
 Change = Callable[[str, str], Awaitable[None]]
+POLL_S = 0.01
 
 
 class TimeSlices:
@@ -45,6 +46,12 @@ class TimeSlices:
     async def leave(self) -> None:
         self._running -= 1
         self._next_slice()
+
+    async def settled(self) -> str:
+        """The policy that is awake once no change is under way: also cancelled requests get their time slice."""
+        while self._waiting or self._switch is not None:
+            await asyncio.sleep(POLL_S)
+        return self.awake
 
     def _next_slice(self) -> None:
         if self._running == 0 and self._waiting and self._switch is None:
@@ -89,7 +96,7 @@ class SlicesActor:
         await self._slices.leave()
 
     async def awake(self) -> str:
-        return self._slices.awake
+        return await self._slices.settled()
 
     async def set_awake(self, policy: str) -> None:
         self._slices.awake = policy
