@@ -191,16 +191,25 @@ def test_a_sleep_waits_for_callers_that_still_wait(server, stub):
 
 def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
     monkeypatch.setattr(sglang, "DRAIN_S", 0.5)
+    aborts = []
 
     async def session():
         made = server()
         running = request(made, tokens=240)
         await asyncio.sleep(2 * STEP_S)
+        start, abort = time.monotonic(), made.tokenizer_manager.abort_request
+
+        def seen(*args: object, **kwargs: object) -> None:
+            aborts.append(time.monotonic() - start)
+            abort(*args, **kwargs)
+
+        made.tokenizer_manager.abort_request = seen
         await within(60, made.sleep())
         return await running
 
     reply = asyncio.run(session())
     assert len(reply.token_ids) < 200 and reply.stop_reason == "abort"
+    assert len(aborts) == 1 and aborts[0] < 0.9, "the limit, and not twice the limit"
     assert not stub.deaths
 
 

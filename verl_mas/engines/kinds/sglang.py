@@ -95,7 +95,9 @@ class TeamSglang:
 
     async def _idle(self) -> bool:
         if self._requests:
-            await asyncio.wait(self._requests, timeout=DRAIN_S)
+            _, running = await asyncio.wait(self._requests, timeout=DRAIN_S)
+            if running:
+                return False
         # A request that has answered is in the scheduler's last batch for a moment more, so the scheduler is asked.
         flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)  # type: ignore[attr-defined]
         return bool(flushed.success) and not self._requests
