@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from importlib.metadata import version
 
 import pytest
@@ -117,6 +118,32 @@ def test_what_another_node_lacks_is_found_there_and_names_the_node(cluster, make
         f"on node {address}: mas.plugins=mine.py",
         f"on node {address}: mas.policies.far.remote.api_key_env=A_KEY",
     ]
+
+
+def test_nodes_that_do_not_answer_are_waited_for_together_and_each_is_named(cluster, make, monkeypatch):
+    @ray.remote(num_cpus=0)
+    def hangs(expected: nodes.Expected) -> None:
+        time.sleep(60)
+
+    monkeypatch.setattr(nodes, "_look", hangs)
+    monkeypatch.setattr(nodes, "LIMIT_S", 1.0)
+    monkeypatch.setattr(nodes, "_nodes", lambda config, pools: {n["NodeID"]: "10.0.0.9" for n in ray.nodes()})
+    start = time.monotonic()
+    found = list(nodes.check_nodes(make(), load({}), ()))
+    assert [error.value for error in found] == ["on node 10.0.0.9: no answer after 1 s"] * 2
+    assert time.monotonic() - start < 1.8
+
+
+def test_a_node_with_reward_workers_alone_is_looked_at(cluster, make, monkeypatch):
+    own = ray.get_runtime_context().get_node_id()
+    found = sorted(ray.nodes(), key=lambda node: node["NodeID"] != own)
+    monkeypatch.setattr(ray, "nodes", lambda: found)
+
+    def looked_at(reward: int) -> int:
+        config = make(actor_rollout_ref__rollout__agent__num_workers=1, reward__num_workers=reward)
+        return len(nodes._nodes(config, ()))  # noqa: SLF001
+
+    assert (looked_at(0), looked_at(2)) == (0, 1)
 
 
 def test_another_version_and_a_folder_that_is_not_shared_are_found(tmp_path):

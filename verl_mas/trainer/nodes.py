@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -55,10 +56,12 @@ def check_nodes(config: DictConfig, mas: MasConfig, pools: Collection[str]) -> I
     for warning in loopback_servers(mas, vars(resolve(mas.workflow)), len(there) + 1):
         logger.warning("%s", warning)
     expected = _expected(config, mas)
-    answers = {name: _look.options(scheduling_strategy=_on(node)).remote(expected) for node, name in there.items()}
-    for name, answer in answers.items():
+    until = time.monotonic() + LIMIT_S
+    # Several nodes of Ray may be on one machine, with one address.
+    answers = [(name, _look.options(scheduling_strategy=_on(node)).remote(expected)) for node, name in there.items()]
+    for name, answer in answers:
         try:
-            errors, warnings = ray.get(answer, timeout=LIMIT_S)
+            errors, warnings = ray.get(answer, timeout=max(until - time.monotonic(), 0))
         except GetTimeoutError:
             yield _unusable(name, f"no answer after {LIMIT_S:g} s")
         except RayError as error:
@@ -72,9 +75,9 @@ def check_nodes(config: DictConfig, mas: MasConfig, pools: Collection[str]) -> I
 def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
     """id -> address of the other nodes where workers of this run will be; this one is known to have everything."""
     alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    # As verl places the agent-loop workers.
+    # As verl places the agent-loop workers and the reward workers.
     with_cpus = [key for key, node in alive.items() if node["Resources"].get("CPU", 0) > 0]
-    used = {*pools, *with_cpus[: config.actor_rollout_ref.rollout.agent.num_workers]}
+    used = {*pools, *with_cpus[: max(config.actor_rollout_ref.rollout.agent.num_workers, config.reward.num_workers)]}
     used.discard(ray.get_runtime_context().get_node_id())
     return {key: node["NodeManagerAddress"] for key, node in alive.items() if key in used}
 

@@ -36,7 +36,7 @@ class Pools:
 
     def create(self) -> None:
         """Reserves the GPUs of every pool; raises ConfigError where the cluster has too few."""
-        place([*self._pools.values(), *([self.reward] if self.reward else [])])
+        place(self._all)
 
     def of(self, name: str) -> RayResourcePool:
         """The resource pool on which a policy is placed."""
@@ -45,7 +45,11 @@ class Pools:
     @property
     def nodes(self) -> set[str]:
         """The ids of the nodes with a pool."""
-        return nodes_of(self._pools.values())
+        return nodes_of(self._all)
+
+    @property
+    def _all(self) -> list[RayResourcePool]:
+        return [*self._pools.values(), *([self.reward] if self.reward else [])]
 
     def each(self, names: Iterable[str], work: Callable[[str], T]) -> dict[str, T]:
         """Work on every policy: pools at the same time, the policies of a pool one after the other."""
