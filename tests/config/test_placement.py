@@ -14,7 +14,7 @@ def config(**rollout):
     return OmegaConf.create(
         {
             "trainer": {"nnodes": 1, "n_gpus_per_node": 4, "device": "cuda"},
-            "reward": {"reward_model": {"enable_resource_pool": False, "n_gpus_per_node": 2, "nnodes": 1}},
+            "reward": {"reward_model": {"enable": False, "n_gpus_per_node": 2, "nnodes": 1}},
             "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
             "actor_rollout_ref": section,
         }
@@ -38,6 +38,13 @@ def test_resources_are_counted_over_the_pools_with_policies():
     assert placement.used_pools(members) == ["big", "shared"]
     assert placement.gpus_needed(config(), members) == 16 + 4
     assert placement.cpus_needed(config(), members) == 16 * 2 + 4 * 3 + 3
+
+
+def test_a_reward_model_adds_its_gpus_with_three_cpus_each():
+    members, with_reward = team(a={}), config()
+    with_reward.reward.reward_model.enable = True
+    assert placement.gpus_needed(with_reward, members) - placement.gpus_needed(config(), members) == 2
+    assert placement.cpus_needed(with_reward, members) - placement.cpus_needed(config(), members) == 2 * 3
 
 
 @pytest.mark.parametrize("policies", range(1, 20))

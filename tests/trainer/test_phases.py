@@ -111,7 +111,7 @@ def test_the_engines_are_put_to_sleep_only_after_a_change_that_is_under_way():
         gone.cancel()
         await engines.slices.leave()
         assert engines.slices.awake == "a", "the change has begun"
-        assert await engines.slices.settled() == engines.awake == "b"
+        assert await engines.slices.finally_awake() == engines.awake == "b"
 
     assert run(session).changes == 1
 

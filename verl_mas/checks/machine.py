@@ -14,13 +14,10 @@ from packaging.requirements import Requirement
 
 from verl_mas.checks.target import target
 from verl_mas.config.cluster import joined
-from verl_mas.config.placement import Resources, require
+from verl_mas.config.placement import CPUS_PER_GPU, Resources, require
 from verl_mas.errors import ConfigError
 from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import nearest
-
-# CPUs that verl's ResourcePoolManager reserves with each GPU.
-CPUS_PER_GPU = 3
 
 
 def check_plugin() -> Iterator[ConfigError]:

@@ -13,6 +13,9 @@ from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
 
+# CPUs that verl reserves with each GPU of a pool that is not a team's.
+CPUS_PER_GPU = 3
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -91,15 +94,20 @@ def time_sliced(mas: MasConfig, pool: str) -> bool:
     return mas.pools[pool].serving == "phases"
 
 
-def gpus_needed(config: DictConfig, mas: MasConfig) -> int:
-    gpus = sum(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas))
+def reward_shape(config: DictConfig) -> list[int]:
+    """The number of GPUs on each node of the pool of a reward model; it belongs to no policy."""
     model = config.reward.reward_model
-    return gpus + (int(model.n_gpus_per_node * model.nnodes) if model.enable_resource_pool else 0)
+    return [int(model.n_gpus_per_node)] * int(model.nnodes) if model.enable else []
+
+
+def gpus_needed(config: DictConfig, mas: MasConfig) -> int:
+    return sum(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)) + sum(reward_shape(config))
 
 
 def cpus_needed(config: DictConfig, mas: MasConfig) -> int:
     """One CPU per GPU share and per storage unit of TransferQueue, one for its controller, one to place the rest."""
     shares = sum(sum(pool_shape(config, mas, pool)) * slots(mas, pool) for pool in used_pools(mas))
+    shares += sum(reward_shape(config)) * CPUS_PER_GPU
     return shares + int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
 
 

@@ -47,7 +47,7 @@ class TimeSlices:
         self._running -= 1
         self._next_slice()
 
-    async def settled(self) -> str:
+    async def finally_awake(self) -> str:
         """The policy that is awake once no change is under way: also cancelled requests get their time slice."""
         while self._waiting or self._switch is not None:
             await asyncio.sleep(POLL_S)
@@ -96,7 +96,7 @@ class SlicesActor:
         await self._slices.leave()
 
     async def awake(self) -> str:
-        return await self._slices.settled()
+        return await self._slices.finally_awake()
 
     async def set_awake(self, policy: str) -> None:
         self._slices.awake = policy

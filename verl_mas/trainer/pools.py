@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from omegaconf import DictConfig
 
-from verl_mas.config.placement import pool_shape, slots, used_pools
+from verl_mas.config.placement import CPUS_PER_GPU, pool_shape, reward_shape, slots, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.trainer.placing import nodes_of, place
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from verl.single_controller.ray import RayResourcePool
 
 T = TypeVar("T")
-# CPUs that verl reserves with each GPU of a reward model.
-CPUS_PER_GPU = 3
 
 
 class Pools:
@@ -30,8 +28,8 @@ class Pools:
     def __init__(self, config: DictConfig, mas: MasConfig):
         self.mas = mas
         self._pools = {pool: _pool(pool, pool_shape(config, mas, pool), slots(mas, pool)) for pool in used_pools(mas)}
-        # The pool of a reward model, which belongs to no policy.
-        self.reward = _reward_pool(config)
+        shape = reward_shape(config)
+        self.reward = _pool("reward_pool", shape, CPUS_PER_GPU) if shape else None
         self.n_gpus: int = sum(pool.world_size for pool in self._pools.values())
 
     def create(self) -> None:
@@ -66,11 +64,6 @@ class Pools:
 
 def _in_turn(names: list[str], work: Callable[[str], T]) -> dict[str, T]:
     return {name: work(name) for name in names}
-
-
-def _reward_pool(config: DictConfig) -> RayResourcePool | None:
-    model = config.reward.reward_model
-    return _pool("reward_pool", [model.n_gpus_per_node] * model.nnodes, CPUS_PER_GPU) if model.enable else None
 
 
 def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
