@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 FOLDER = "GPU_PROOF_MEMORY"
@@ -35,18 +36,28 @@ def read(folder: Path) -> list[Sample]:
 
 
 def held_while_waiting(samples: list[Sample]) -> dict[int, tuple[int, int]]:
-    """Per training process: the most that it held, and the most while another one updated its policy."""
-    peak: dict[int, int] = {sample.process: 0 for sample in samples if UPDATE in sample.title}
-    waiting, last = dict.fromkeys(peak, 0), dict.fromkeys(peak, 0)
+    """Per training process: the most that it held, and the most while another one updated its policy.
+
+    An update is what is between two samples of it: beside its ends, the last sample of another process may be older.
+    """
+    by_process: dict[int, list[Sample]] = {}
     for sample in samples:
-        if sample.process not in peak:
-            continue
-        last[sample.process] = sample.held
-        peak[sample.process] = max(peak[sample.process], sample.held)
-        if UPDATE in sample.title:
-            for other in peak.keys() - {sample.process}:
-                waiting[other] = max(waiting[other], last[other])
-    return {process: (peak[process], waiting[process]) for process in peak}
+        by_process.setdefault(sample.process, []).append(sample)
+    trainers = {name: own for name, own in by_process.items() if any(UPDATE in sample.title for sample in own)}
+    updates = [
+        (name, first.time, last.time)
+        for name, own in trainers.items()
+        for first, last in pairwise(own)
+        if UPDATE in first.title and UPDATE in last.title
+    ]
+
+    def waits(sample: Sample) -> bool:
+        return any(other != sample.process and first <= sample.time <= last for other, first, last in updates)
+
+    return {
+        name: (max(s.held for s in own), max((s.held for s in own if waits(s)), default=0))
+        for name, own in trainers.items()
+    }
 
 
 def engines(samples: list[Sample]) -> dict[int, int]:

@@ -97,14 +97,18 @@ def test_the_limits_of_all_stages_are_ten_minutes():
     assert sum(stage.seconds for stage in gpu_proof.STAGES) <= gpu_proof.LIMIT == 600
 
 
+def of(process: int, title: str, *held: tuple[float, int]) -> list[Sample]:
+    return [Sample(time, process, title, size) for time, size in held]
+
+
 def test_what_a_policy_holds_while_another_one_updates_is_told_from_what_it_holds_itself():
     idle, update = "ray::Workers", "ray::Workers.actor_rollout_update_actor"
-    a = [Sample(0, 1, idle, 5), Sample(1, 1, update, 90), Sample(3, 1, idle, 7), Sample(6, 1, idle, 40)]
-    b = [Sample(2, 2, idle, 6), Sample(4, 2, update, 80)]
+    a = [*of(1, idle, (0, 5), (4, 7), (6, 40)), *of(1, update, (1, 90), (3, 80))]
+    # At 0.9 and 3.1 b holds its own work's memory: one of its updates ends, or begins, beside the one of a.
+    b = [*of(2, idle, (0.9, 70), (2, 6), (3.1, 60)), *of(2, update, (3.5, 80), (5, 85))]
     other = [Sample(4, 3, "ray::TransformersServer", 30)]
     samples = sorted([*a, *b, *other], key=lambda sample: sample.time)
-    # b had not held anything when a updated.
-    assert memory_log.held_while_waiting(samples) == {1: (90, 7), 2: (80, 0)}
+    assert memory_log.held_while_waiting(samples) == {1: (90, 7), 2: (85, 6)}
     assert memory_log.engines(samples) == {3: 30}
 
 
