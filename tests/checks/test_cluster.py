@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.checks import cluster
+from verl_mas.checks.together import check_together
 from verl_mas.config.load import load
 from verl_mas.workflow.base import resolve
 
@@ -19,6 +20,13 @@ def test_counts_for_a_running_cluster_are_refused_with_what_to_type(make, ray_st
     assert error.value == "ray_kwargs.ray_init.num_gpus with the running Ray cluster at 10.0.0.1:6379"
     assert error.fix.startswith("set ray_kwargs.ray_init.num_gpus=null; ++ray_kwargs.ray_init.address=local ")
     assert not list(cluster.check_cluster(make(**given, ray_kwargs__ray_init__address="local")))
+
+
+@pytest.mark.parametrize(("address", "joins"), [("10.0.0.1:6379", True), ("local", False)])
+def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_an_own_one_are(make, address, joins):
+    config = make(ray_kwargs__ray_init__address=address)
+    values = [problem.value for problem in check_together(config, load(config.mas))]
+    assert (f"ray_kwargs.ray_init.address={address}" in values) is joins
 
 
 def test_output_that_ray_would_delete_is_warned_of(make):

@@ -18,7 +18,7 @@ def check_together(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     yield from _fetched(config)
     yield from _only_validation(config)
     yield from _updates(config, mas)
-    if address := OmegaConf.select(config, "ray_kwargs.ray_init.address"):
+    if (address := OmegaConf.select(config, "ray_kwargs.ray_init.address")) and address != "local":
         yield ConfigWarning(
             f"ray_kwargs.ray_init.address={address}",
             reason="the run joins a Ray cluster that is already there, so its GPUs and CPUs are not checked here",
