@@ -24,7 +24,8 @@ def test_interpolated_settings_follow_an_override_after_verl_resolved_the_config
     OmegaConf.resolve(config)
     view = policy_view(config, "a", load(config.mas).policies["a"])
     assert view.actor_rollout_ref.ref.strategy == "fsdp"
-    assert view.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz == config.actor_rollout_ref.actor.use_dynamic_bsz
+    assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is True
+    assert view.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is False
 
 
 def test_materializing_twice_adds_nothing(make):

@@ -171,7 +171,7 @@ def test_a_planned_run_fits(words, here, capsys):
 @pytest.mark.parametrize("overrides", each(TRAINERS))
 def test_a_training_command_composes_and_its_team_is_accepted(overrides, here, monkeypatch):
     monkeypatch.setattr(pools, "available", lambda config: None)
-    config = compose([*overrides[:-1], *REST] if overrides[-1] == "..." else overrides)
+    config = compose([*overrides[:-1], *REST] if overrides[-1:] == ["..."] else overrides)
     if config.get("mas"):
         validate(config)
 
