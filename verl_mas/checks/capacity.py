@@ -12,7 +12,7 @@ from verl_mas.checks.refusals import Problem
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, policy_view
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
 from verl_mas.planning.model import size_of
@@ -20,31 +20,46 @@ from verl_mas.planning.plan import Plan, Served, make_plan
 from verl_mas.planning.reading import read_policy
 
 
+class UnknownSize(ConfigError):
+    """Of a model whose architecture is not known here."""
+
+
 def plan_of(config: DictConfig, mas: MasConfig | None, hardware: Hardware) -> Plan:
     """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
-    if config.trainer.device == platform.DEVICE:
-        raise ConfigError(
-            f"--gpus with trainer.device={config.trainer.device}",
-            rule="a plan is one of GPUs; +platform=cpu takes main memory only",
-            fix="remove +platform=cpu, or --gpus",
-        )
+    for error in check_device(config, hardware):
+        raise error
     team = mas or load(None)
     served = {name: _served(config, team, name) for name, spec in team.policies.items() if spec.remote is None}
     return make_plan(config, team, served, hardware)
 
 
+def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[ConfigError]:
+    if hardware is not None and config.trainer.device == platform.DEVICE:
+        yield ConfigError(
+            f"--gpus with trainer.device={config.trainer.device}",
+            rule="a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only",
+            fix="remove +platform=cpu or trainer.device, or --gpus",
+        )
+
+
 def check_capacity(config: DictConfig, mas: MasConfig | None, hardware: Hardware | None) -> Iterator[Problem]:
-    if hardware is not None:
+    if hardware is None:
+        return
+    try:
         plan = plan_of(config, mas, hardware)
-        yield from plan.errors
-        yield from plan.warnings
+    except UnknownSize as error:
+        # The run itself does not need the plan.
+        yield ConfigWarning(error.value, reason=f"memory was not checked: {error.rule}", fix=error.fix)
+        return
+    yield from plan.errors
+    yield from plan.warnings
 
 
 def _served(config: DictConfig, mas: MasConfig, name: str) -> Served:
     model = policy_view(config, name, mas.policies[name])[SECTION].model
     fields, source = _fields(model)
     if fields is None:
-        raise ConfigError(
+        raise UnknownSize(
             f"policy {name}: the size of model.path={model.path} is not known",
             rule="the plan reads the model's config.json, in a folder or in the cache of the hub; without it, it knows "
             f"{', '.join(names())}",

@@ -2,34 +2,73 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from ray.runtime_env import RuntimeEnv
 
 from verl_mas.checks.folders import FOLDERS
-from verl_mas.checks.place import is_remote
+from verl_mas.checks.place import is_remote, missing
 from verl_mas.checks.refusals import Problem
+from verl_mas.checks.target import target
 from verl_mas.config.cluster import COUNTS, RAY_INIT, address, loopback_servers, sends_folder
 from verl_mas.config.placement import pool_shape, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
     yield from _counts(config)
+    yield from _runtime_env(config)
     yield from _output(config)
 
 
 def _counts(config: DictConfig) -> Iterator[ConfigError]:
     given = [f"{RAY_INIT}.{key}" for key in COUNTS if OmegaConf.select(config, f"{RAY_INIT}.{key}") is not None]
-    if given and (cluster := address(config)):
+    # A cluster that runs here is not on the machines of `--gpus`.
+    cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
+    if given and cluster not in (None, "local"):
         yield ConfigError(
             f"{' and '.join(given)} with the running Ray cluster at {cluster}",
             rule="Ray takes these counts when a cluster starts, and none from a run that joins it",
             fix=f"set {' '.join(f'{key}=null' for key in given)}; ++{RAY_INIT}.address=local starts a cluster of the "
             "run's own",
         )
+
+
+def _runtime_env(config: DictConfig) -> Iterator[Problem]:
+    """What Ray would refuse when the run starts, or not read."""
+    given = OmegaConf.select(config, f"{RAY_INIT}.runtime_env")
+    if not isinstance(given, DictConfig):
+        return
+    known = [name for name in inspect.signature(RuntimeEnv).parameters if name not in ("kwargs", "_validate")]
+    for name in map(str, given):
+        if name not in known and (meant := get_close_matches(name.replace("_", ""), known, n=1, cutoff=0.7)):
+            yield ConfigWarning(
+                f"{RAY_INIT}.runtime_env.{name}",
+                reason="Ray knows no such field, and does not read it",
+                fix=f"did you mean {meant[0]}?",
+            )
+    variables = given.get("env_vars")
+    for name in map(str, variables) if isinstance(variables, DictConfig) else ():
+        path, value = f"{RAY_INIT}.runtime_env.env_vars.{name}", variables[name]
+        if not isinstance(value, str):
+            yield ConfigError(
+                f"{path}={value}", rule="an environment variable is a text", fix=f"""write '++{path}="{value}"'"""
+            )
+        elif name in ALLOCATOR and "expandable_segments:True" in value:
+            yield ConfigWarning(
+                f"{path}={value}", reason="an engine that frees its memory between steps ends with it", fix="remove it"
+            )
+    folder = given.get("working_dir")
+    if isinstance(folder, str) and not is_remote(folder) and not Path(folder).expanduser().is_dir():
+        yield missing(config, f"{RAY_INIT}.runtime_env.working_dir", folder, "a folder that Ray can send")
 
 
 def _output(config: DictConfig) -> Iterator[ConfigWarning]:

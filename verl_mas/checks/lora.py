@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
 from verl_mas.checks.model_folder import modules
+from verl_mas.checks.place import missing
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.engines.facts import facts_of
@@ -36,6 +38,8 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
             fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null",
         )
     if rank:
+        if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
+            yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
         yield from _trainable(model, policy)
         yield from _targets(view, policy)
         if not megatron.get("merge"):
@@ -95,6 +99,12 @@ def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:
             f"{value} and rollout.name={rollout.name}",
             rule="this engine takes whole weights, so the trainer merges the adapter into them",
             fix=fix,
+        )
+    elif (most := facts_of(str(rollout.name)).highest_rank) and view[SECTION].model.lora_rank > most:
+        yield ConfigError(
+            f"{value} and rollout.name={rollout.name}",
+            rule=f"this engine serves adapters of rank {most} at most",
+            fix=f"lower {SECTION}.model.lora_rank, or {fix}",
         )
     elif rollout.name == "sglang" and isinstance(targets, str) and targets != "all-linear":
         yield ConfigError(

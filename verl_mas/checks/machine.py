@@ -83,13 +83,16 @@ def needed(config: DictConfig) -> Resources:
 
 
 def available(config: DictConfig) -> Resources | None:
-    """What Ray will have; None, unknown, if it joins a running cluster. The plan compares the machines of `--gpus`."""
-    if target() or joined(config):
+    """What Ray will have; None, unknown, if it joins a running cluster."""
+    if not target() and joined(config):
         return None
     from ray._private.utils import get_num_cpus
 
     ray_init = config.ray_kwargs.ray_init
     gpus, cpus = ray_init.get("num_gpus"), ray_init.get("num_cpus")
+    if target():
+        # Of the machines of `--gpus` only what the command says is known here; the plan compares the rest.
+        return Resources(*(sys.maxsize if count is None else count for count in (gpus, cpus)))
     return Resources(
         gpus=devices_here() if gpus is None else gpus,
         # Ray respects the limit of a container.

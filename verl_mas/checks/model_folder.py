@@ -84,19 +84,22 @@ def read_header(file: Path) -> tuple[Mapping[str, object], int]:
 
 def positions(model: DictConfig) -> int | None:
     """The context in tokens, as verl reads it; None for a model that is neither on this machine nor a known one."""
-    own = OmegaConf.select(model, "override_config.max_position_embeddings")
+    return model_number(model, "max_position_embeddings")
+
+
+def model_number(model: DictConfig, key: str) -> int | None:
+    """A number of the model's config.json, as verl reads it; None for one that is neither here nor a known one."""
+    own = OmegaConf.select(model, f"override_config.{key}")
     folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
     elsewhere = {} if folder or model.get("hf_config_path") else known(str(model.get("path"))) or {}
-    found = own or _positions(folder) or elsewhere.get("max_position_embeddings")
+    found = own or _setting(folder, key) or elsewhere.get(key)
     return found if type(found) is int else None
 
 
-def _positions(folder: Path | None) -> object:
+def _setting(folder: Path | None, key: str) -> object:
     settings = readable_json(folder / "config.json") if folder else {}
     text = settings.get("text_config")  # of a model that reads images, too
-    return settings.get("max_position_embeddings") or (
-        text.get("max_position_embeddings") if isinstance(text, dict) else None
-    )
+    return settings.get(key) or (text.get(key) if isinstance(text, dict) else None)
 
 
 def modules(model: DictConfig) -> list[str] | None:

@@ -11,6 +11,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_mas.checks.divided import check_heads, check_sharding
+from verl_mas.checks.engine_options import check_engine_options
 from verl_mas.checks.lengths import check_lengths
 from verl_mas.checks.lora import check_frozen_adapter, check_lora
 from verl_mas.checks.refusals import Problem
@@ -25,6 +27,14 @@ from verl_mas.workflow.endpoint import check_endpoint
 
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
+REFUSED_BY_VERL = (
+    ValueError,
+    AssertionError,
+    TypeError,
+    NotImplementedError,
+    OmegaConfBaseException,
+    HydraException,
+)
 
 
 def check_remotes(mas: MasConfig) -> Iterator[Problem]:
@@ -93,21 +103,23 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     for name, spec in mas.policies.items():
         if spec.remote:
             continue
-        view = policy_view(config, name, spec)
+        view, shape = policy_view(config, name, spec), pool_shape(config, mas, spec.pool)
+        view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
+        yield from check_heads(view, name)
+        yield from check_engine_options(view, name)
         yield from check_lengths(view, name, trained=spec.trainable)
         if spec.trainable:
             yield from check_lora(view, name)
             yield from check_trained(view, name)
             yield from check_training_engine(view, name)
+            yield from check_sharding(view, name)
         else:
             yield from check_frozen_adapter(view, name)
-        shape = pool_shape(config, mas, spec.pool)
-        view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         yield from _verl_accepts(view, name)
 
 
 def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
-    from verl.utils.config import validate_config
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     if view[SECTION].actor.checkpoint.get("async_save", False):
         yield ConfigError(
@@ -123,7 +135,8 @@ def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
         with contextlib.redirect_stdout(io.StringIO()):
             # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
             validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
-    except (ValueError, AssertionError, TypeError, OmegaConfBaseException, HydraException) as error:
+            omega_conf_to_dataclass(view[SECTION].rollout)  # verl's servers do so.
+    except REFUSED_BY_VERL as error:
         yield ConfigError(
             f"policy {name}: {error}",
             rule="verl accepts the configuration of every policy",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.capacity import check_capacity, plan_of
+from verl_mas.checks.capacity import check_capacity, check_device, plan_of
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.data_files import check_data, check_scored
@@ -96,6 +96,8 @@ def examine(config: DictConfig) -> Report:
     # The other checks read every section.
     if found.of(check_sections(config)):
         found.of(check_keys(config), check_cluster(config))
+        if not found.of(check_device(config, target())):
+            return Report(found.errors, found.warnings, machine)
         if found.result(lambda: is_team(config)):
             mas = _examine_team(config, found)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,10 +16,15 @@ from verl_mas.checks.refusals import Problem, raised_by
 from verl_mas.checks.remote_code import check_remote_code
 from verl_mas.checks.weights import check_model
 from verl_mas.engines.facts import ENGINES, facts_of
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
 FLASH_ATTENTION = "flash_attention_2"
+# Of model.override_config: what most models read.
+OVERRIDDEN = (
+    "attn_implementation attention_dropout max_position_embeddings model_config moe_config num_hidden_layers "
+    "rope_parameters rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window"
+).split()
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 
 
@@ -93,7 +99,19 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
             fix=f"{facts.install or f'install {facts.package}'}, or set actor_rollout_ref.rollout.name",
         )
         yield unless_elsewhere(config, error)
+    yield from _misspelt(config)
     yield from _attention_on_cpu(config) if cpu else _attention_on_gpus(config)
+
+
+def _misspelt(config: DictConfig) -> Iterator[ConfigWarning]:
+    """A model may have settings of its own, so only a name that is nearly a common one is one mistyped."""
+    for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
+        if name not in OVERRIDDEN and (meant := get_close_matches(name, OVERRIDDEN, n=1, cutoff=0.9)):
+            yield ConfigWarning(
+                f"actor_rollout_ref.model.override_config.{name}",
+                reason="the name is added to the model's config, and nothing reads it there",
+                fix=f"did you mean {meant[0]}?",
+            )
 
 
 def _attention(config: DictConfig) -> str:

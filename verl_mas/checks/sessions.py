@@ -23,6 +23,16 @@ def check_sessions(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
         )
 
 
+def check_limits(mas: MasConfig) -> Iterator[ConfigWarning]:
+    act, session = mas.faults.act_timeout_s, mas.faults.session_timeout_s
+    if act > session:
+        yield ConfigWarning(
+            f"mas.faults.act_timeout_s={act:g} with mas.faults.session_timeout_s={session:g}",
+            reason="the session of an act ends before the act",
+            fix=f"set mas.faults.session_timeout_s to more than {act:g}",
+        )
+
+
 def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
     for pool in used_pools(mas):
         names = policies_on(mas, pool)

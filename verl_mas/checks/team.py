@@ -9,6 +9,7 @@ from functools import partial
 from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.checks.engine_options import check_unread_options
 from verl_mas.checks.engines import check_engines
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.policies import (
@@ -21,7 +22,7 @@ from verl_mas.checks.policies import (
 from verl_mas.checks.pools import check_memory, check_pools, check_replicas, check_team_resources
 from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.sampling import check_sampling
-from verl_mas.checks.sessions import check_serving, check_sessions
+from verl_mas.checks.sessions import check_limits, check_serving, check_sessions
 from verl_mas.checks.settings import check_override_keys, check_override_values, check_values
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
@@ -83,7 +84,13 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_engines(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
-        found.of(check_untrained(mas), check_sessions(config, mas), check_serving(mas))
+        found.of(
+            check_unread_options(config, mas),
+            check_untrained(mas),
+            check_sessions(config, mas),
+            check_limits(mas),
+            check_serving(mas),
+        )
         if known:
             found.of(check_views(config, mas))
     return mas, team is not None

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, policy_value, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION, policy_value, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.placement import local_policies
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -16,6 +17,9 @@ MANY_SESSIONS = 50_000
 
 def check_together(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     yield from _fetched(config)
+    yield from _profiler(config)
+    yield from _unread_nodes(config)
+    yield from _metrics(config, mas)
     yield from _only_validation(config)
     yield from _updates(config, mas)
     if (address := OmegaConf.select(config, "ray_kwargs.ray_init.address")) and address != "local":
@@ -47,6 +51,44 @@ def _fetched(config: DictConfig) -> Iterator[Problem]:
             f"data.gen_batch_size={size} with data.train_batch_size={batch}",
             rule="a training step reads a whole number of data.gen_batch_size",
             fix="remove data.gen_batch_size, or set it to a divisor of data.train_batch_size",
+        )
+
+
+def _metrics(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+    for name in local_policies(mas):
+        rollout = policy_view(config, name, mas.policies[name])[SECTION].rollout
+        if rollout.prometheus.enable and rollout.disable_log_stats:
+            yield ConfigError(
+                f"policy {name}: rollout.prometheus.enable=True with rollout.disable_log_stats=True",
+                rule="verl collects what the engine logs, and ends the run without it",
+                fix=f"set {SECTION}.rollout.disable_log_stats=False",
+            )
+
+
+def _unread_nodes(config: DictConfig) -> Iterator[ConfigWarning]:
+    if nodes := config[SECTION].rollout.get("nnodes"):
+        yield ConfigWarning(
+            f"{SECTION}.rollout.nnodes={nodes}",
+            reason="only verl's trainer mode separate_async has nodes for engines alone; a team's engines are on the "
+            "GPUs of their pool",
+            fix="remove it, and set trainer.nnodes or mas.pools",
+        )
+
+
+def _profiler(config: DictConfig) -> Iterator[ConfigWarning]:
+    """What is profiled is chosen in two places; with one of them verl profiles nothing."""
+    steps, last = config.global_profiler.steps, config.trainer.total_training_steps
+    if steps and config.global_profiler.tool and not config[SECTION].actor.profiler.enable:
+        yield ConfigWarning(
+            f"global_profiler.tool={config.global_profiler.tool} with {SECTION}.actor.profiler.enable=False",
+            reason="only workers with an enabled profiler are profiled",
+            fix=f"set {SECTION}.actor.profiler.enable=True {SECTION}.actor.profiler.all_ranks=True",
+        )
+    if steps and type(last) is int and min(steps) > last:
+        yield ConfigWarning(
+            f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}",
+            reason="the run ends before the first of these steps",
+            fix="lower them",
         )
 
 

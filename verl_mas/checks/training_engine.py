@@ -96,6 +96,13 @@ def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
                 rule=f"verl's workers read {size}, the size for each of them",
                 fix=f"set {SECTION}.{size}={given}, and remove {SECTION}.{deprecated}",
             )
+        elif section[role].get(size.partition(".")[2]) is None and by_tokens:
+            # verl asks for the size only where no micro batch is filled by tokens.
+            yield ConfigError(
+                f"policy {policy}: ref.log_prob_use_dynamic_bsz=False without {size}",
+                rule="micro batches of the reference policy are filled by tokens, or have a size",
+                fix=f"set {SECTION}.ref.log_prob_use_dynamic_bsz=True, or {SECTION}.{size}",
+            )
 
 
 def _sequence_parallel(view: DictConfig, policy: str) -> Iterator[ConfigError]:

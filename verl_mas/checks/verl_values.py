@@ -166,6 +166,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
         "over_sample_rate": Share,
         "agent.num_workers": Count,
         "checkpoint_engine.update_weights_bucket_megabytes": Count,
+        "quantization": Literal["fp8", "torchao", "ascend"] | None,
         "prometheus.port": Annotated[int, Range(1, 65535)],
         "multi_turn.max_assistant_turns": Count | None,
         "multi_turn.max_user_turns": Count | None,
@@ -176,6 +177,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
     "actor_rollout_ref.model": {
         "path": Text,
         "override_config.attn_implementation": Attention,
+        "fused_kernel_options.impl_backend": Literal["torch", "triton", "liger"],
         "lora_rank": Whole,
         "lora_alpha": Count,
         "target_modules": Names,
@@ -212,6 +214,10 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
         "dataloader_num_workers": Whole,
         "filter_overlong_prompts_workers": Count | None,
         "truncation": Literal["left", "right", "middle", "error"],
+    },
+    "global_profiler": {
+        "tool": Literal["npu", "nsys", "torch", "torch_memory", "precision_debugger"] | None,
+        "steps": list[Count] | None,
     },
     "ray_kwargs.ray_init": {"num_cpus": NotNegative | None, "num_gpus": NotNegative | None, "address": Text | None},
     "reward": {

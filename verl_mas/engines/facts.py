@@ -49,6 +49,12 @@ class EngineFacts:
     one_process: bool = False
     """A replica cannot be spread over several workers."""
 
+    replaces: Mapping[str, str] = field(default_factory=dict)
+    """Options in `rollout.engine_kwargs` that verl passes on in place of settings of `rollout`: option -> setting."""
+
+    highest_rank: int | None = None
+    """Of a LoRA adapter that it serves beside the base weights; None: unknown."""
+
     takes_adapters: bool = True
     """It serves LoRA adapters beside the base weights; False: the trainer must merge them."""
 

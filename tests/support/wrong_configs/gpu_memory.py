@@ -27,7 +27,7 @@ CASES = [
     wrong(
         f"{SHARED} actor_rollout_ref.rollout.max_model_len=50000 --gpus 4x80", "a context of 40960 tokens", alone=True
     ),
-    wrong(f"{SHARED} actor_rollout_ref.model.path=owner/model --gpus 4x80", "is not known", alone=True),
+    wrong(f"{SHARED} actor_rollout_ref.model.path=owner/model --gpus 4x80", "is not known", warned=True, alone=True),
     wrong("--gpus 8x", "write --gpus 8x80"),
     wrong("--gpus 1x80", "remove +platform=cpu"),
     wrong("--host-gib 64", "add --gpus 8x80"),
