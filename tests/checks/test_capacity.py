@@ -93,6 +93,14 @@ def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(t
     assert plan.policies["main"].context == 65536 and "config.json" in plan.policies["main"].source
 
 
+def test_a_server_that_only_the_machines_of_the_run_reach_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine_command(["+recipe=search/shared", "mas.workflow.args.retriever=http://127.0.0.1:9/retrieve"], FOUR)
+    assert report.accepted, report.problems
+    (warning,) = (warning for warning in report.warnings if "127.0.0.1:9" in warning.value)
+    assert warning.reason.startswith("not checked: the run is on 4 GPUs")
+
+
 def test_host_memory_is_compared_where_it_is_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, report = plan_command(SEPARATE, parse_gpus("4x80", "64"))

@@ -19,10 +19,11 @@ TRAINING = Training(8, 16384, 16384, param_offload=True, optimizer_offload=True)
 
 def policies(name: str, *fractions: float, engine: str = "vllm", **settings: object) -> list[Policy]:
     served = Serving(engine, 0.5, row=4096, **settings)
-    return [
+    found = [
         Policy(f"p{number}", size_of(known(name)), replace(served, fraction=fraction), TRAINING)
         for number, fraction in enumerate(fractions)
     ]
+    return found if len(found) == 1 else [replace(p, section=f"++mas.policies.{p.name}.overrides") for p in found]
 
 
 def test_two_engines_at_half_of_the_card_do_not_fit_and_lower_fractions_or_phases_do():
@@ -47,6 +48,16 @@ def test_the_recommended_settings_leave_other_policies_alone_where_there_is_one(
     pool = Pool(policies("Qwen/Qwen3-32B", 0.5), CARD)
     assert not fits(pool)
     assert all("mas.policies" not in setting for setting in fixes(pool, 8))
+
+
+def test_a_fixed_micro_batch_that_is_too_large_becomes_one_by_tokens_for_updates_and_log_probs():
+    fixed = replace(TRAINING, update_tokens=65536, log_prob_tokens=65536, by_tokens=False)
+    (policy,) = policies("Qwen/Qwen3-8B", 0.5)
+    (setting, *_) = fixes(Pool([replace(policy, training=fixed)], CARD), 8)
+    section = "actor_rollout_ref"
+    assert f"{section}.actor.use_dynamic_bsz=true {section}.rollout.log_prob_use_dynamic_bsz=true" in setting
+    (setting, *_) = fixes(Pool([replace(policy, training=replace(fixed, by_tokens=True))], CARD), 8)
+    assert "dynamic_bsz" not in setting
 
 
 def test_nothing_is_recommended_where_nothing_fits():

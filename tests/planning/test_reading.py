@@ -90,5 +90,19 @@ def test_overrides_of_the_policy_count(read):
     assert (serving.tensor_parallel, serving.context, serving.graphs) == (2, 99, False)
 
 
+def test_packed_rows_have_a_mask_unless_flash_attn_computes_them(read):
+    packed = {"actor_rollout_ref__model__use_remove_padding": True}
+    attention = "actor_rollout_ref__model__override_config__attn_implementation"
+    assert read(**packed, **{attention: "sdpa"}).training.masked
+    assert not read(**packed, **{attention: "flash_attention_3"}).training.masked
+    assert not read(actor_rollout_ref__model__use_remove_padding=False, **{attention: "sdpa"}).training.masked
+
+
+def test_a_policy_beside_others_is_set_by_its_overrides(read, make):
+    assert read().section == "++mas.policies.a.overrides"
+    config = make(trainer__device="cuda")
+    assert read_policy(config, load(None), "main", MODEL).section == "actor_rollout_ref"
+
+
 def test_a_frozen_policy_has_no_training(read):
     assert read(mas__policies__a__trainable=False).training is None

@@ -52,6 +52,28 @@ def test_log_probs_load_parameters_and_not_adam():
     assert held["logits"] == 2 * 512 * 1000
 
 
+def test_without_flash_attn_packed_rows_have_a_mask_of_all_pairs_of_their_tokens():
+    masked = replace(TRAINING, masked=True)
+    assert training.log_probs(MODEL, masked)["attention mask"] == (1 + 2 + 2) * 512**2
+    assert training.update(MODEL, masked)["attention mask"] == (1 + 2 + 2) * 256**2
+    every_layer = training.update(MODEL, replace(masked, checkpointing=False))
+    assert every_layer["attention mask"] == (1 + 2 * (4 + 1)) * 256**2
+    assert training.update(MODEL, TRAINING)["attention mask"] == 0
+
+
+def test_whole_gradients_and_parameters_count_where_fsdp_keeps_them():
+    once = training.update(MODEL, replace(TRAINING, sync_once=True))
+    assert once["gradients"] == 4 * N / 4 + 4 * N
+    kept = training.log_probs(MODEL, replace(TRAINING, reshard=False))
+    assert kept["gathered layers"] == 2 * N
+
+
+def test_the_gradient_of_the_head_is_whole_until_it_is_divided():
+    forward, both = (step(MODEL, TRAINING)["gathered layers"] for step in (training.log_probs, training.update))
+    assert both - forward == 2 * 64_000
+    assert training.update(MODEL, replace(TRAINING, adapter_rank=8))["gathered layers"] == forward
+
+
 def test_fsdps_own_offload_leaves_nothing_on_the_gpu():
     held = training.update(MODEL, replace(TRAINING, always_on_cpu=True))
     assert held["parameters"] == held["gradients"] == held["Adam"] == 0

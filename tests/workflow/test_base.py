@@ -11,7 +11,10 @@ from verl_mas.config.schema import AgentSpec, PolicySpec, RemoteSpec, WorkflowSp
 from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.workflow.base import WORKFLOWS, resolve
 from verl_mas.workflow.members import members_of
+from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflows.ensemble import Ensemble
+from verl_mas.workflows.single import Single
+from verl_mas.workflows.solver_verifier import SolverVerifier
 
 FILE = """
 from verl_mas.workflow import Outcome, Workflow, register_workflow
@@ -145,6 +148,18 @@ def test_arguments_of_unknown_types_are_passed_to_the_workflow_unchecked(tmp_pat
     file.write_text(THEIRS)
     made = resolve(WorkflowSpec("Theirs", str(file), {"model": "m", "judge": "strict", "thing": 1, "key": "lower"}))
     assert (made.judge, made.thing, made.key) == ("strict", 1, "lower")
+
+
+def test_that_verl_scores_the_sessions_belongs_to_a_run_and_not_to_its_subclasses():
+    class Renamed(Single):
+        agents = ("other",)
+
+    class Rewards(Single):
+        async def run(self, task, team):
+            return Outcome(answer="", reward=1.0)
+
+    assert Single().scored_by_verl and Renamed().scored_by_verl and not Rewards().scored_by_verl
+    assert SolverVerifier().scored_by_verl and not SolverVerifier(score="math").scored_by_verl
 
 
 def test_a_rule_between_fields_is_refused_like_one_of_a_field():

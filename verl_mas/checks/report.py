@@ -39,18 +39,17 @@ class Report:
         return "\n".join([*errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
 
     def as_json(self) -> str:
-        return json.dumps(
-            {
-                "verdict": self.verdict,
-                "accepted": self.accepted,
-                "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in self.errors],
-                "warnings": [asdict(warning) for warning in self.warnings],
-                "run": self.summary and asdict(self.summary),
-                "machine": [asdict(finding) for finding in self.machine],
-            },
-            indent=1,
-            default=str,
-        )
+        run = {"run": self.summary and asdict(self.summary), "machine": [asdict(finding) for finding in self.machine]}
+        return json.dumps(self.found() | run, indent=1, default=str)
+
+    def found(self) -> dict[str, object]:
+        """The verdict and its reasons, for JSON."""
+        return {
+            "verdict": self.verdict,
+            "accepted": self.accepted,
+            "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in self.errors],
+            "warnings": [asdict(warning) for warning in self.warnings],
+        }
 
     def raise_errors(self) -> None:
         raise_all(self.errors)

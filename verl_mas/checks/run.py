@@ -18,6 +18,7 @@ from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts
 from verl_mas.checks.folders import check_folders
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
+from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
@@ -36,10 +37,7 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, MasError
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.plan import Plan
-from verl_mas.workflow.base import Workflow, resolve
-from verl_mas.workflows.ensemble import Ensemble
-from verl_mas.workflows.single import Single
-from verl_mas.workflows.solver_verifier import VERL, SolverVerifier
+from verl_mas.workflow.base import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -124,22 +122,15 @@ def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
         found.of(check_policies(config, mas), check_functions(config), check_folders(config), check_data(config, mas))
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
-            found.of(raised_by(lambda: resolve(mas.workflow).check(), seconds=mas.workflow.check_timeout_s))
+            found.of(check_workflow_ready(config, mas))
             found.of(check_tools(config, mas), check_checkpoint(config, mas))
             found.of(check_addresses(config, mas, vars(resolve(mas.workflow))))
-            if _scored_by_verl(resolve(mas.workflow)):
+            if resolve(mas.workflow).scored_by_verl:
                 found.of(check_scored(config))
         found.of(check_finalized(config, mas))
         if not found.errors:
             found.of(check_first_prompts(config, mas))
     return mas
-
-
-def _scored_by_verl(workflow: Workflow) -> bool:
-    """Of the shipped workflows; a workflow of the user may reward its sessions itself."""
-    if type(workflow) is SolverVerifier:
-        return workflow.score == VERL
-    return type(workflow) in (Single, Ensemble)
 
 
 def require_accepted(config: DictConfig) -> None:
@@ -186,6 +177,12 @@ def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     for name, spec in mas.policies.items():
         if spec.remote is None:
             yield from check_served(policy_view(config, name, spec))
+
+
+def check_workflow_ready(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+    """What the workflow itself checks. With `--gpus`, a server may be one that only the machines of the run reach."""
+    for error in raised_by(lambda: resolve(mas.workflow).check(), seconds=mas.workflow.check_timeout_s):
+        yield unless_elsewhere(config, error) if target() else error
 
 
 def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:

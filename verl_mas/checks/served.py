@@ -15,17 +15,16 @@ from verl_mas.checks.place import missing, unless_elsewhere
 from verl_mas.checks.refusals import Problem, raised_by
 from verl_mas.checks.remote_code import check_remote_code
 from verl_mas.checks.weights import check_model
+from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
-FLASH_ATTENTION = "flash_attention_2"
 # Of model.override_config: what most models read.
 OVERRIDDEN = (
     "attn_implementation attention_dropout max_position_embeddings model_config moe_config num_hidden_layers "
     "rope_parameters rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window"
 ).split()
-ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 
 
 def check_served(config: DictConfig) -> Iterator[Problem]:
@@ -114,26 +113,21 @@ def _misspelt(config: DictConfig) -> Iterator[ConfigWarning]:
             )
 
 
-def _attention(config: DictConfig) -> str:
-    """Which attention verl loads the model with."""
-    return str(config.actor_rollout_ref.model.override_config.get("attn_implementation", FLASH_ATTENTION))
-
-
 def _attention_on_cpu(config: DictConfig) -> Iterator[ConfigError]:
-    if _attention(config).startswith("flash_attention"):
+    if is_flash(attention(config)):
         yield ConfigError(
-            f"{ATTENTION}={_attention(config)} on the CPU",
+            f"{SETTING}={attention(config)} on the CPU",
             rule="flash-attn computes on GPUs only",
-            fix=f"set ++{ATTENTION}=sdpa",
+            fix=f"set ++{SETTING}=sdpa",
         )
 
 
 def _attention_on_gpus(config: DictConfig) -> Iterator[Problem]:
     # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
-    if _attention(config) == FLASH_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
+    if attention(config) == DEFAULT and not any(find_spec(package) for package in ("flash_attn", "kernels")):
         error = ConfigError(
             "flash_attn is not installed",
-            rule=f"verl loads models with attn_implementation={FLASH_ATTENTION} where no other is set",
-            fix=f"set ++{ATTENTION}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
+            rule=f"verl loads models with attn_implementation={DEFAULT} where no other is set",
+            fix=f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
         )
         yield unless_elsewhere(config, error)

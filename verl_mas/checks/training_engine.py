@@ -10,13 +10,13 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
+from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
 from verl_mas.config.merge import SECTION
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 FSDP = ("fsdp", "fsdp2")
 SCHEDULES = ("constant", "cosine")
-FLASH_ATTENTION = "flash_attention_2"
 # Where micro batches are not filled by tokens: the size that verl's workers read -> the deprecated one, which only
 # verl's own check reads.
 SIZES = {
@@ -112,18 +112,17 @@ def _sequence_parallel(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     if size == 1:
         return
     setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
-    attention = model.override_config.get("attn_implementation", FLASH_ATTENTION)
+    used = attention(view)
     if not model.use_remove_padding:
         yield ConfigError(
             f"{setting} with model.use_remove_padding=False",
             rule="verl divides a sequence without padding among the workers",
             fix=f"set {SECTION}.model.use_remove_padding=True, or {SECTION}.actor.ulysses_sequence_parallel_size=1",
         )
-    if not str(attention).startswith("flash_attention"):
+    if not is_flash(used):
         yield ConfigError(
-            f"{setting} with attn_implementation={attention}",
+            f"{setting} with attn_implementation={used}",
             rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
             "would attend to its own part of a sequence, and the update would be wrong",
-            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or "
-            f"++{SECTION}.model.override_config.attn_implementation={FLASH_ATTENTION}",
+            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{SETTING}={DEFAULT}",
         )

@@ -64,6 +64,8 @@ def _options(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, 
     items = iter(arguments)
     for item in items:
         name, equals, value = item.partition("=")
+        if name in found:
+            raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
         if name in names:
             found[name] = value if equals else next(items, "")
         else:

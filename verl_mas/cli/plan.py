@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.box import SIMPLE_HEAD
@@ -22,7 +22,7 @@ from verl_mas.checks.report import Report
 from verl_mas.checks.run import plan_command
 from verl_mas.cli._arguments import hardware_of
 from verl_mas.cli._output import console
-from verl_mas.errors import ConfigError, raise_all
+from verl_mas.errors import ConfigError
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, WAITING
 from verl_mas.planning.hardware import GIB, SAFE
 from verl_mas.planning.plan import Plan
@@ -42,45 +42,46 @@ def main(argv: list[str]) -> int:
             fix="add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes",
         )
     plan, report = plan_command(rest, hardware)
-    if plan is None:
-        raise_all(report.errors)
-        raise AssertionError("a plan that cannot be made has an error")
     if "--json" in argv:
-        found = {"verdict": report.verdict, "fits": report.accepted, **asdict(plan)}
-        sys.stdout.write(json.dumps({**found, **problems(report)}, indent=1, default=str) + "\n")
-        return 0 if report.accepted else 1
+        numbers = {} if plan is None else {"fits": plan.fits, **asdict(plan)}
+        sys.stdout.write(json.dumps(numbers | report.found(), indent=1, default=str) + "\n")
+    elif plan is None:
+        report.raise_errors()
+    else:
+        _print(plan, report)
+    return 0 if report.accepted else 1
+
+
+def _print(plan: Plan, report: Report) -> None:
     out = console()
     out.print(f"Estimated, not measured on a GPU, for {plan.hardware}", markup=False, highlight=False)
-    out.print(policies(plan))
-    out.print(pools(plan))
+    if plan.policies:
+        out.print(memory(plan))
+        out.print(policies(plan))
     for line in _lines(plan):
         out.print(line, markup=False, highlight=False)
     verdict = f"{report.problems.removesuffix(report.verdict)}{_verdict(plan, accepted=report.accepted)}"
     out.print(verdict, style="green" if report.accepted else "red", markup=False, highlight=False)
-    return 0 if report.accepted else 1
 
 
-def problems(report: Report) -> dict[str, object]:
-    return {
-        "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in report.errors],
-        "warnings": [asdict(warning) for warning in report.warnings],
-    }
+def memory(plan: Plan) -> Table:
+    """A GPU of the pool in each phase, with what the other policies hold."""
+    most = SAFE * plan.hardware.card / GIB
+    table = _table(f"GiB per GPU by phase, at most {most:.1f} ({SAFE:g} of the card)", ["policy"], PHASES)
+    for name, policy in plan.policies.items():
+        table.add_row(name, *(f"{policy.gpu[phase]:.1f}" if phase in policy.gpu else "-" for phase in PHASES))
+    return table
 
 
 def policies(plan: Plan) -> Table:
-    """GiB on a GPU of the pool in each phase, with what the other policies hold, and what the engines can hold."""
-    table = Table(title="policies, GiB per GPU by phase", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("policy", "model", "engine"):
-        table.add_column(column)
-    for column in (*PHASES, "KV tokens", "requests", "steps", "disk"):
-        table.add_column(column, justify="right")
+    """What the engines can hold, and what is trained and saved."""
+    right = ("KV tokens", "requests", "steps", "disk")
+    table = _table("policies", ["policy", "model", "engine"], right)
     for name, policy in plan.policies.items():
-        gpu = policy.gpu
         table.add_row(
             name,
             f"{policy.model}, {policy.parameters / 1e9:.2f} B",
             f"{policy.replicas} x {policy.engine}",
-            *(f"{gpu[phase]:.1f}" if phase in gpu else "-" for phase in PHASES),
             f"{policy.kv_tokens:,}",
             f"{policy.concurrent} x {policy.context:,}",
             "-" if policy.updates is None else str(policy.updates),
@@ -89,30 +90,21 @@ def policies(plan: Plan) -> Table:
     return table
 
 
-def pools(plan: Plan) -> Table:
-    most = SAFE * plan.hardware.card / GIB
-    table = Table(
-        title=f"pools, of {most:.1f} GiB per GPU ({SAFE:g} of the card)", title_justify="left", box=SIMPLE_HEAD
-    )
-    for column in ("pool", "GPUs", "worst moment", "GiB per GPU", "host GiB per node"):
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in left:
         table.add_column(column)
-    for name, pool in plan.pools.items():
-        nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
-        table.add_row(
-            name,
-            f"{nodes}{pool.gpus_per_node}" + (" in phases" if pool.phases else ""),
-            pool.worst,
-            f"{pool.gpu:.1f}: {_parts(pool.parts, 1)}",
-            f"{pool.host:.0f}: {_parts(pool.host_parts, 0)}" if pool.host else "0",
-        )
+    for column in right:
+        table.add_column(column, justify="right")
     return table
 
 
-def _parts(parts: Mapping[str, float], digits: int) -> str:
-    return ", ".join(f"{name} {size:.{digits}f}" for name, size in parts.items())
-
-
 def _lines(plan: Plan) -> Iterator[str]:
+    for name, pool in plan.pools.items():
+        nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
+        yield f"pool {name}: {nodes}{pool.gpus_per_node} GPUs" + (", in phases" if pool.phases else "")
+        yield f"  a GPU, {pool.worst}: {pool.gpu:.1f} GiB: {_parts(pool.parts, 1)}"
+        yield f"  host memory of a node: {pool.host:.0f} GiB" + (f": {_parts(pool.host_parts, 0)}" if pool.host else "")
     yield f"rows: {plan.sessions} per step for each act that an agent makes once in every session"
     kept = "all are kept" if plan.kept is None else f"{plan.kept} are kept: {plan.kept * plan.disk:.0f} GiB"
     yield f"disk: {plan.disk:.0f} GiB per checkpoint; {kept}, as trainer.max_actor_ckpt_to_keep says"
@@ -123,8 +115,14 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"note: {note}"
 
 
+def _parts(parts: Mapping[str, float], digits: int) -> str:
+    return ", ".join(f"{name} {size:.{digits}f}" for name, size in parts.items())
+
+
 def _verdict(plan: Plan, *, accepted: bool) -> str:
     if accepted:
+        if not plan.pools:
+            return "fits: no policy is served here"
         worst = max(pool.gpu for pool in plan.pools.values())
         return f"fits: at most {worst:.1f} of {SAFE * plan.hardware.card / GIB:.1f} GiB per GPU"
     return "does not fit" if not plan.fits else "refused"

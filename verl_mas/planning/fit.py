@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from verl_mas.config.merge import SECTION
 from verl_mas.engines.serving import MOST
 from verl_mas.planning.events import Event, Pool
 from verl_mas.planning.hardware import SAFE
@@ -77,12 +76,8 @@ def _training(policy: Policy, **fields: object) -> Policy:
 
 
 def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) -> str:
-    """One setting per policy; of the only policy, that of the whole run."""
-    if len(policies) == 1:
-        return f"{SECTION}.{key}={values[0]}"
-    return " ".join(
-        f"++mas.policies.{policy.name}.overrides.{key}={value}" for policy, value in zip(policies, values, strict=True)
-    )
+    """One setting per policy."""
+    return " ".join(f"{policy.section}.{key}={value}" for policy, value in zip(policies, values, strict=True))
 
 
 def _fractions(change: Change, gpus: int) -> Iterator[Change]:
@@ -117,7 +112,7 @@ def _offload(change: Change, gpus: int) -> Iterator[Change]:
     trained = [policy.training for policy in change.policies if policy.training is not None]
     if trained and not all(training.param_offload and training.optimizer_offload for training in trained):
         policies = [_training(policy, param_offload=True, optimizer_offload=True) for policy in change.policies]
-        fsdp = f"{SECTION}.actor.fsdp_config"
+        fsdp = f"{policies[0].section}.actor.fsdp_config"
         alone = f"{fsdp}.param_offload=true {fsdp}.optimizer_offload=true"
         setting = alone if len(policies) == 1 else f"++mas.pools.{policies[0].pool}.offload=true"
         yield _changed(change, setting, policies)
@@ -129,13 +124,15 @@ def _budget(change: Change, gpus: int) -> Iterator[Change]:
     if any(max(training.update_tokens, training.log_prob_tokens) > policy.serving.row for policy, training in trained):
         rows = [policy.serving.row for policy, _ in trained]
         policies = [
-            _training(policy, update_tokens=policy.serving.row, log_prob_tokens=policy.serving.row)
+            _training(policy, update_tokens=policy.serving.row, log_prob_tokens=policy.serving.row, by_tokens=True)
             for policy in change.policies
         ]
-        keys = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
-        budgets = [_settings([policy for policy, _ in trained], key, rows) for key in keys]
-        switch = f"{SECTION}.actor.use_dynamic_bsz=true"
-        yield _changed(change, " ".join([switch, *budgets]), policies)
+        fixed = [policy for policy, training in trained if not training.by_tokens]
+        switches = ("actor.use_dynamic_bsz", "rollout.log_prob_use_dynamic_bsz") if fixed else ()
+        budgets = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
+        settings = [_settings(fixed, key, ["true"] * len(fixed)) for key in switches]
+        settings += [_settings([policy for policy, _ in trained], key, rows) for key in budgets]
+        yield _changed(change, " ".join(settings), policies)
 
 
 def _tensor_parallel(change: Change, gpus: int) -> Iterator[Change]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from verl_mas.config.merge import SECTION
 from verl_mas.planning.model import ModelSize
 
 # Bytes by what they are for: `weights`, `KV cache`, `Adam`.
@@ -35,6 +36,19 @@ class Training:
 
     checkpointing: bool = True
     """Gradient checkpointing."""
+
+    by_tokens: bool = True
+    """Micro batches are filled up to a number of tokens (`use_dynamic_bsz`)."""
+
+    masked: bool = False
+    """Attention has a mask of all pairs of tokens of a micro batch: every implementation but flash-attn's, on packed
+    rows."""
+
+    reshard: bool = True
+    """Parameters that a layer gathered are dropped after its forward pass."""
+
+    sync_once: bool = False
+    """Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them."""
 
     logits: int = 2
     """Bytes per logit in the log-probs: 0 with fused kernels, 4 at a temperature other than 1, which makes a copy."""
@@ -111,6 +125,9 @@ class Policy:
     """None: frozen."""
 
     pool: str = "shared"
+    section: str = SECTION
+    """Where a command sets what is the policy's own."""
+
     notes: tuple[str, ...] = field(default=())
     """What the formulas leave out."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.merge import SECTION, sessions_per_step, updates_per_step
+from verl_mas.config.merge import sessions_per_step, updates_per_step
 from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -174,7 +174,7 @@ def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
         nodes=len(shape),
         gpus_per_node=shape[0],
         phases=pool.phases,
-        worst=_named(event),
+        worst=_named(event, pool),
         gpu=event.total / GIB,
         parts=_gib(event.parts),
         host=total(host) / GIB,
@@ -186,8 +186,9 @@ def _gib(terms: Terms) -> dict[str, float]:
     return {name: size / GIB for name, size in sorted(terms.items(), key=lambda item: -item[1]) if size}
 
 
-def _named(event: Event) -> str:
-    return f"{event.phase} of {event.policy}" if event.policy else f"{event.phase} of all policies together"
+def _named(event: Event, pool: Pool) -> str:
+    together = "all policies together" if len(pool.policies) > 1 else pool.policies[0].name
+    return f"{event.phase} of {event.policy or together}"
 
 
 def _worst_node(shapes: Mapping[str, Sequence[int]], host: Mapping[str, float], hardware: Hardware) -> float:
@@ -222,11 +223,12 @@ def _memory(name: str, pool: Pool, gpus: int) -> Iterator[ConfigError]:
         return
     event, most = worst(pool), SAFE * pool.card / GIB
     found = fixes(pool, gpus)
-    fix = "; or ".join(found) if found else "use more or larger GPUs, a smaller model, or pools of their own"
+    apart = ", or a pool per policy (mas.pools)" if len(pool.policies) > 1 else ""
+    fix = "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
     if event.total > SAFE * pool.card:
         parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
         yield ConfigError(
-            f"pool {name}: {_named(event)} takes {event.total / GIB:.1f} GiB per GPU ({parts})",
+            f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})",
             rule=f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md",
             fix=fix,
         )
@@ -252,7 +254,7 @@ def _long_context(pool: Pool) -> Iterator[ConfigWarning]:
             yield ConfigWarning(
                 f"policy {policy.name}: rollout.max_model_len is null, so a request may have {policy.context} tokens",
                 f"the KV cache holds {held} by an estimate{starts}",
-                f"set {SECTION}.rollout.max_model_len={policy.serving.row}, the longest prompt and response",
+                f"set {policy.section}.rollout.max_model_len={policy.serving.row}, the longest prompt and response",
             )
 
 

@@ -8,15 +8,15 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.config.attention import attention, is_flash
 from verl_mas.config.merge import SECTION, policy_view
-from verl_mas.config.placement import apply_placement, pool_shape
+from verl_mas.config.placement import apply_placement, local_policies, pool_shape
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.planning.load import Policy, Serving, Training
 from verl_mas.planning.model import ModelSize
 
 FSDP = ("fsdp", "fsdp2")
-FLASH = "flash_attention"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
         training = _training(
             values, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
         )
-    return Policy(name, model, _serving(values), training, spec.pool, tuple(_notes(values, model)))
+    alone = local_policies(mas) == [name] and not spec.overrides
+    section = SECTION if alone else f"++mas.policies.{name}.overrides"
+    return Policy(name, model, _serving(values), training, spec.pool, section, tuple(_notes(values)))
 
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
@@ -74,6 +76,10 @@ def _training(view: _View, gpus: int, *, temperatures: set[float]) -> Training:
         optimizer_offload=view.on(f"{fsdp}.optimizer_offload"),
         always_on_cpu=view.get("actor.strategy") == "fsdp2" and view.on(f"{fsdp}.offload_policy"),
         checkpointing=view.on("model.enable_gradient_checkpointing"),
+        by_tokens=view.on("actor.use_dynamic_bsz"),
+        masked=view.on("model.use_remove_padding") and not is_flash(attention(view.config)),
+        reshard=view.on(f"{fsdp}.reshard_after_forward"),
+        sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
         logits=_logits(view, copied=copied),
         logits_update=_logits_of_update(view, copied=copied),
         adapter_rank=rank,
@@ -108,9 +114,8 @@ def _logits_of_update(view: _View, *, copied: bool) -> int:
     than 1 there are more tensors of that size."""
     if view.on("model.use_fused_kernels"):
         return 0
-    attention = view.get("model.override_config.attn_implementation") or FLASH
     entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
-    return 4 + 2 * (not str(attention).startswith(FLASH)) + 2 * entropy + 4 * copied
+    return 4 + 2 * (not is_flash(attention(view.config))) + 2 * entropy + 4 * copied
 
 
 def _serving(view: _View) -> Serving:
@@ -134,7 +139,7 @@ def _serving(view: _View) -> Serving:
     )
 
 
-def _notes(view: _View, model: ModelSize) -> Iterator[str]:
+def _notes(view: _View) -> Iterator[str]:
     strategy = view.get("actor.strategy")
     if strategy not in FSDP:
         yield f"actor.strategy={strategy} is estimated as FSDP2"
@@ -147,3 +152,5 @@ def _notes(view: _View, model: ModelSize) -> Iterator[str]:
         yield "rollout.quantization is left out: weights are estimated in bfloat16"
     if not view.on("model.use_remove_padding"):
         yield "model.use_remove_padding=False: padding of short rows is left out"
+    if attention(view.config) == "eager":
+        yield "attn_implementation=eager: the scores of all pairs of tokens are left out"

@@ -10,6 +10,10 @@ from verl_mas.planning.model import SERVED, ModelSize
 CONTEXT = 1.0 * GIB
 # Adam has two numbers per trained parameter, and its step one more for a moment, of the parameter's type.
 ADAM, ADAM_STEP = 2, 1
+# Bytes per pair of tokens of an attention mask: of booleans for all layers; for the layer that computes a copy in
+# bfloat16 and one with padded rows (torch's `convert_boolean_attn_mask` and `pad_bias`). Its backward pass needs the
+# last one, so without checkpointing every layer keeps it.
+MASK, MASK_OF_LAYER = 1, 2
 
 
 def parameters(model: ModelSize, training: Training) -> float:
@@ -38,13 +42,10 @@ def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) 
 
 def log_probs(model: ModelSize, training: Training) -> Terms:
     """While the log-probs of the policy are computed. Parameters are loaded for it, Adam is not."""
-    tokens = training.log_prob_tokens
     return {
         **at_rest(model, training),
         "parameters": 0.0 if training.always_on_cpu else parameters(model, training),
-        "gathered layers": gathered(model),
-        "logits": training.logits * tokens * model.vocabulary,
-        "activations": layer_activations(model, tokens),
+        **scored(model, training),
     }
 
 
@@ -55,21 +56,46 @@ def update(model: ModelSize, training: Training) -> Terms:
     state = {
         "contexts": CONTEXT,
         "parameters": shard * parameters(model, training),
-        "gradients": shard * training.element * trained,
+        "gradients": shard * training.element * (trained + training.sync_once * training.trained(model)),
         "Adam": shard * adam(model, training),
     }
-    backward = {
-        "gathered layers": gathered(model),
-        "logits": float(training.logits_update * training.update_tokens * model.vocabulary),
-        "activations": activations(model, training),
-    }
     step = {"Adam's step": shard * ADAM_STEP * training.element * trained}
-    return state | max(backward, step, key=lambda terms: sum(terms.values()))
+    backward = updated(model, training)
+    return {**state, **(backward if sum(backward.values()) > sum(step.values()) else step)}
 
 
-def gathered(model: ModelSize) -> float:
-    """Whole parameters in bfloat16: embedding or head, the layer that computes, and the next one."""
-    return SERVED * (model.embedding + 2 * model.layer)
+def scored(model: ModelSize, training: Training) -> Terms:
+    """What a micro batch takes whose log-probs are computed."""
+    tokens = training.log_prob_tokens
+    return {
+        "gathered layers": gathered(model, training),
+        "logits": float(training.logits * tokens * model.vocabulary),
+        "activations": layer_activations(model, tokens),
+        "attention mask": mask(training, tokens, layers=1),
+    }
+
+
+def updated(model: ModelSize, training: Training) -> Terms:
+    """What a micro batch of the update takes at the end of its forward pass."""
+    tokens = training.update_tokens
+    # The head's gradient is whole until it is divided; with LoRA it has none.
+    head = 0.0 if training.adapter_rank else SERVED * model.embedding
+    return {
+        "gathered layers": gathered(model, training) + head,
+        "logits": float(training.logits_update * tokens * model.vocabulary),
+        "activations": activations(model, training),
+        "attention mask": mask(training, tokens, layers=1 if training.checkpointing else model.layers),
+    }
+
+
+def gathered(model: ModelSize, training: Training) -> float:
+    """Whole parameters in bfloat16: embedding or head, the layer that computes, and the next one; or all of them."""
+    return SERVED * (model.embedding + 2 * model.layer if training.reshard else model.parameters)
+
+
+def mask(training: Training, tokens: int, layers: int) -> float:
+    """`layers`: those that keep what is theirs. One of them has it twice for a moment."""
+    return float(training.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
 
 
 def activations(model: ModelSize, training: Training) -> float:

@@ -21,9 +21,9 @@ from verl_mas.workflow.team import Team
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
-    Override: `agents`, `run`, `branches`, `sparse`, `own_rewards` and `check` where needed, and annotated fields, which
-    `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's type is refused.
-    The base owns construction only.
+    Override: `agents`, `run`, `branches`, `sparse`, `own_rewards`, `scored_by_verl` and `check` where needed, and
+    annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's
+    type is refused. The base owns construction only.
     """
 
     # Whether `run` branches; at_grpo compares the candidates of a branch.
@@ -41,8 +41,16 @@ class Workflow:
         """Whether only an act that ends its session well is rewarded: candidates of earlier acts are then all equal."""
         return False
 
+    @property
+    def scored_by_verl(self) -> bool:
+        """Whether verl's reward function scores every session, so that it must know the data sources. It belongs to
+        `run`: a subclass that has its own says it again."""
+        return False
+
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
+        if "run" in vars(cls) and "scored_by_verl" not in vars(cls):
+            setattr(cls, "scored_by_verl", Workflow.scored_by_verl)  # noqa: B010
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
     def __post_init__(self) -> None:

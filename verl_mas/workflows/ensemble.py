@@ -24,6 +24,7 @@ from verl_mas.workflow import (
 class Ensemble(Workflow):
     """`reasoners` proposals; the judge's answer is the team's."""
 
+    scored_by_verl = True
     reasoners: Count = 3
     """Agents of the role `reasoner`: reasoner_0, reasoner_1, ..."""
 

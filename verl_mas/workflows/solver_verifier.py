@@ -45,6 +45,10 @@ class SolverVerifier(Workflow):
     verdict_reward: NotNegative = 0.0
     """The own reward of a verifier for a right verdict; needs a grader. 0: none."""
 
+    @property
+    def scored_by_verl(self) -> bool:
+        return self.score == VERL
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.grader()

@@ -40,17 +40,14 @@ class Sizes:
         model, trained = policy.model, policy.training
         assert trained is not None, f"{name} is frozen"
         with_gradient = trained.trained(model) / trained.shards
-        logits = model.vocabulary * trained.logits * trained.log_prob_tokens
-        logits_update = model.vocabulary * trained.logits_update * trained.update_tokens
-        scored = training.layer_activations(model, trained.log_prob_tokens)
         return {
             CONTEXT: training.CONTEXT,
             SHARDS: training.parameters(model, trained),
             GRADIENTS: trained.element * with_gradient,
             ADAM: training.adam(model, trained),
             OPTIMIZER_STEP: training.ADAM_STEP * trained.element * with_gradient,
-            UPDATE_BATCH: training.gathered(model) + logits_update + training.activations(model, trained),
-            SCORE_BATCH: training.gathered(model) + logits + scored,
+            UPDATE_BATCH: sum(training.updated(model, trained).values()),
+            SCORE_BATCH: sum(training.scored(model, trained).values()),
             BUCKET: float(policy.serving.bucket + trained.element * model.largest),
         }
 
