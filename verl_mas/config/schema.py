@@ -171,9 +171,8 @@ class PoolSpec:
     """GPUs per node. null: trainer.n_gpus_per_node."""
 
     serving: Literal["auto", "together", "phases"] = "auto"
-    """Engines of the pool: all awake together (their memory fractions add up to at most 1), or woken in
-    phases, one policy at a time (each may then take the whole fraction). auto: together where the fractions add up to
-    at most 0.85 and a replica has one GPU, else phases."""
+    """Engines of the pool: all awake together, which share the GPU's memory, or woken in phases, one policy at a time.
+    auto: together where the memory fractions add up to at most 0.85 and a replica has one GPU, else phases."""
 
     offload: bool = True
     """Move parameters and optimiser of a policy off the GPU while other policies of the pool use it."""
