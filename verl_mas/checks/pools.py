@@ -19,7 +19,7 @@ from verl_mas.config.placement import (
 )
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
-from verl_mas.engines.serving import MOST
+from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import nearest
@@ -98,9 +98,9 @@ def _too_large_together(pool: str, fractions: Mapping[str, float], most: float) 
         f"pool {pool}: gpu_memory_utilization {' + '.join(f'{n} {f:g}' for n, f in fractions.items())} = "
         f"{sum(fractions.values()):g}",
         rule=f"the fractions of engines that are awake together add up to at most {most:g}. {MEANINGS}",
-        fix="lower "
-        + " ".join(f"++mas.policies.{n}.overrides.rollout.gpu_memory_utilization" for n in fractions)
-        + f", or set ++mas.pools.{pool}.serving=phases",
+        fix="set "
+        + " ".join(map(_fraction, fractions, lowered(list(fractions.values()), most)))
+        + f", or ++mas.pools.{pool}.serving=phases",
     )
 
 
@@ -108,8 +108,12 @@ def _too_large_in_phases(name: str, fraction: float, most: float) -> ConfigError
     return ConfigError(
         f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases",
         rule=f"it is at most {most:g}. {MEANINGS}",
-        fix=f"set ++mas.policies.{name}.overrides.rollout.gpu_memory_utilization={min(0.6, most):g}",
+        fix=f"set {_fraction(name, most)}",
     )
+
+
+def _fraction(name: str, value: float) -> str:
+    return f"++mas.policies.{name}.overrides.rollout.gpu_memory_utilization={value:g}"
 
 
 def _can_sleep(config: DictConfig, mas: MasConfig, names: list[str]) -> Iterator[ConfigError]:

@@ -53,6 +53,12 @@ def choose(shares: Sequence[Share]) -> Serving:
     return Serving("together", f"{reason}, but an engine with rollout.free_cache_engine=False frees no memory")
 
 
+def lowered(fractions: Sequence[float], most: float) -> list[float]:
+    """In whole percent, all by the same factor, with a sum of at most `most`."""
+    factor = most / sum(fractions)
+    return [int(fraction * factor * 100 + 1e-6) / 100 for fraction in fractions]
+
+
 def serving(config: DictConfig, mas: MasConfig, pool: str) -> Serving:
     """How the engines of a pool are served, and why."""
     wanted = mas.pools[pool].serving

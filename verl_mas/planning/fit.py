@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from verl_mas.engines.serving import MOST
+from verl_mas.engines.serving import MOST, lowered
 from verl_mas.planning.events import Event, Pool
 from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
@@ -86,9 +86,9 @@ def _fractions(change: Change, gpus: int) -> Iterator[Change]:
     old = [fraction for fraction in served if fraction is not None]
     if len(old) != len(served):
         return
-    together = max(old) if change.phases else sum(old)
     for percent in range(round(MOST * 100), 4, -5):
-        new = [int(fraction / together * percent + 1e-6) / 100 for fraction in old]
+        # In phases the largest one is the limit, and not their sum.
+        new = lowered(old, percent / 100 * (sum(old) / max(old) if change.phases else 1))
         if min(new) >= 0.05:
             key = "rollout.gpu_memory_utilization"
             policies = [_serving(p, fraction=f) for p, f in zip(change.policies, new, strict=True)]
