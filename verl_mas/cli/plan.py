@@ -103,8 +103,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     for name, pool in plan.pools.items():
         nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
         yield f"pool {name}: {nodes}{pool.gpus_per_node} GPUs" + (", in phases" if pool.phases else "")
-        yield f"  a GPU, {pool.worst}: {pool.gpu:.1f} GiB: {_parts(pool.parts, 1)}"
-        yield f"  host memory of a node: {pool.host:.0f} GiB" + (f": {_parts(pool.host_parts, 0)}" if pool.host else "")
+        yield f"  at most {pool.gpu:.1f} GiB per GPU, {pool.worst}: {_parts(pool.parts, 1)}"
+        yield f"  host memory: {pool.host:.0f} GiB per node" + (f": {_parts(pool.host_parts, 0)}" if pool.host else "")
     yield f"rows: {plan.sessions} per step for each act that an agent makes once in every session"
     kept = "all are kept" if plan.kept is None else f"{plan.kept} are kept: {plan.kept * plan.disk:.0f} GiB"
     yield f"disk: {plan.disk:.0f} GiB per checkpoint; {kept}, as trainer.max_actor_ckpt_to_keep says"
