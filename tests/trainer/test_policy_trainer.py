@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
@@ -65,3 +66,16 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     with pytest.raises(Stopped):
         trainer._step_once({}, {}, 4)
     assert events == ["sleep", *(["stop a", "stop b"] if profiled else [])]
+
+
+@pytest.mark.parametrize(("enable", "frees", "woken"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, enable, frees, woken):
+    """verl puts it to sleep when it has started; SGLang ends where memory is resumed that was not released."""
+    model = Mock() if enable else None
+    made = SimpleNamespace(reward_model_manager=model)
+    monkeypatch.setattr("verl_mas.trainer.trainer.RewardLoopManager", lambda **given: made)
+    trainer = object.__new__(MasTrainer)
+    trainer.pools = SimpleNamespace(reward=None)
+    trainer.config = make(reward__reward_model__enable=enable, reward__reward_model__rollout__free_cache_engine=frees)
+    assert trainer._reward_workers() is made
+    assert (model.wake_up.call_count if model else 0) == woken

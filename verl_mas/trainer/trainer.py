@@ -127,10 +127,7 @@ class MasTrainer(PPOTrainerSync):
         self.pools = Pools(self.config, self.mas)
         self.pools.create()
         raise_all(check_nodes(self.config, self.mas, self.pools.nodes))
-        self.reward_loop_manager = RewardLoopManager(
-            config=self.config,
-            rm_resource_pool=self.pools.reward,  # type: ignore[arg-type]  # None is verl's default
-        )
+        self.reward_loop_manager = self._reward_workers()
         for name, spec in self.mas.policies.items():
             if not spec.remote:
                 # One after the other: an engine takes more memory while it starts than afterwards.
@@ -149,6 +146,17 @@ class MasTrainer(PPOTrainerSync):
         workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.trained.items()}
         servers = {f"engine {{}} of policy {name}": member.servers for name, member in self.members.items()}
         return {**workers, **servers, "time slices {}": list(self.slices.values())}
+
+    def _reward_workers(self) -> RewardLoopManager:
+        made = RewardLoopManager(
+            config=self.config,
+            rm_resource_pool=self.pools.reward,  # type: ignore[arg-type]  # None is verl's default
+        )
+        if made.reward_model_manager and self.config.reward.reward_model.rollout.free_cache_engine:
+            # verl has put it to sleep, and wakes it only to score a whole batch. A team's sessions are scored as they
+            # end, and the GPUs of the model are its own.
+            made.reward_model_manager.wake_up()
+        return made
 
     def _member(self, name: str) -> PolicyTrainer | FrozenPolicy:
         spec = self.mas.policies[name]
