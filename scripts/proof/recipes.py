@@ -7,11 +7,18 @@ from pathlib import Path
 
 import verl_mas
 from verl_mas.checks.run import examine_command
+from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import parse_gpus
 
-MACHINE = ["++ray_kwargs.ray_init.num_gpus=8", "++ray_kwargs.ray_init.num_cpus=128"]
+MACHINE = parse_gpus("8x80")
 NOT_FOR_GPUS = {"laptop", "common", "roles"}
 # A search team's retriever is started before the run; here it is not.
 RETRIEVER = "the retriever at "
+
+
+def refusals(name: str) -> list[ConfigError]:
+    errors = examine_command([f"+recipe={name}"], MACHINE).errors
+    return [error for error in errors if not error.value.startswith(RETRIEVER)]
 
 
 def main() -> int:
@@ -19,16 +26,10 @@ def main() -> int:
     names = sorted(
         f"{file.parent.name}/{file.stem}" for file in folder.glob("*/*.yaml") if file.stem not in NOT_FOR_GPUS
     )
-    refused = 0
-    for name in names:
-        errors = [
-            error
-            for error in examine_command([f"+recipe={name}", *MACHINE]).errors
-            if not error.value.startswith(RETRIEVER)
-        ]
-        refused += bool(errors)
+    found = {name: refusals(name) for name in names}
+    for name, errors in found.items():
         sys.stdout.write(f"{name}: {'refused' if errors else 'accepted'}\n" + "".join(f"{error}\n" for error in errors))
-    return int(bool(refused) or not names)
+    return int(any(found.values()) or not found)
 
 
 if __name__ == "__main__":

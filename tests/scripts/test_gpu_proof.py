@@ -19,7 +19,7 @@ MAIN = "verl.trainer.main_ppo"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import gpu_proof  # noqa: E402
-from proof import cluster, engines, memory_log, step_memory  # noqa: E402
+from proof import cluster, engines, memory_log, recipes, step_memory  # noqa: E402
 from proof.memory_log import Sample  # noqa: E402
 from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
 
@@ -95,6 +95,11 @@ def test_an_allocator_that_is_not_installed_is_named(prove, monkeypatch):
 def test_the_limits_of_all_stages_are_ten_minutes():
     assert [stage.number for stage in gpu_proof.STAGES] == list(range(8))
     assert sum(stage.seconds for stage in gpu_proof.STAGES) <= gpu_proof.LIMIT == 600
+
+
+def test_a_recipe_is_accepted_as_for_a_machine_that_has_the_gpus_the_engine_and_the_data():
+    assert recipes.refusals("math/shared") == []
+    assert recipes.refusals("no_such/recipe")
 
 
 def of(process: int, title: str, *held: tuple[float, int]) -> list[Sample]:
