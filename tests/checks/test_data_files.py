@@ -61,6 +61,13 @@ def test_an_overlong_row_that_verl_filters_out_passes(look, letters):
     assert look(letters / "train.parquet", **long, data__filter_overlong_prompts=True) == []
 
 
+def test_verl_is_not_asked_to_filter_a_row_that_the_workflow_makes_too_long(look, letters):
+    (_, error) = look(letters / "train.parquet", data__max_prompt_length=64)
+    assert error.fix == "raise data.max_prompt_length, or set ++mas.agents.solver.truncation=middle"
+    (_, error) = look(letters / "train.parquet", data__max_prompt_length=4)
+    assert error.fix.endswith("or set data.filter_overlong_prompts=True")
+
+
 WORKFLOW = """
 import time
 

@@ -42,6 +42,9 @@ def test_engines_that_are_awake_together_share_the_memory(two):
     engine = {"actor_rollout_ref__rollout__name": "vllm", "actor_rollout_ref__rollout__gpu_memory_utilization": 0.6}
     with pytest.raises(ConfigError, match=re.escape("a 0.6 + b 0.6 = 1.2")):
         validate(two(**engine))
+    key = "overrides.rollout.gpu_memory_utilization"
+    with pytest.raises(ConfigError, match=re.escape(f"set ++mas.policies.a.{key}=0.5 ++mas.policies.b.{key}=0.5, or")):
+        validate(two(**engine))
     time_sliced = {**engine, "mas__pools__shared": {"serving": "phases"}}
     with pytest.raises(ConfigError, match="free_cache_engine=False"):
         validate(two(**time_sliced))

@@ -134,6 +134,7 @@ def test_without_overrides_the_usage_is_printed(capsys):
 
 def test_the_tree_shows_settings_rewards_lengths_the_folder_and_the_machine(capsys, letters, tmp_path):
     changed = ["++mas.agents.solver.sampling.temperature=0.5", "mas.reward.preset=dr_mas"]
+    changed += ["++mas.policies.b.overrides.rollout.max_model_len=1024"]
     shown = [f"actor_rollout_ref.model.path={letters}/model", f"trainer.default_local_dir={tmp_path}/run"]
     assert main([*TEAM, *changed, *shown]) == 0
     output = capsys.readouterr().out
@@ -142,6 +143,7 @@ def test_the_tree_shows_settings_rewards_lengths_the_folder_and_the_machine(caps
         "rewards: preset dr_mas, 1 x team + 0 x act, format penalty on act",
         "prompts of 512 tokens, responses of 512",
         "a: a context of 4096 tokens",
+        "b: a context of 1024 tokens",
         f"checkpoints: {tmp_path}/run",
         "starts from the models",
         f"python: {sys.version.split()[0]}",

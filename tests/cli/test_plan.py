@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -35,6 +36,30 @@ def test_a_run_that_does_not_fit_is_shown_with_what_would_and_exits_with_1(capsy
     assert main([*SEPARATE, "--gpus=4x24"]) == 1
     output = capsys.readouterr().out
     assert "fix:" in output and output.rstrip().splitlines()[-1] == "does not fit"
+
+
+def test_the_example_of_the_page_is_what_is_printed(capsys):
+    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    command, _, rest = page.partition("    verl-mas plan ")[2].partition("\n")
+    assert main(command.split()) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    assert rest.split("```")[1].strip().splitlines() == printed
+
+
+def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(capsys):
+    large = [
+        *SEPARATE,
+        "actor_rollout_ref.model.path=Qwen/Qwen3-14B",
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.42",
+        "--gpus",
+        "8x80",
+    ]
+    assert main(large) == 1
+    shown = capsys.readouterr().out
+    assert "GPUs: 4 of 8," in shown
+    fix = shown.partition("fix:  ")[2].split()[0]
+    assert fix == "trainer.n_gpus_per_node=8" and main([*large, fix]) == 0
+    assert "GPUs: 8 of 8\n" in capsys.readouterr().out
 
 
 def test_json_is_one_object(capsys):

@@ -89,7 +89,7 @@ TRAINERS = [words[3:] for words in COMMANDS if words[:3] == MAIN]
 TRAINERS += [
     words[2:]
     for words in COMMANDS
-    if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"]) and words[1:] not in SCHEMAS
+    if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"]) and words[2:] and words[1:] not in SCHEMAS
 ]
 ALONE = [["+mas=solver_verifier", *words] for words in COMMANDS if all("=" in word for word in words)]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from verl_mas.planning.events import Pool
-from verl_mas.planning.fit import fits, fixes, too_small, worst
+from verl_mas.planning.fit import Larger, fits, fixes, too_small, worst
 from verl_mas.planning.hardware import SAFE, parse_gpus
 from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, Serving, Training
@@ -58,6 +58,15 @@ def test_a_fixed_micro_batch_that_is_too_large_becomes_one_by_tokens_for_updates
     assert f"{section}.actor.use_dynamic_bsz=true {section}.rollout.log_prob_use_dynamic_bsz=true" in setting
     (setting, *_) = fixes(Pool([replace(policy, training=replace(fixed, by_tokens=True))], CARD), 8)
     assert "dynamic_bsz" not in setting
+
+
+def test_gpus_that_the_run_does_not_use_are_recommended_where_they_are_enough():
+    held = [replace(policy, training=replace(TRAINING, shards=4)) for policy in policies("Qwen/Qwen3-14B", 0.6)]
+    pool, more = Pool(held, CARD), Larger("trainer.n_gpus_per_node=8", 8)
+    assert not fits(pool)
+    assert more.setting in fixes(pool, 4, more) and more.setting not in fixes(pool, 4)
+    fixed = [replace(policy, training=replace(TRAINING, shards=2)) for policy in held]  # fsdp_size=2
+    assert more.setting not in fixes(Pool(fixed, CARD), 4, more)
 
 
 def test_nothing_is_recommended_where_nothing_fits():

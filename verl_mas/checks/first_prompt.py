@@ -50,7 +50,7 @@ def _check(config: DictConfig, mas: MasConfig | None, file: str, row: Fields) ->
         return
     messages = row[str(config.data.prompt_key)]
     base, plain = PolicySpec(), Request(agent="", session="", turn=0, messages=messages)
-    of_row = list(_rendered(config, base, plain, file, "data.truncation"))
+    of_row = list(_rendered(config, base, plain, file, "data.truncation", filtered=True))
     if of_row and config.data.filter_overlong_prompts:
         return  # verl leaves this row out.
     if mas is None:
@@ -64,7 +64,8 @@ def _check(config: DictConfig, mas: MasConfig | None, file: str, row: Fields) ->
         if spec.remote is None:
             engine = str(optional_policy_value(config, spec, "rollout.name"))
             yield from sampling_errors(recorder.request.sampling, engine, f"the first act of agent {agent}")
-            yield from _rendered(config, spec, recorder.request, file, f"mas.agents.{agent}.truncation")
+            truncation = f"mas.agents.{agent}.truncation"
+            yield from _rendered(config, spec, recorder.request, file, truncation, filtered=bool(of_row))
     elif result is None:
         yield ConfigWarning(
             f"workflow {mas.workflow.name} on the first row of {file}",
@@ -124,8 +125,13 @@ def _failed(mas: MasConfig, fault: SessionFault, file: str) -> ConfigError:
     )
 
 
-def _rendered(config: DictConfig, spec: PolicySpec, request: Request, file: str, truncation: str) -> Iterator[Problem]:
-    """Whether the chat template takes the messages, and their length, where the tokenizer's files are here."""
+def _rendered(
+    config: DictConfig, spec: PolicySpec, request: Request, file: str, truncation: str, *, filtered: bool
+) -> Iterator[Problem]:
+    """Whether the chat template takes the messages, and their length, where the tokenizer's files are here.
+
+    `filtered`: verl can leave the row out; it counts the row's own messages, without what a workflow adds.
+    """
     value = partial(optional_policy_value, config, spec)
     folder = local_folder(str(value("model.tokenizer_path") or value("model.path")))
     chat = ChatTemplate.of(folder, value("model.custom_chat_template")) if folder else None
@@ -145,15 +151,16 @@ def _rendered(config: DictConfig, spec: PolicySpec, request: Request, file: str,
     limit = min(longest, request.max_prompt_length or longest)
     length = chat.length(text, limit)
     if length is not None and length > limit:
-        yield _too_long(request, file, length, limit, truncation)
+        yield _too_long(request, file, length, limit, truncation, filtered=filtered)
 
 
-def _too_long(request: Request, file: str, length: int, limit: int, truncation: str) -> Problem:
+def _too_long(request: Request, file: str, length: int, limit: int, truncation: str, *, filtered: bool) -> Problem:
     value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
     if request.truncation == "error":
         return ConfigError(
             value,
             rule=f"with {truncation}=error a longer prompt fails",
-            fix="raise data.max_prompt_length, or set data.filter_overlong_prompts=True",
+            fix="raise data.max_prompt_length"
+            + (", or set data.filter_overlong_prompts=True" if filtered else f", or set ++{truncation}=middle"),
         )
     return ConfigWarning(value, reason=f"it is cut: {truncation}={request.truncation}", fix="raise the limit")

@@ -94,9 +94,9 @@ def check_memory(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
 
 
 def _too_large_together(pool: str, fractions: Mapping[str, float], most: float) -> ConfigError:
+    whole = sum(fractions.values())
     return ConfigError(
-        f"pool {pool}: gpu_memory_utilization {' + '.join(f'{n} {f:g}' for n, f in fractions.items())} = "
-        f"{sum(fractions.values()):g}",
+        f"pool {pool}: gpu_memory_utilization {' + '.join(f'{n} {f:g}' for n, f in fractions.items())} = {whole:g}",
         rule=f"the fractions of engines that are awake together add up to at most {most:g}. {MEANINGS}",
         fix="set "
         + " ".join(map(_fraction, fractions, lowered(list(fractions.values()), most)))

@@ -105,6 +105,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"pool {name}: {nodes}{pool.gpus_per_node} GPUs" + (", in phases" if pool.phases else "")
         yield f"  at most {pool.gpu:.1f} GiB per GPU, {pool.worst}: {_parts(pool.parts, 1)}"
         yield f"  host memory: {pool.host:.0f} GiB per node" + (f": {_parts(pool.host_parts, 0)}" if pool.host else "")
+    unused = "" if plan.gpus >= plan.hardware.gpus else ", by trainer.n_gpus_per_node, trainer.nnodes and mas.pools"
+    yield f"GPUs: {plan.gpus} of {plan.hardware.gpus}{unused}"
     yield f"rows: {plan.sessions} per step for each act that an agent makes once in every session"
     kept = "all are kept" if plan.kept is None else f"{plan.kept} are kept: {plan.kept * plan.disk:.0f} GiB"
     yield f"disk: {plan.disk:.0f} GiB per checkpoint; {kept}, as trainer.max_actor_ckpt_to_keep says"

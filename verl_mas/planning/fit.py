@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
+from typing import TypeAlias
 
 from verl_mas.engines.serving import MOST, lowered
 from verl_mas.planning.events import Event, Pool
@@ -20,6 +22,19 @@ class Change:
     settings: tuple[str, ...]
     policies: tuple[Policy, ...]
     phases: bool
+    gpus: int
+    """Of the pool."""
+
+
+@dataclass(frozen=True)
+class Larger:
+    """The pool with all GPUs of `--gpus`."""
+
+    setting: str
+    gpus: int
+
+
+Kind: TypeAlias = Callable[[Change], Iterator[Change]]
 
 
 def worst(pool: Pool) -> Event:
@@ -45,16 +60,17 @@ def fits(pool: Pool) -> bool:
     return worst(pool).total <= SAFE * pool.card and not too_small(pool)
 
 
-def fixes(pool: Pool, gpus: int) -> list[str]:
-    """Settings with which the pool fits, the fewest first; each was tried in the formulas."""
-    start = Change((), tuple(pool.policies), pool.phases)
-    kinds = (_context, _phases, _offload, _budget, _tensor_parallel, _fractions)
+def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
+    """Settings with which the pool of `gpus` fits, the fewest first; each was tried in the formulas."""
+    start = Change((), tuple(pool.policies), pool.phases, gpus)
+    more: Kind = partial(_more_gpus, larger)
+    kinds: tuple[Kind, ...] = (more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
     for count in (1, 2, 3):
         found = []
         for chosen in combinations(kinds, count):
             changes = [start]
             for kind in chosen:
-                changes = [new for change in changes for new in kind(change, gpus)]
+                changes = [new for change in changes for new in kind(change)]
             right = next((c for c in changes if fits(Pool(c.policies, pool.card, phases=c.phases))), None)
             if right is not None:
                 found.append(" ".join(right.settings))
@@ -80,7 +96,19 @@ def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) ->
     return " ".join(f"{policy.section}.{key}={value}" for policy, value in zip(policies, values, strict=True))
 
 
-def _fractions(change: Change, gpus: int) -> Iterator[Change]:
+def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
+    """A parameter that is divided among all GPUs of the pool is divided among more."""
+    if larger is not None:
+        policies = [
+            _training(policy, shards=larger.gpus)
+            if policy.training is not None and policy.training.shards == change.gpus
+            else policy
+            for policy in change.policies
+        ]
+        yield replace(_changed(change, larger.setting, policies), gpus=larger.gpus)
+
+
+def _fractions(change: Change) -> Iterator[Change]:
     """All fractions raised or lowered alike, the largest first."""
     served = [policy.serving.fraction for policy in change.policies]
     old = [fraction for fraction in served if fraction is not None]
@@ -95,20 +123,20 @@ def _fractions(change: Change, gpus: int) -> Iterator[Change]:
             yield _changed(change, _settings(policies, key, new), policies)
 
 
-def _context(change: Change, gpus: int) -> Iterator[Change]:
+def _context(change: Change) -> Iterator[Change]:
     if all(policy.context > policy.serving.row for policy in change.policies):
         rows = [policy.serving.row for policy in change.policies]
         policies = [_serving(policy, context=policy.serving.row) for policy in change.policies]
         yield _changed(change, _settings(policies, "rollout.max_model_len", rows), policies)
 
 
-def _phases(change: Change, gpus: int) -> Iterator[Change]:
+def _phases(change: Change) -> Iterator[Change]:
     if len(change.policies) > 1 and not change.phases and all(policy.serving.sleeps for policy in change.policies):
         pool = change.policies[0].pool
         yield replace(change, settings=(*change.settings, f"++mas.pools.{pool}.serving=phases"), phases=True)
 
 
-def _offload(change: Change, gpus: int) -> Iterator[Change]:
+def _offload(change: Change) -> Iterator[Change]:
     trained = [policy.training for policy in change.policies if policy.training is not None]
     if trained and not all(training.param_offload and training.optimizer_offload for training in trained):
         policies = [_training(policy, param_offload=True, optimizer_offload=True) for policy in change.policies]
@@ -118,7 +146,7 @@ def _offload(change: Change, gpus: int) -> Iterator[Change]:
         yield _changed(change, setting, policies)
 
 
-def _budget(change: Change, gpus: int) -> Iterator[Change]:
+def _budget(change: Change) -> Iterator[Change]:
     """A micro batch of one longest row."""
     trained = [(policy, policy.training) for policy in change.policies if policy.training is not None]
     if any(max(training.update_tokens, training.log_prob_tokens) > policy.serving.row for policy, training in trained):
@@ -135,9 +163,9 @@ def _budget(change: Change, gpus: int) -> Iterator[Change]:
         yield _changed(change, " ".join(settings), policies)
 
 
-def _tensor_parallel(change: Change, gpus: int) -> Iterator[Change]:
+def _tensor_parallel(change: Change) -> Iterator[Change]:
     for size in (2, 4, 8):
-        if gpus % size == 0 and all(policy.serving.replica < size for policy in change.policies):
+        if change.gpus % size == 0 and all(policy.serving.replica < size for policy in change.policies):
             policies = [_serving(policy, tensor_parallel=size) for policy in change.policies]
             sizes = [size] * len(policies)
             yield _changed(change, _settings(policies, "rollout.tensor_model_parallel_size", sizes), policies)

@@ -9,11 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.merge import sessions_per_step, updates_per_step
 from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import training
 from verl_mas.planning.events import WAITING, Event, Pool, total
-from verl_mas.planning.fit import fits, fixes, needed_tokens, tokens, too_small, worst
+from verl_mas.planning.fit import Larger, fits, fixes, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
@@ -131,7 +131,11 @@ def make_plan(config: DictConfig, mas: MasConfig, served: Mapping[str, Served], 
         sessions=sessions_per_step(config),
         errors=[
             *_too_few_gpus(shapes, gpus_needed(config, mas), hardware),
-            *(error for name, pool in pools.items() for error in _memory(name, pool, sum(shapes[name]))),
+            *(
+                error
+                for name, pool in pools.items()
+                for error in _memory(name, pool, sum(shapes[name]), _larger(shapes, hardware))
+            ),
             *_host(host, node, hardware),
         ],
         warnings=[warning for pool in pools.values() for warning in _long_context(pool)],
@@ -207,7 +211,7 @@ def _too_few_gpus(shapes: Mapping[str, Sequence[int]], gpus: int, hardware: Hard
                 f"pool {name}: {shape[0]} GPUs per node, --gpus has {hardware.gpus_per_node}",
                 rule="the GPUs of a pool on one node are on one machine",
                 fix=f"lower trainer.n_gpus_per_node or mas.pools.{name}.n_gpus_per_node, or write --gpus "
-                f"{hardware.nodes}x{shape[0]}x{hardware.gb:g}",
+                f"{f'{hardware.nodes}x' if hardware.nodes > 1 else ''}{shape[0]}x{hardware.gb:g}",
             )
     if gpus > hardware.gpus:
         yield ConfigError(
@@ -218,11 +222,19 @@ def _too_few_gpus(shapes: Mapping[str, Sequence[int]], gpus: int, hardware: Hard
         )
 
 
-def _memory(name: str, pool: Pool, gpus: int) -> Iterator[ConfigError]:
+def _larger(shapes: Mapping[str, Sequence[int]], hardware: Hardware) -> Larger | None:
+    """Where all policies are on the pool whose GPUs are those of the trainer, and some of `--gpus` are not used."""
+    if list(shapes) != [DEFAULT_POOL] or sum(shapes[DEFAULT_POOL]) >= hardware.gpus:
+        return None
+    nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
+    return Larger(f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus)
+
+
+def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator[ConfigError]:
     if fits(pool):
         return
     event, most = worst(pool), SAFE * pool.card / GIB
-    found = fixes(pool, gpus)
+    found = fixes(pool, gpus, larger)
     apart = ", or a pool per policy (mas.pools)" if len(pool.policies) > 1 else ""
     fix = "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
     if event.total > SAFE * pool.card:
