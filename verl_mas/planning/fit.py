@@ -26,6 +26,9 @@ class Change:
     """Of the pool."""
 
 
+Kind = Callable[[Change], Iterator[Change]]
+
+
 @dataclass(frozen=True)
 class Larger:
     """The pool with all GPUs of `--gpus`."""
