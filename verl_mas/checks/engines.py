@@ -25,7 +25,8 @@ def check_engines(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
             yield ConfigError(
                 f"policy {name}: rollout.name={engine} in a run with {len(names)} policies",
                 rule="verl gives the servers of this engine the same names for every policy",
-                fix=f"set actor_rollout_ref.rollout.name to one of {', '.join(several)}, or serve all agents with one policy",
+                fix=f"set actor_rollout_ref.rollout.name to one of {', '.join(several)}, or serve all agents with one "
+                "policy",
             )
         if optional_policy_value(config, mas.policies[name], "rollout.disaggregation.enabled"):
             yield ConfigError(

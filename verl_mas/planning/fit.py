@@ -26,7 +26,7 @@ class Change:
     """Of the pool."""
 
 
-Kind = Callable[[Change], Iterator[Change]]
+Kind: TypeAlias = Callable[[Change], Iterator[Change]]
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,6 @@ class Larger:
 
     setting: str
     gpus: int
-
-
-Kind: TypeAlias = Callable[[Change], Iterator[Change]]
 
 
 def worst(pool: Pool) -> Event:
