@@ -57,7 +57,7 @@ def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(
     assert main(large) == 1
     shown = capsys.readouterr().out
     assert "GPUs: 4 of 8," in shown
-    fix = shown.partition("fix:  ")[2].split()[0]
+    fix = shown.partition("fix:  set ")[2].split(";")[0].split()[0]
     assert fix == "trainer.n_gpus_per_node=8" and main([*large, fix]) == 0
     assert "GPUs: 8 of 8\n" in capsys.readouterr().out
 

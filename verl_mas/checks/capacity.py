@@ -10,7 +10,7 @@ from verl_mas import platform
 from verl_mas.checks.model_folder import local_folder, readable_json
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.load import load
-from verl_mas.config.merge import SECTION, policy_view
+from verl_mas.config.merge import SECTION, policy_section
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
@@ -56,7 +56,7 @@ def check_capacity(config: DictConfig, mas: MasConfig | None, hardware: Hardware
 
 
 def _served(config: DictConfig, mas: MasConfig, name: str) -> Served:
-    model = policy_view(config, name, mas.policies[name])[SECTION].model
+    model = policy_section(config, mas.policies[name], "model")
     fields, source = _fields(model)
     if fields is None:
         raise UnknownSize(

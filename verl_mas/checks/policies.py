@@ -18,7 +18,7 @@ from verl_mas.checks.lora import check_frozen_adapter, check_lora
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
 from verl_mas.checks.training_engine import check_training_engine
-from verl_mas.config.merge import SECTION, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION, policy_section, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import facts_of
@@ -81,7 +81,7 @@ def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigE
     if not mas.skip_zero_advantage:
         return
     for name in trained(mas):
-        actor = policy_view(config, name, mas.policies[name])[SECTION].actor
+        actor = policy_section(config, mas.policies[name], "actor")
         for term, active in (
             ("actor.use_kl_loss=True", actor.use_kl_loss),
             (f"actor.entropy_coeff={actor.entropy_coeff}", actor.entropy_coeff != 0),

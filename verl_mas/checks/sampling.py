@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from omegaconf import DictConfig
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, policy_value, policy_view
+from verl_mas.config.merge import policy_section
 from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
@@ -24,13 +24,14 @@ def check_sampling(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
         policy = mas.policies.get(spec.policy)
         if policy is None:
             continue  # Refused where agents are assigned to policies.
+        rollout = None if policy.remote else policy_section(config, policy, "rollout")
         for path, given in _settings(spec, f"mas.agents.{name}"):
-            if policy.remote:
+            if rollout is None:
                 yield from _endpoint(given, path)
             else:
-                yield from sampling_errors(given, str(policy_value(config, policy, "rollout.name")), path)
-                yield from stop_errors(given, policy_view(config, spec.policy, policy)[SECTION].rollout, path)
-        if policy.remote is None:
+                yield from sampling_errors(given, str(rollout.name), path)
+                yield from stop_errors(given, rollout, path)
+        if rollout is not None:
             yield from _cut(config, spec, f"mas.agents.{name}")
 
 

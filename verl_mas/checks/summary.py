@@ -10,7 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.model_folder import positions
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
-from verl_mas.config.merge import SECTION, optional_policy_value, policy_value, sessions_per_step, updates_per_step
+from verl_mas.config.merge import (
+    SECTION,
+    optional_policy_value,
+    policy_section,
+    policy_value,
+    sessions_per_step,
+    updates_per_step,
+)
 from verl_mas.config.placement import policies_on, pool_shape
 from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec
 from verl_mas.engines.serving import serving
@@ -136,8 +143,7 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
 
 
 def _context(config: DictConfig, spec: PolicySpec) -> int | None:
-    section = OmegaConf.merge(config[SECTION].model, spec.overrides.get("model") or {})
-    assert isinstance(section, DictConfig)
+    section = policy_section(config, spec, "model")
     known = (positions(section), optional_policy_value(config, spec, "rollout.max_model_len"))
     return min((tokens for tokens in known if isinstance(tokens, int)), default=None)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, policy_value, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION, policy_section, policy_value, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import local_policies
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -56,7 +56,7 @@ def _fetched(config: DictConfig) -> Iterator[Problem]:
 
 def _metrics(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     for name in local_policies(mas):
-        rollout = policy_view(config, name, mas.policies[name])[SECTION].rollout
+        rollout = policy_section(config, mas.policies[name], "rollout")
         if rollout.prometheus.enable and rollout.disable_log_stats:
             yield ConfigError(
                 f"policy {name}: rollout.prometheus.enable=True with rollout.disable_log_stats=True",

@@ -23,6 +23,13 @@ def policy_view(config: DictConfig, name: str, spec: PolicySpec) -> DictConfig:
     return view
 
 
+def policy_section(config: DictConfig, spec: PolicySpec, name: str) -> DictConfig:
+    """A section of `actor_rollout_ref` as a policy has it, much faster than a view of the whole configuration."""
+    section = OmegaConf.merge(config[SECTION][name], spec.overrides.get(name) or {})
+    assert isinstance(section, DictConfig)
+    return section
+
+
 def _overridden(config: DictConfig, spec: PolicySpec) -> DictConfig:
     view = copy.deepcopy(config)
     with open_dict(view):

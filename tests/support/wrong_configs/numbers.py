@@ -39,7 +39,7 @@ CASES = (
     wrong("data.max_prompt_length=8000", "max_position_embeddings, 4096"),
     wrong("data.max_response_length=4000", "max_position_embeddings, 4096"),
     wrong(f"{ROLLOUT}.max_model_len=16", "rollout.max_model_len, 16"),
-    wrong(f"{ROLLOUT}.max_model_len=8192", "has max_position_embeddings=4096"),
+    wrong(f"{ROLLOUT}.max_model_len=8192", "a context of 4096 tokens (max_position_embeddings)"),
     wrong("++actor_rollout_ref.model.override_config.max_position_embeddings=512", "max_position_embeddings, 512"),
     wrong("++mas.policies.main.overrides.rollout.max_model_len=600", "rollout.max_model_len, 600"),
     wrong("++mas.policies.main.overrides.rollout.response_length=4000", "max_position_embeddings, 4096"),

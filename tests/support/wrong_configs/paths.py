@@ -46,7 +46,7 @@ CASES = (
     ),
     wrong(f"{REWARD}.path={{folder}}/reward.py", "reward.py, line 1", prepare=text("reward.py", "def broken(:\n")),
     wrong(
-        f"{REWARD}.path={{folder}}/reward.py",
+        f"{REWARD}.path={{folder}}/reward.py {REWARD}.name=compute_score",
         "does not take data_source, ground_truth, extra_info",
         prepare=text("reward.py", "def compute_score(solution_str):\n    return 1.0\n"),
     ),

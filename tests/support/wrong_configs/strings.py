@@ -35,7 +35,7 @@ CASES = (
     # Sections that are deleted.
     wrong("~actor_rollout_ref", "actor_rollout_ref was deleted"),
     wrong("~trainer", "trainer was deleted"),
-    wrong("~reward", "reward.reward_manager was deleted"),
+    wrong("~reward", "if a ~ deletes its section, remove that"),
     wrong("~data", "if a ~ deletes its section, remove that"),
     wrong("~actor_rollout_ref.actor.optim", "actor_rollout_ref.actor.optim was deleted"),
     wrong("actor_rollout_ref=null", "actor_rollout_ref was deleted or is null"),

@@ -8,12 +8,12 @@ from wrong_configs.files import text
 TOOLS = "++mas.agents.solver.tools"
 NATIVE = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 FUNCTIONS = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
-PRESS = '''
+RING = '''
 from verl.tools.function_tool import function_tool
 
 
 @function_tool
-def press(button: str) -> str:
+def ring(button: str) -> str:
     """Press a button.
 
     Args:
@@ -30,7 +30,7 @@ CASES = (
     wrong(f"{NATIVE}=/nowhere/tools.yaml", "tool_config_path=/nowhere/tools.yaml does not exist"),
     wrong(f"{NATIVE}=no_such_tools.yaml", "tool_config_path=no_such_tools.yaml does not exist"),
     wrong(f"{FUNCTIONS}=does_not_exist.py", "function_tool_path=does_not_exist.py does not exist"),
-    wrong(f"{FUNCTIONS}={{folder}}/tools.py {TOOLS}=[pres]", "did you mean 'press'", prepare=text("tools.py", PRESS)),
+    wrong(f"{FUNCTIONS}={{folder}}/tools.py {TOOLS}=[rin]", "did you mean 'ring'", prepare=text("tools.py", RING)),
     wrong(f"{FUNCTIONS}={{folder}}/tools.py", "no function has the decorator", prepare=text("tools.py", "x = 1\n")),
     wrong(f"{FUNCTIONS}={{folder}}/tools.py", "tools.py: line 1", prepare=text("tools.py", "def broken(:\n")),
     wrong(f"{FUNCTIONS}={{folder}}/tools.py", "tools.py: line 2", prepare=text("tools.py", "\nraise ValueError()\n")),
