@@ -131,6 +131,8 @@ def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
     if package and find_spec(package) is None:
         # verl asks the engine for the LoRA ranks that it takes; `check_installed` reports that it is not there.
         OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
+    # verl divides the sessions of a step among GPUs; a team's rows are padded to what its workers need.
+    view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.

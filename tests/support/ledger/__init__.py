@@ -4,3 +4,6 @@ Workers and engines of a run report what they take and free. The order of these 
 are those of a recipe's models on its GPUs (`sizes`), so one recorded run can be accounted at the sizes of every team
 of its shape. An event after which a card holds more than it has fails in the process that reports it.
 """
+
+# In VERL_PLATFORM and trainer.device. Here, as importing `ledger.hooks` changes the process.
+PLATFORM = "ledger"

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ledger import PLATFORM
 from ledger.account import accounted, peaks
 from ledger.events import Event
-from ledger.hooks import PLATFORM
 from ledger.runs import RUNS, Shape, arguments, environment, recorded
 from ledger.sizes import Sizes
 from ledger.variants import OVER, VARIANTS, sizes_of, team

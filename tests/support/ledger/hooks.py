@@ -13,7 +13,8 @@ from typing import Any
 
 from wrapt import register_post_import_hook, wrap_function_wrapper
 
-PLATFORM = "ledger"
+from ledger import PLATFORM
+
 Wrapped = Callable[..., Any]
 
 

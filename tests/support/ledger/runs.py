@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ledger import PLATFORM
 from ledger.book import FILE, SIZES, read_events
 from ledger.events import Event
-from ledger.hooks import PLATFORM
 from ledger.sizes import Sizes, write_sizes
 from verl_mas.planning.load import Policy
 
