@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from wrong_configs.files import text
-from wrong_configs.tools import FUNCTIONS, NATIVE, PRESS
+from wrong_configs.tools import FUNCTIONS, NATIVE, RING
 
 from verl_mas.checks.tools import check_tools
 from verl_mas.config.load import load
@@ -16,7 +16,8 @@ def test_tools_are_known_by_the_names_that_verl_gives_them(make, tmp_path):
         return list(check_tools(config, load(config.mas)))
 
     assert len(problems()) == 1
-    text("press.py", PRESS)(tmp_path)
+    # verl takes a name once per process.
+    text("press.py", RING.replace("def ring", "def press"))(tmp_path)
     assert problems(**{FUNCTIONS: f"{tmp_path}/press.py"}) == []
     text("named.yaml", f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]")(tmp_path)
     assert problems(**{NATIVE: f"{tmp_path}/named.yaml"}) == []

@@ -115,10 +115,10 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
             yield from check_sharding(view, name)
         else:
             yield from check_frozen_adapter(view, name)
-        yield from _verl_accepts(view, name)
+        yield from _verl_accepts(view, name, config[SECTION])
 
 
-def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
+def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     if view[SECTION].actor.checkpoint.get("async_save", False):
@@ -131,8 +131,9 @@ def _verl_accepts(view: DictConfig, name: str) -> Iterator[ConfigError]:
     if package and find_spec(package) is None:
         # verl asks the engine for the LoRA ranks that it takes; `check_installed` reports that it is not there.
         OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
-    # verl divides the sessions of a step among GPUs; a team's rows are padded to what its workers need.
-    view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
+    if base.actor.use_dynamic_bsz:
+        # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's rule for the base.
+        view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
