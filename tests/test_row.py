@@ -19,7 +19,9 @@ number, amount = st.integers(0, 10**6), st.floats(-1e6, 1e6)
 KEYS = st.builds(RowKey, uid=st.text(min_size=1), session=number, index=number)
 TAGS = st.builds(
     RowTags,
-    **dict.fromkeys(("prompt_len", "response_len", "global_steps", "turn", "branch", "session", "observation"), number),
+    **dict.fromkeys(
+        ("prompt_len", "response_len", "global_steps", "instance", "turn", "branch", "session", "observation"), number
+    ),
     **dict.fromkeys(("min_global_steps", "max_global_steps"), st.none() | number),
     **dict.fromkeys(("policy", "agent", "role"), st.text()),
     **dict.fromkeys(("trainable", "committed", "malformed"), st.booleans()),

@@ -100,6 +100,7 @@ class RowTags:
     policy: str
     agent: str
     role: str
+    instance: int  # of the agent; its turns are counted by instance
     turn: int
     branch: int
     session: int
@@ -140,6 +141,7 @@ class RowTags:
             policy=policy,
             agent=agent,
             role=role,
+            instance=0,
             turn=0,
             branch=0,
             session=session,

@@ -34,7 +34,9 @@ class AdvantageInput:
     task: Labels
     session: Labels  # distinct within a task
     agent: Labels
-    turn: Labels | None = None  # 0-based index of the agent's acts in the session
+    role: Labels | None = None
+    instance: Labels | None = None  # number of the spawned agent or conversation, else 0
+    turn: Labels | None = None  # 0-based index of the acts of the agent's instance
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
     observation: Labels | None = None  # what the agent saw; rows with equal keys are compared by agent_gigpo
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash

@@ -10,8 +10,8 @@ from verl_mas.advantage.record import AdvantageInput
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 
-ACT = ("task", "session", "agent", "turn", "branch")
-GROUP = ("task", "session", "agent", "turn")
+ACT = ("task", "session", "agent", "instance", "turn", "branch")
+GROUP = ("task", "session", "agent", "instance", "turn")
 
 
 def check_rows(batch: AdvantageInput) -> None:
@@ -39,7 +39,7 @@ def check_branches(batch: AdvantageInput, groups: Partition, branching: Tensor, 
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise DataError(
-            f"{batch.describe(row, *GROUP)} has {int(sizes[groups.ids[row]])} candidates, not {size}",
+            f"{batch.describe(row, *_known(batch, GROUP))} has {int(sizes[groups.ids[row]])} candidates, not {size}",
             rule="every group of branches has mas.advantage.group_size rows",
             fix="drop the whole session when a candidate fails, or leave group_size unset",
         )
@@ -52,7 +52,7 @@ def _check_one_prompt(batch: AdvantageInput, groups: Partition, rows: Tensor) ->
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise DataError(
-            f"{batch.describe(row, *GROUP)} has candidates of different prompts",
+            f"{batch.describe(row, *_known(batch, GROUP))} has candidates of different prompts",
             rule="the branches of one act are sampled from one prompt",
             fix="sample them with one `branch` call; do not build the prompt once per candidate",
         )

@@ -138,6 +138,7 @@ def _tags(row: Row, session: Session) -> RowTags:
         policy=act.policy,
         agent=act.agent,
         role=act.role,
+        instance=act.instance,
         turn=act.turn,
         branch=act.branch,
         session=session.task.session,

@@ -231,10 +231,12 @@ def _act(reply: Reply, row: Row, clip: _Clip) -> Record:
         "agent": reply.agent,
         "role": reply.role,
         "policy": reply.policy,
+        "instance": reply.instance,
         "turn": reply.turn,
         "branch": reply.branch,
         "committed": reply.committed,
         "trainable": reply.trainable,
+        "probe": reply.probe,
         "messages": clip.messages(reply.messages),
         "text": clip.text(reply.text),
         # Without calls the text is all there is.

@@ -166,6 +166,8 @@ class MasAgentLoopWorker(_StockWorker):
         if finished.failed:
             return await self._without_rows(finished, dataset)
         for reply in finished.session.replies:
+            if reply.probe:
+                continue
             await self._teacher(reply, task, dataset)
         return stored_rows(finished.session, self.models, dataset)
 

@@ -202,10 +202,10 @@ def _left_over(llm: ScriptedLLM) -> list[str]:
 
 
 def _never_committed(result: SessionResult) -> list[str]:
-    replies = result.session.replies
-    committed = {(reply.agent, reply.turn) for reply in replies if reply.committed}
-    left = sorted({(reply.agent, reply.turn) for reply in replies} - committed)
-    return [f"{agent}'s branch of turn {turn} was never committed" for agent, turn in left]
+    replies = [reply for reply in result.session.replies if not reply.probe]
+    committed = {(reply.agent, reply.instance, reply.turn) for reply in replies if reply.committed}
+    left = sorted({(reply.agent, reply.instance, reply.turn) for reply in replies} - committed)
+    return [f"{agent}'s branch of turn {turn} was never committed" for agent, _, turn in left]
 
 
 def _no_candidates(result: SessionResult) -> list[str]:

@@ -113,6 +113,8 @@ def step_advantages(
             task=[key.uid for key in keys],
             session=[key.session for key in keys],
             agent=[tag.agent for tag in tags],
+            role=[tag.role for tag in tags],
+            instance=[tag.instance for tag in tags],
             turn=[tag.turn for tag in tags],
             branch=[tag.branch for tag in tags],
             observation=observation,

@@ -121,7 +121,7 @@ class Request:
 
     agent: str
     session: str
-    turn: int
+    turn: int  # of the agent's instance
     messages: Sequence[Message]
     sampling: Settings = field(default_factory=dict)
     validate: bool = False
@@ -135,6 +135,8 @@ class Request:
     opening: int = 0
     # The conversation that this act continues.
     continues: Continuation | None = None
+    # The number of the spawned agent or conversation; 0 for the agent itself.
+    instance: int = 0
     # Of the first candidate.
     branch: int = 0
     # How often this act has called tools before.

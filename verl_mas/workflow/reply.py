@@ -44,8 +44,11 @@ class Reply:
     turn: int
     messages: Sequence[Message]
     generation: Generation
+    instance: int = 0
     branch: int = 0
     trainable: bool = True
+    # An act that only tells how a candidate ends: it is recorded, and neither stored nor counted in any statistic.
+    probe: bool = False
     reward: float | None = None
     team_reward: float | None = None
     committed: bool = True

@@ -31,7 +31,8 @@ def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
     """Whether verl's reward function must score the answer."""
     if outcome is None or outcome.reward is not None:
         return False
-    acts_scored = any(reply.reward is not None or reply.team_reward is not None for reply in replies)
+    played = [reply for reply in replies if not reply.probe]
+    acts_scored = any(reply.reward is not None or reply.team_reward is not None for reply in played)
     return outcome.score_answer or not acts_scored
 
 
@@ -82,7 +83,8 @@ def _reward(earned: Earned, penalty: float, spec: RewardSpec) -> RowReward:
 
 @dataclass(frozen=True)
 class Row:
-    """One act, or the acts of one conversation. `key` is None if they have no tokens (remote, empty) to train on."""
+    """One act, or the acts of one conversation. `key` is None if they are not stored: probes, and acts without tokens
+    (remote, empty) to train on."""
 
     replies: Sequence[Reply]
     reward: RowReward
@@ -112,9 +114,9 @@ def rows_of(
     rewards = row_rewards([_earned(acts, team_reward, members) for acts in by_row.values()], weights)
     rows, stored = [], 0
     for acts, reward in zip(by_row.values(), rewards, strict=True):
-        has_tokens = acts[-1].generation.has_tokens
-        rows.append(Row(acts, reward, RowKey(task.uid, task.session, stored) if has_tokens else None))
-        stored += has_tokens
+        storable = acts[-1].generation.has_tokens and not acts[0].probe
+        rows.append(Row(acts, reward, RowKey(task.uid, task.session, stored) if storable else None))
+        stored += storable
     return rows
 
 
@@ -125,7 +127,8 @@ def candidate_score(reply: Reply, members: Mapping[str, Member], weights: Reward
 
 def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> Earned:
     team_rewards = [reply.team_reward for reply in acts if reply.team_reward is not None]
-    penalty = members[acts[0].agent].spec.format_penalty
+    # The penalty of a probe would reach other rows where `penalty_on` shares it.
+    penalty = 0.0 if acts[0].probe else members[acts[0].agent].spec.format_penalty
     return Earned(
         agent=acts[0].agent,
         team=team_rewards[-1] if team_rewards else team_reward,

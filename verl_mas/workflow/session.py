@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ from verl_mas.workflow.client import Continuation, Generation, LLMClient, Messag
 from verl_mas.workflow.clock import Clock, ended, start
 from verl_mas.workflow.codecs.json_block import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
+from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
@@ -60,7 +60,7 @@ class Session:
         self.started, self.seconds = time.time(), 0.0
         # Seeded by the task and the attempt, so a run can be repeated.
         self.rng = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}")
-        self._turns: Counter[str] = Counter()
+        self.line = Line()
         self._rows = 0
         self._acts = 0
         self._pending: set[asyncio.Future[list[Acted]]] = set()
@@ -73,16 +73,18 @@ class Session:
         sampling: Mapping[str, object],
         *,
         n: int = 1,
+        line: Line | None = None,
+        instance: int = 0,
         continues: Continuation | None = None,
         tools: Tools = (),
     ) -> list[Reply]:
         """`n` replies to one prompt, recorded. Each calls tools until it has none to call."""
+        line = line or self.line
         usable = toolsets(self._configured(member), tools, n)
         await self._admit(n)
-        turn = self._turns[member.name]
-        self._turns[member.name] += 1
+        turn = line.next_turn(member.name, instance)
         schemas = [tool.schema for tool in usable[0].values()]
-        request = self._request(member, turn, messages, sampling, continues, schemas)
+        request = self._request(member, instance, turn, messages, sampling, continues, schemas)
         given = continues.row if continues else None
         rows = [self._new_row() if given is None else given for _ in range(n)]
         started = time.time()
@@ -95,11 +97,13 @@ class Session:
                 agent=member.name,
                 role=member.role,
                 policy=member.spec.policy,
+                instance=instance,
                 turn=turn,
                 messages=request.messages,
                 generation=act.generation,
-                branch=branch,
-                trainable=member.trainable,
+                branch=branch if line.fork is None else line.fork,
+                probe=line.probe,
+                trainable=member.trainable and not line.probe,
                 committed=n == 1,
                 row=row,
                 started=started - self.started,
@@ -130,9 +134,11 @@ class Session:
             reply.committed = reply is chosen
         return chosen
 
-    def candidates(self, k: int | None) -> int:
+    def candidates(self, k: int | None, line: Line) -> int:
         """How many candidates a branch has when the workflow asks for `k`."""
         spec = self.config.branch
+        if line.alone:
+            return 1
         if self.task.validate:
             return spec.validation_k
         return spec.k if k is None else k
@@ -172,6 +178,19 @@ class Session:
             act.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
 
+    def spawn(self, member: Member, line: Line) -> int:
+        """The number of a new instance of an agent."""
+        limit = self.config.faults.max_acts
+        if line.spawned >= limit:
+            raise SessionFault(
+                FaultKind.LIMIT,
+                f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
+                f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts",
+                agent=member.name,
+                turn=0,
+            )
+        return line.new_instance(member.name)
+
     def _configured(self, member: Member) -> list[Tool]:
         """The tools that the agent names; as in verl, a row of the dataset may select some of them."""
         named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
@@ -189,6 +208,7 @@ class Session:
     def _request(
         self,
         member: Member,
+        instance: int,
         turn: int,
         messages: Sequence[Message],
         sampling: Mapping[str, object],
@@ -202,6 +222,7 @@ class Session:
         return Request(
             agent=member.name,
             session=task.key,
+            instance=instance,
             turn=turn,
             messages=messages,
             sampling=settings,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Continuation, Message
+from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.tools import Tools
@@ -22,8 +23,8 @@ Prompt = str | Sequence[Message]
 class Team:
     """The agents of a session: `team.solver`, `team["reasoner_0"]`, `team.role("reasoner")`, `team.sub("left")`."""
 
-    def __init__(self, session: Session, prefix: str = ""):
-        self._session, self._prefix = session, prefix
+    def __init__(self, session: Session, prefix: str = "", line: Line | None = None):
+        self._session, self._prefix, self._line = session, prefix, line or session.line
 
     def __getitem__(self, name: str) -> Agent:
         members = self._session.config.members
@@ -34,7 +35,7 @@ class Team:
                 rule="a workflow names every agent in its `agents`",
                 fix=nearest(full, list(members)),
             )
-        return Agent(self._session, members[full])
+        return Agent(self._session, members[full], self._line)
 
     def __getattr__(self, name: str) -> Agent:
         if name.startswith("_"):
@@ -44,11 +45,16 @@ class Team:
     def role(self, role: str) -> list[Agent]:
         """All agents of a role, in the order of the workflow's `agents`."""
         wanted = self._prefix + role
-        return [Agent(self._session, m) for m in self._session.config.members.values() if m.role == wanted]
+        members = self._session.config.members.values()
+        return [Agent(self._session, member, self._line) for member in members if member.role == wanted]
 
     def sub(self, name: str) -> Team:
         """The sub-team whose agents are named with `nested(name, ...)`; pass it to the `run` of its workflow."""
-        return Team(self._session, f"{self._prefix}{name}_")
+        return Team(self._session, f"{self._prefix}{name}_", self._line)
+
+    def spawn(self, name: str) -> Agent:
+        """One more instance of an agent, whose turns are counted from 0: any number may act in parallel."""
+        return self[name].spawned()
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
         """One of the candidates, by the configured rule. Step the environment with this candidate only."""
@@ -58,17 +64,21 @@ class Team:
 class Agent:
     """One agent of a session: `await agent.act(prompt)` is one LLM call."""
 
-    def __init__(self, session: Session, member: Member):
-        self._session, self._member = session, member
+    def __init__(self, session: Session, member: Member, line: Line, instance: int = 0):
+        self._session, self._member, self._line, self.instance = session, member, line, instance
 
     @property
     def name(self) -> str:
         return self._member.name
 
+    def spawned(self) -> Agent:
+        """One more instance of this agent."""
+        return Agent(self._session, self._member, self._line, self._session.spawn(self._member, self._line))
+
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
         """One LLM call without history, or with tools as many as it takes. `tools` are functions that the agent may
         call beside its configured ones; `sampling` overrides its settings for this act."""
-        return (await self._session.act(self._member, self._opening(messages), sampling, tools=tools))[0]
+        return (await self._act(self._opening(messages), sampling, 1, tools))[0]
 
     async def branch(
         self, messages: Prompt, k: int | None = None, *, tools: Tools = (), **sampling: object
@@ -77,13 +87,37 @@ class Agent:
 
         Candidates share `tools`; a function that makes the list is called for each candidate.
         """
-        count = self._session.candidates(k)
-        return await self._session.act(self._member, self._opening(messages), sampling, n=count, tools=tools)
+        return await self._act(self._opening(messages), sampling, self._candidates(k), tools)
 
     def conversation(self, messages: Prompt = (), *, system: str | None = None, tools: Tools = ()) -> Conversation:
-        """A new conversation of this agent; `system` and then `messages` come before its first prompt."""
+        """A new conversation of this agent; `system` and then `messages` come before its first prompt.
+
+        It is an instance of its own: its turns are counted from 0.
+        """
         opening = [] if system is None else [{"role": "system", "content": system}]
-        return Conversation(self._session, self._member, self._opening([*opening, *as_messages(messages)]), tools)
+        return Conversation(self.spawned(), self._opening([*opening, *as_messages(messages)]), tools)
+
+    def _candidates(self, k: int | None) -> int:
+        return self._session.candidates(k, self._line)
+
+    async def _act(
+        self,
+        messages: Sequence[Message],
+        sampling: Mapping[str, object],
+        n: int,
+        tools: Tools,
+        continues: Continuation | None = None,
+    ) -> list[Reply]:
+        return await self._session.act(
+            self._member,
+            messages,
+            sampling,
+            n=n,
+            line=self._line,
+            instance=self.instance,
+            continues=continues,
+            tools=tools,
+        )
 
     def _opening(self, messages: Prompt) -> list[Message]:
         """The messages, with the system prompt of the config in place of the workflow's."""
@@ -101,8 +135,8 @@ class Conversation:
     A branch ends the row: the tokens before it are the prompt of each candidate and of the next row.
     """
 
-    def __init__(self, session: Session, member: Member, messages: list[Message], tools: Tools = ()):
-        self._session, self._member, self.messages, self._tools = session, member, messages, tools
+    def __init__(self, agent: Agent, messages: list[Message], tools: Tools = ()):
+        self._agent, self.messages, self._tools = agent, messages, tools
         self._state: Continuation | None = None
 
     async def act(self, messages: Prompt = (), **sampling: object) -> Reply:
@@ -116,10 +150,10 @@ class Conversation:
         """K candidates for the next turn; `commit` one before the conversation continues."""
         prompt = [*self.messages, *as_messages(messages)]
         state = self._state and replace(self._state, row=None)
-        return await self._act(prompt, sampling, self._session.candidates(k), state)
+        return await self._act(prompt, sampling, self._agent._candidates(k), state)  # noqa: SLF001
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        chosen = self._session.commit(replies)
+        chosen = self._agent._session.commit(replies)  # noqa: SLF001
         self._continue_from(chosen, row=None)
         return chosen
 
@@ -128,11 +162,11 @@ class Conversation:
     ) -> list[Reply]:
         if "tools" in sampling:
             raise WorkflowError(
-                f"tools in an act of {self._member.name}'s conversation",
+                f"tools in an act of {self._agent.name}'s conversation",
                 rule="the first prompt of a conversation has the schemas of its tools",
                 fix="give them where it begins: conversation(tools=[...])",
             )
-        return await self._session.act(self._member, prompt, sampling, n=n, continues=state, tools=self._tools)
+        return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
 
     def _continue_from(self, reply: Reply, row: int | None) -> None:
         self.messages = [*reply.messages, *reply.steps]

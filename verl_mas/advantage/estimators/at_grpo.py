@@ -13,7 +13,7 @@ from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 @estimator(group_size=None)
 def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """Groups are (task, session, agent, turn) for an agent that branches, else (task, agent, turn).
+    """Groups are (task, session, agent, instance, turn) for an agent that branches, else (task, agent, turn).
 
     Without branching the prompts of a group may differ from turn 1 on; `one_prompt` in the metrics says for
     each agent whether its groups are of one prompt by construction.
@@ -36,5 +36,6 @@ def branching_agents(batch: AdvantageInput) -> torch.Tensor:
 
 def _groups(batch: AdvantageInput, branches: torch.Tensor) -> Partition:
     over_sessions = batch.partition("task", "agent", "turn")
-    session = batch.partition("task", "session")
-    return compact(over_sessions.ids * (session.count + 1) + torch.where(branches, session.ids + 1, 0))
+    owner = ("task", "session") if batch.instance is None else ("task", "session", "agent", "instance")
+    owners = batch.partition(*owner)
+    return compact(over_sessions.ids * (owners.count + 1) + torch.where(branches, owners.ids + 1, 0))
