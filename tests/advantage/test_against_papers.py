@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 
-COMMON = {"deviation": "sample", "eps": 1e-6, "group_of_one": "zero", "baseline": "mean", "scale": "std"}
+COMMON = {
+    "by": "agent",
+    "deviation": "sample",
+    "eps": 1e-6,
+    "group_of_one": "zero",
+    "baseline": "mean",
+    "scale": "std",
+    "weighting": "per_act",
+}
 PUBLISHED = {
     "agent_grpo": {**COMMON, "weighting": "per_act"},
-    "at_grpo": {**COMMON, "weighting": "per_act"},
+    "at_grpo": COMMON,
     "team_grpo": {**COMMON, "weighting": "per_session"},
-    "agent_rloo": {**COMMON, "weighting": "per_act", "baseline": "leave_one_out", "scale": "none"},
-    "agent_gigpo": {**COMMON, "weighting": "per_act", "step_weight": 1.0, "gamma": 0.95},
+    "mhgpo": COMMON,
+    "hierarchical_grpo": {**COMMON, "weighting": "per_session", "main": "solver"},
+    "agent_rloo": {**COMMON, "baseline": "leave_one_out", "scale": "none"},
+    "agent_gigpo": {**COMMON, "step_weight": 1.0, "gamma": 0.95},
     "agent_reinforce_pp": {**COMMON, "weighting": "per_token"},
 }
 
@@ -35,29 +45,54 @@ class Row:
     score: float
     observation: str
     tokens: int
+    instance: int = 0
     padding: bool = False
 
     @property
     def prompt(self):
-        return (self.task, self.session, self.agent, self.turn)
+        return (self.task, self.session, self.agent, self.instance, self.turn)
+
+    @property
+    def role(self):
+        return "maker" if self.agent == "solver" else "checker"
+
+
+def called(chosen):
+    """What stands for an agent, by mas.advantage.by."""
+    return lambda r: getattr(r, chosen["by"])
+
+
+def session_of(name):
+    """A session, or a candidate of it that is an episode of its own."""
+    return lambda r: (r.task, r.session, r.branch if name in ("at_grpo", "mhgpo") else None)
+
+
+def invocation(name, chosen):
+    """An instance of an agent in a session; all acts of M-GRPO's main agent are one."""
+    session, who = session_of(name), called(chosen)
+    one = chosen.get("main")
+    return lambda r: (session(r), who(r)) if who(r) == one else (session(r), r.agent, r.instance)
 
 
 def unit(name, chosen):
-    """What a group is counted by: rows, or the sessions (for candidates: themselves) that options make count."""
-    if chosen["weighting"] != "per_session" and chosen["baseline"] == "mean":
-        return lambda r: r
-    if name == "at_grpo":
-        return lambda r: (r.task, r.session, r.branch)
-    return lambda r: (r.task, r.session)
+    """What a group is counted by: rows, or the invocations or sessions that options make count."""
+    if chosen["weighting"] == "per_session" or chosen["baseline"] == "leave_one_out":
+        return session_of(name)
+    return invocation(name, chosen) if chosen["weighting"] == "per_invocation" else lambda r: r
 
 
-def weights(members, weighting, unit):
+def weights(name, members, chosen):
+    weighting, session = chosen["weighting"], session_of(name)
     if weighting == "per_token":
         return {r: r.tokens for r in members}
     if weighting == "per_act":
         return dict.fromkeys(members, 1.0)
-    acts = Counter(unit(r) for r in members)
-    return {r: 1 / acts[unit(r)] for r in members}
+    part = session if weighting == "per_session" and "main" not in chosen else invocation(name, chosen)
+    acts = Counter(map(part, members))
+    if weighting == "per_invocation":
+        return {r: 1 / acts[part(r)] for r in members}
+    parts = Counter(session(r) for r in {part(r): r for r in members}.values())
+    return {r: 1 / acts[part(r)] / parts[session(r)] for r in members}
 
 
 def mean_of(weight, scores):
@@ -92,22 +127,20 @@ def deviation(weight, scores, kind):
 def reference(name, rows, chosen):
     real = [r for r in rows if not r.padding]
     scores = {r: r.score for r in real}
-    branching = {r.agent for r in real if r.branch > 0}
+    who = called(chosen)
+    branching = {who(r) for r in real if r.branch > 0}
     key = {
-        "agent_grpo": lambda r: (r.task, r.agent),
-        "agent_rloo": lambda r: (r.task, r.agent),
-        "agent_gigpo": lambda r: (r.task, r.agent),
         "team_grpo": lambda r: r.task,
-        "agent_reinforce_pp": lambda r: r.agent,
-        "at_grpo": lambda r: (r.task, r.session if r.agent in branching else None, r.agent, r.turn),
-    }[name]
+        "agent_reinforce_pp": who,
+        "at_grpo": lambda r: r.prompt if who(r) in branching else (r.task, who(r), r.turn),
+    }.get(name, lambda r: (r.task, who(r)))
     advantages = by_group(name, real, key, scores, chosen)
     if name == "agent_gigpo":
         last = defaultdict(int)
         for r in real:
-            last[r.task, r.session, r.agent] = max(last[r.task, r.session, r.agent], r.turn)
-        step = {r: chosen["gamma"] ** (last[r.task, r.session, r.agent] - r.turn) * r.score for r in real}
-        extra = by_group(name, real, lambda r: (r.task, r.agent, r.observation), step, chosen)
+            last[r.prompt[:-1]] = max(last[r.prompt[:-1]], r.turn)
+        step = {r: chosen["gamma"] ** (last[r.prompt[:-1]] - r.turn) * r.score for r in real}
+        extra = by_group(name, real, lambda r: (r.task, who(r), r.observation), step, chosen)
         advantages = {r: advantages[r] + chosen["step_weight"] * extra[r] for r in real}
     return [0.0 if r.padding else advantages[r] for r in rows]
 
@@ -116,33 +149,37 @@ def by_group(name, rows, key, scores, chosen):
     groups = defaultdict(list)
     for r in rows:
         groups[key(r)].append(r)
-    counted_by = unit(name, chosen)
-    weighted = [weights(members, chosen["weighting"], counted_by) for members in groups.values()]
+    counted_by, who = unit(name, chosen), called(chosen)
+    weighted = [weights(name, members, chosen) for members in groups.values()]
     pools = defaultdict(dict)
     for weight in weighted:
         for r, w in weight.items():
-            pools["team" if name == "team_grpo" else r.agent][r] = w
+            pools["team" if name == "team_grpo" else who(r)][r] = w
     advantages = {}
     for weight in weighted:
-        pool = pools["team" if name == "team_grpo" else next(iter(weight)).agent]
+        pool = pools["team" if name == "team_grpo" else who(next(iter(weight)))]
         advantages |= normalised(weight, counted_by, chosen, scores, pool)
     return advantages
 
 
 @st.composite
 def teams(draw, branches=3):
-    """Ragged: agents act 0..3 times per session, some acts have candidates, padding copies are anywhere."""
+    """Ragged: agents have 0..3 instances that act 1..3 times, some acts have candidates, padding copies are anywhere."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     score = rng.choice([lambda: float(rng.random() < 0.4), lambda: rng.randint(-8, 8) / 8, lambda: 1.0])
     rows = []
     for task in "abc"[: draw(st.integers(1, 3))]:
         for session in range(draw(st.integers(1, 5))):
-            for agent in ("solver", "verifier", "judge"):
-                for turn in range(rng.randint(0, 3)):
-                    for branch in range(rng.randint(1, branches) if agent == "solver" else 1):
-                        rows.append(
-                            Row(task, session, agent, turn, branch, score(), rng.choice("xyz"), rng.randint(1, 9))
-                        )
+            acts = [
+                (agent, instance, turn)
+                for agent in ("solver", "verifier", "judge")
+                for instance in rng.sample(range(4), rng.choice((0, 1, 1, 2, 3)))
+                for turn in range(rng.randint(1, 3))
+            ]
+            for agent, instance, turn in acts:
+                for branch in range(rng.randint(1, branches) if agent == "solver" else 1):
+                    seen, tokens = rng.choice("xyz"), rng.randint(1, 9)
+                    rows.append(Row(task, session, agent, turn, branch, score(), seen, tokens, instance))
     copies = [dataclasses.replace(rng.choice(rows), padding=True) for _ in range(rng.randint(0, 4)) if rows]
     rows += copies
     rng.shuffle(rows)
@@ -157,11 +194,14 @@ def batch_of(rows, scores=None):
         padding=torch.tensor(column.pop("padding"), dtype=torch.bool),
         tokens=torch.tensor(column.pop("tokens")),
         prompt=[r.prompt for r in rows],
+        role=[r.role for r in rows],
         **column,
     )
 
 
-def advantages_of(name, rows, options=None, **kwargs):
+def advantages_of(name, rows, options=AdvantageOptions(), **kwargs):  # noqa: B008  # frozen
+    if name == "hierarchical_grpo" and options.main is None:
+        options = dataclasses.replace(options, main="solver")
     return compute_advantages(name, batch_of(rows, **kwargs), options).advantages
 
 
@@ -183,15 +223,20 @@ choices = st.fixed_dictionaries(
         "group_of_one": st.sampled_from(["zero", "raw"]),
         "baseline": st.sampled_from(["mean", "leave_one_out"]),
         "scale": st.sampled_from(["std", "none", "batch_std"]),
-        "weighting": st.sampled_from(["per_act", "per_session", "per_token"]),
+        "weighting": st.sampled_from(["per_act", "per_invocation", "per_session", "per_token"]),
     }
 )
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 @settings(max_examples=400, deadline=None)
-@given(rows=teams(), chosen=choices)
-def test_every_combination_of_options_is_its_formula(name, rows, chosen):
+@given(rows=teams(), chosen=choices, by=st.sampled_from(["agent", "role"]))
+def test_every_combination_of_options_is_its_formula(name, rows, chosen, by):
+    if name != "team_grpo":
+        chosen = {**chosen, "by": by}
+    if name == "hierarchical_grpo":
+        # With roles, the main agent may also be several agents.
+        chosen["main"] = "solver" if by == "agent" else "checker"
     expected = reference(name, rows, {**PUBLISHED[name], **chosen})
     close(advantages_of(name, rows, AdvantageOptions(**chosen)), expected)
 

@@ -17,9 +17,13 @@ def per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> di
     groups, group_size_{mean,min,max}  the estimator's groups in which the agent has a row, and their rows or units
     groups_of_one, groups_uniform      the share of them with one member, or without variance
     mu, sigma                          mean score, and root mean square deviation within a task
-    inflation                          E[A^2] of its rows under one baseline for the team (Dr. MAS, Lemma 4.2):
-                                       (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0;
-                                       left out if there are none
+    inflation                          E[A^2] of its acts under one baseline for the team (Dr. MAS, Lemma 4.2):
+                                       (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0
+    signal_share                       the part of it that depends on what the agent does:
+                                       sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2), over the tasks where sigma_k > 0
+
+    The team's baseline counts a session once, so in these two an act of a session of n acts counts 1/n: the mean of
+    `inflation` over the agents, weighted so, is exactly 1. They are left out if there is no such task.
     """
     agents = batch.codes("agent")
     metrics = {}
@@ -50,24 +54,34 @@ def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
     x = batch.scores.double()
     rows = torch.bincount(agent.ids, minlength=agent.count).double()
     own = moments(x, batch.partition("task", "agent"), "population")[0]
-    squared = total(own * own, agent) / rows
-    inflation = _squared_team_advantage(batch, x)
-    kept = ~inflation.isnan()
-    kept_rows = total(kept.double(), agent)
+    session = batch.partition("task", "session")
+    weight = 1 / torch.bincount(session.ids, minlength=session.count)[session.ids].double()
+    inflation, share = _under_one_baseline(batch, x, weight)
     return {
         "mu": total(x, agent) / rows,
-        "sigma": squared.sqrt(),
-        "inflation": total(inflation.nan_to_num(0.0), agent) / kept_rows,
+        "sigma": (total(own * own, agent) / rows).sqrt(),
+        "inflation": _mean(inflation, agent, weight),
+        "signal_share": _mean(share, agent, weight),
     }
 
 
-def _squared_team_advantage(batch: AdvantageInput, x: Tensor) -> Tensor:
-    """((R - mu) / sigma)^2 per row, with the moments of the task's sessions; NaN where sigma is 0."""
-    task, session = batch.partition("task"), batch.partition("task", "session")
-    weight = 1 / torch.bincount(session.ids, minlength=session.count)[session.ids].double()
-    centred, _, stats = moments(x, task, "population", weight)
-    variance = stats.std.square().masked_fill(stats.uniform, torch.nan)
-    return centred.square() / variance[task.ids]
+def _under_one_baseline(batch: AdvantageInput, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Per row ((R - mu) / sigma)^2 and sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2); NaN where sigma, or sigma_k, is 0."""
+    task, agent = batch.partition("task"), batch.partition("task", "agent")
+    centred, _, team = moments(x, task, "population", weight)
+    variance = team.std.square().masked_fill(team.uniform, torch.nan)
+    inflation = centred.square() / variance[task.ids]
+    _, _, own = moments(x, agent, "population", weight)
+    task_of = task.ids.new_empty(agent.count).index_copy_(0, agent.ids, task.ids)
+    signal = own.std.square().masked_fill(own.uniform, torch.nan)
+    share = signal / (signal + (own.mean - team.mean[task_of]).square())
+    return inflation, share[agent.ids]
+
+
+def _mean(values: Tensor, parts: Partition, weight: Tensor) -> Tensor:
+    """Over the rows of each part that have a value; NaN where none has."""
+    kept = weight.masked_fill(values.isnan(), 0.0)
+    return total(kept * values.nan_to_num(0.0), parts) / total(kept, parts)
 
 
 def _distinct_pairs(agents: Codes, groups: Partition) -> tuple[Partition, Tensor]:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from verl_mas.advantage import diagnostics, validation
-from verl_mas.advantage.kernel import Partition, compact, normalise
+from verl_mas.advantage.kernel import Partition, compact, normalise, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-from verl_mas.errors import DataError
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
 
 Compared: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutput]
@@ -29,17 +29,30 @@ class Estimator:
     defaults: Mapping[str, object]
     # Whether it needs several sessions of a task.
     compares_sessions: bool = False
+    # Whether it compares agents with each other, so that groups by role mean nothing.
+    one_baseline: bool = False
 
     def __call__(self, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
-        chosen = (options or AdvantageOptions()).resolved(self.name, self.defaults)
+        chosen = self.options(options or AdvantageOptions())
         real, rows = _without_padding(batch)
         validation.check_rows(real)
-        output = self.function(real, chosen)
+        # The metrics stay those of agents: what an agent of a role learns from is its own.
+        output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
         return replace(
             output,
             advantages=_spread(output.advantages.float(), rows, len(batch)),
             metrics=diagnostics.per_agent(real, output.groups, output.stats) | output.metrics,
         )
+
+    def options(self, given: AdvantageOptions) -> AdvantageOptions:
+        """The given options with its own defaults; refuses those that it does not read."""
+        if given.by == "role" and self.one_baseline:
+            raise ConfigError(
+                "mas.advantage.by=role",
+                rule=f"{self.name} compares the acts of all agents with each other, whatever their roles",
+                fix="remove it, or set algorithm.adv_estimator=agent_grpo",
+            )
+        return given.resolved(self.name, self.defaults)
 
 
 ESTIMATORS: Registry[Estimator] = Registry(
@@ -47,16 +60,19 @@ ESTIMATORS: Registry[Estimator] = Registry(
 )
 
 
-def estimator(*, compares_sessions: bool = False, **defaults: object) -> Callable[[Compared], Estimator]:
+def estimator(
+    *, compares_sessions: bool = False, one_baseline: bool = False, **defaults: object
+) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
-    `compares_sessions`: a run with one session per task is refused. `defaults` are the options in which it differs from
-    the common ones, and those that it alone reads.
+    `compares_sessions`: a run with one session per task is refused. `one_baseline`: agents are compared with each other,
+    and mas.advantage.by=role is refused. `defaults` are the options in which it differs from the common ones, and those
+    that it alone reads.
     """
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-        return ESTIMATORS.register(name)(Estimator(name, function, defaults, compares_sessions))
+        return ESTIMATORS.register(name)(Estimator(name, function, defaults, compares_sessions, one_baseline))
 
     return decorate
 
@@ -68,8 +84,7 @@ def compute_advantages(name: str, batch: AdvantageInput, options: AdvantageOptio
 
 def options_for(name: str, config: Mapping[str, object] | None) -> AdvantageOptions:
     """A `mas.advantage` mapping with the estimator's own defaults; refuses what that estimator does not read."""
-    defaults = ESTIMATORS.find(name, "algorithm.adv_estimator").defaults
-    return AdvantageOptions.from_config(config).resolved(name, defaults)
+    return ESTIMATORS.find(name, "algorithm.adv_estimator").options(AdvantageOptions.from_config(config))
 
 
 def within(
@@ -80,31 +95,61 @@ def within(
     scores: Tensor | None = None,
     unit: tuple[str, ...] = ("task", "session"),
     pool: tuple[str, ...] = ("agent",),
+    invocations: Partition | None = None,
 ) -> AdvantageOutput:
     """Compare every row with its group, by the options: what an estimator returns.
 
     `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
+    `invocations`: parts of a unit that count the same, whatever their rows.
     """
-    units = None
-    if options.weighting == "per_session" or options.baseline == "leave_one_out":
-        owner = batch.partition(*unit)
-        units = compact(groups.ids * owner.count + owner.ids)
+    units, weight = _counted(batch, groups, options, unit, invocations)
     advantages, stats = normalise(
         batch.scores if scores is None else scores,
         groups,
         options,
-        weight=_weight(batch, options, units),
+        weight=weight,
         unit=units,
         pool=batch.partition(*pool) if options.scale == "batch_std" else None,
     )
     return AdvantageOutput(advantages, groups, stats)
 
 
-def _weight(batch: AdvantageInput, options: AdvantageOptions, units: Partition | None) -> Tensor | None:
-    if options.weighting == "per_act" or not len(batch):
-        return None
-    if options.weighting == "per_session" and units is not None:
-        return 1 / torch.bincount(units.ids)[units.ids].double()
+def _counted(
+    batch: AdvantageInput,
+    groups: Partition,
+    options: AdvantageOptions,
+    unit: tuple[str, ...],
+    invocations: Partition | None,
+) -> tuple[Partition | None, Tensor | None]:
+    """The rows that a group counts, and leaves out, as one, and how often each row counts. None: each row once."""
+    by = options.weighting
+    units = None
+    if by == "per_session" or options.baseline == "leave_one_out":
+        units = _inside(groups, batch.partition(*unit))
+    if by == "per_act" or not len(batch):
+        return units, None
+    if by == "per_token":
+        return units, _tokens(batch)
+    if by == "per_invocation":
+        invoked = _inside(groups, invocations or batch.partition(*unit, "agent", "instance"))
+        return units or invoked, _split(invoked)
+    if units is None or invocations is None:
+        return units, _split(units) if units else None
+    invoked = _inside(groups, invocations)
+    return units, _split(invoked) / units_per_group(units, invoked)[units.ids]
+
+
+def _inside(groups: Partition, parts: Partition) -> Partition:
+    """The parts of every group."""
+    return compact(groups.ids * parts.count + parts.ids)
+
+
+def _split(parts: Partition) -> Tensor:
+    """A weight per row that adds up to 1 in every part."""
+    return 1 / torch.bincount(parts.ids, minlength=parts.count)[parts.ids].double()
+
+
+def _tokens(batch: AdvantageInput) -> Tensor:
     if batch.tokens is None:
         raise DataError(
             "the rows have no tokens",

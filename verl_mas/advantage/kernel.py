@@ -55,7 +55,7 @@ def normalise(
     x = scores.double()
     centred, mass, stats = moments(x, groups, options.deviation, weight)
     if unit is not None:
-        stats = GroupStats(_units_per_group(groups, unit), stats.mean, stats.std, stats.uniform)
+        stats = GroupStats(units_per_group(groups, unit), stats.mean, stats.std, stats.uniform)
     advantage = centred
     if options.baseline == "leave_one_out":
         advantage = centred + _own_share(centred, mass, groups, weight, unit)
@@ -122,7 +122,8 @@ def _own_share(
     return torch.where(others > ROUNDING, own / others.clamp_min(ROUNDING), 0.0)
 
 
-def _units_per_group(groups: Partition, unit: Partition) -> Tensor:
+def units_per_group(groups: Partition, unit: Partition) -> Tensor:
+    """How many units lie in each group, every unit in one."""
     group_of_unit = groups.ids.new_empty(unit.count).index_copy_(0, unit.ids, groups.ids)
     return torch.bincount(group_of_unit, minlength=groups.count)
 

@@ -14,6 +14,9 @@ from verl_mas.errors import ConfigError
 class AdvantageOptions:
     """The `mas.advantage` block. null is the default of the chosen estimator."""
 
+    by: Literal["agent", "role"] = "agent"
+    """What an estimator takes for an agent. role: all agents of a role together, such as equal debaters."""
+
     deviation: Literal["sample", "population"] = "sample"
     """Divide by N-1 (sample) as verl and both papers' code do, though Dr. MAS's text writes 1/N (population)."""
 
@@ -29,9 +32,9 @@ class AdvantageOptions:
     scale: Literal["std", "none", "batch_std"] | None = None
     """std: the group's deviation. batch_std: the deviation of all of the agent's scores in the step. none: 1."""
 
-    weighting: Literal["per_act", "per_session", "per_token"] | None = None
-    """per_act: every act counts once. per_session: an agent's acts in one session count once together.
-    per_token: an act counts as often as it has trained tokens."""
+    weighting: Literal["per_act", "per_invocation", "per_session", "per_token"] | None = None
+    """per_act: every act counts once. per_invocation: the acts of one instance of an agent count once together.
+    per_session: an agent's acts in one session do. per_token: an act counts as often as it has trained tokens."""
 
     group_size: Count | None = None
     """at_grpo: the K that every group of branches must have. null: any size."""
@@ -41,6 +44,9 @@ class AdvantageOptions:
 
     gamma: Share | None = None
     """agent_gigpo: discount per act of the session's reward in the step advantage."""
+
+    main: str | None = None
+    """hierarchical_grpo: the agent that calls the others, whose acts in a session are one invocation. Required."""
 
     def __post_init__(self) -> None:
         check_fields(self, PATH)
@@ -60,9 +66,18 @@ class AdvantageOptions:
                     fix="remove it, or choose the estimator that reads it",
                 )
         chosen = {name: value for name, value in asdict(self).items() if value is not None}
+        for name, value in {**defaults, **chosen}.items():
+            if value is REQUIRED:
+                raise ConfigError(
+                    f"mas.advantage.{name} is not set",
+                    rule=f"{estimator} needs it, and no value of it fits every team",
+                    fix=f"set ++mas.advantage.{name}",
+                )
         return replace(self, **{**_COMMON, **defaults, **chosen})
 
 
 PATH = "mas.advantage"
 _COMMON = {"baseline": "mean", "scale": "std", "weighting": "per_act"}
-_OWN_TO_ESTIMATORS = {"group_size", "step_weight", "gamma"}
+_OWN_TO_ESTIMATORS = {"group_size", "step_weight", "gamma", "main"}
+# The default of an option that an estimator reads and the user has to set.
+REQUIRED = object()

@@ -93,6 +93,17 @@ class AdvantageInput:
             self._partitions[columns] = self._part(columns)
         return self._partitions[columns]
 
+    def by_role(self) -> AdvantageInput:
+        """The same record with roles in place of agents: the agents of a role are instances of it."""
+        if self.role is None:
+            raise DataError(
+                "the rows have no role",
+                rule="mas.advantage.by=role compares the agents of a role with each other",
+                fix="fill AdvantageInput.role (the trainer of +mas=<team> does), or set mas.advantage.by=agent",
+            )
+        one = ("agent",) if self.instance is None else ("agent", "instance")
+        return replace(self, agent=self.role, instance=self.partition(*one).ids, agents=None)
+
     def describe(self, row: int, *columns: str) -> str:
         """A row's group in words: `task 'x', agent 'solver'`."""
         return ", ".join(f"{column} {self._label(column, row)!r}" for column in columns)

@@ -135,6 +135,19 @@ def check_workflow(
     yield from check_learning(config, mas, workflow, members)
     if config.algorithm.adv_estimator == "at_grpo":
         yield from _branches(config, mas, workflow)
+    yield from _main_agent(mas, members)
+
+
+def _main_agent(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+    main = mas.advantage.get("main")
+    by_role = mas.advantage.get("by") == "role"
+    known = {member.role for member in members.values()} if by_role else set(members)
+    if main is not None and main not in known:
+        yield ConfigError(
+            f"mas.advantage.main={main}",
+            rule=f"it names the {'role of the ' if by_role else ''}agent that calls the others",
+            fix=nearest(str(main), list(known)),
+        )
 
 
 def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:

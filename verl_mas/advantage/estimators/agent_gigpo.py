@@ -30,8 +30,9 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
 
 
 def step_scores(batch: AdvantageInput, gamma: float) -> Tensor:
-    """gamma ** (acts of this agent still to come in the session) * score."""
-    acts = batch.partition("task", "session", "agent")
+    """gamma ** (acts of this agent, or of this instance of it, still to come in the session) * score."""
+    actor = ("task", "session", "agent") if batch.instance is None else ("task", "session", "agent", "instance")
+    acts = batch.partition(*actor)
     turn = batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")
     return batch.scores.double() * torch.pow(gamma, (last[acts.ids] - turn).double())

@@ -7,7 +7,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
-@estimator(compares_sessions=True, weighting="per_session")
+@estimator(compares_sessions=True, one_baseline=True, weighting="per_session")
 def team_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """One mu and sigma over the sessions of a task for all agents, each session counted once."""
     return within(batch, batch.partition("task"), options, pool=())

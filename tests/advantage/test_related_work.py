@@ -1,0 +1,168 @@
+"""Published credit that is a setting of an estimator here, against plain Python written from the paper or its code."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+import torch
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
+
+CASES = 1000
+
+
+def record(rows, **columns):
+    """Rows of (session, agent, instance, turn, branch, score) of one task."""
+    session, agent, instance, turn, branch, scores = ([row[i] for row in rows] for i in range(6))
+    return AdvantageInput(
+        scores=torch.tensor(scores),
+        task=["t"] * len(rows),
+        session=session,
+        agent=agent,
+        instance=instance,
+        turn=turn,
+        branch=branch,
+        **columns,
+    )
+
+
+def advantages(name, rows, **options):
+    return compute_advantages(name, record(rows), AdvantageOptions(**options)).advantages.tolist()
+
+
+def planner_and_workers(rng, reward):
+    """Sessions of a planner's acts and of any number of workers' acts, all with the session's reward."""
+    rows = []
+    for session in range(rng.randint(1, 8)):
+        score = reward()
+        rows += [(session, "planner", 0, turn, 0, score) for turn in range(rng.randint(1, 3))]
+        for worker in range(rng.randint(0, 4)):
+            rows += [(session, "worker", worker + 1, turn, 0, score) for turn in range(rng.randint(1, 3))]
+    rng.shuffle(rows)
+    return rows
+
+
+def matpo(rows):
+    """MATPO's code: GRPO over the planner's rollouts, one per session; a worker's rollout gets its planner's value."""
+    reward = {session: score for session, *_, score in rows}
+    mean = statistics.fmean(reward.values())
+    if len(set(reward.values())) == 1:  # Also of one session, of which that code takes the raw reward.
+        return [0.0] * len(rows)
+    deviation = statistics.stdev(reward.values())
+    return [(reward[session] - mean) / (deviation + 1e-6) for session, *_ in rows]
+
+
+def test_matpo_is_team_grpo_with_one_reward_per_session():
+    rng = random.Random(0)
+    for _ in range(CASES):
+        rows = planner_and_workers(rng, lambda: rng.randint(0, 4) / 4)
+        assert advantages("team_grpo", rows) == pytest.approx(matpo(rows), abs=2e-6)
+
+
+def candidates(rng, reward):
+    """K candidates of some acts, each with the mean outcome of its continuations."""
+    return [
+        (session, agent, 0, turn, branch, reward())
+        for session in range(rng.randint(1, 3))
+        for agent in ("reasoner", "actor")
+        for turn in range(rng.randint(1, 2))
+        for branch in range(rng.randint(2, 5))
+    ]
+
+
+def c3(rows):
+    """C3: a candidate's value minus the mean of those of the other candidates in its context."""
+    groups = {}
+    for *context, branch, value in rows:
+        groups.setdefault(tuple(context), {})[branch] = value
+    credit = []
+    for *context, branch, value in rows:
+        others = [other for key, other in groups[tuple(context)].items() if key != branch]
+        credit.append(value - statistics.fmean(others))
+    return credit
+
+
+def test_c3_is_at_grpo_without_a_scale_that_leaves_the_candidate_out():
+    rng = random.Random(1)
+    for _ in range(CASES):
+        rows = candidates(rng, lambda: statistics.fmean(rng.randint(0, 1) for _ in range(4)))
+        found = advantages("at_grpo", rows, baseline="leave_one_out", scale="none")
+        assert found == pytest.approx(c3(rows), abs=2e-6)
+
+
+def forked(rng, reward):
+    """Fork on first: K candidates of the first act, each played on to the end with a reward of its own."""
+    rows = []
+    for session in range(rng.randint(1, 3)):
+        for branch in range(rng.randint(1, 4)):
+            score = reward()
+            rows.append((session, "rewriter", 0, 0, branch, score))
+            rows += [(session, "answerer", 0, turn, branch, score) for turn in range(rng.randint(0, 2))]
+    return rows
+
+
+def left_out(rows):
+    """An act's reward minus the mean over its agent's acts in all other rollouts, forks among them."""
+    credit = []
+    for session, agent, _, _, branch, score in rows:
+        others = [r[-1] for r in rows if r[1] == agent and (r[0], r[4]) != (session, branch)]
+        credit.append(score - statistics.fmean(others) if others else 0.0)
+    return credit
+
+
+def test_mhgpo_takes_a_fork_for_a_rollout_of_its_own():
+    rng = random.Random(2)
+    for _ in range(CASES):
+        rows = forked(rng, lambda: rng.randint(0, 4) / 4)
+        found = advantages("mhgpo", rows, baseline="leave_one_out", scale="none")
+        assert found == pytest.approx(left_out(rows), abs=2e-6)
+
+
+def test_mhgpo_without_forks_is_agent_grpo():
+    rng = random.Random(3)
+    for _ in range(100):
+        rows = planner_and_workers(rng, lambda: rng.randint(0, 4) / 4)
+        assert advantages("mhgpo", rows) == advantages("agent_grpo", rows)
+
+
+def aligned(rows, copies=12):
+    """M-GRPO's alignment: every session that calls the worker gets the same number of its invocations, by copies."""
+    invocations = {(session, instance): score for session, agent, instance, *_, score in rows if agent == "worker"}
+    calls = {}
+    for session, instance in invocations:
+        calls.setdefault(session, []).append(instance)
+    copied = [
+        invocations[session, instance] for session, made in calls.items() for instance in made * (copies // len(made))
+    ]
+    mean, deviation = statistics.fmean(copied), statistics.pstdev(copied)
+    same = len(set(copied)) == 1 or len(calls) == 1
+    return {key: 0.0 if same else (score - mean) / (deviation + 1e-6) for key, score in invocations.items()}
+
+
+def test_hierarchical_grpo_is_the_copied_batch_of_m_grpo_without_copies():
+    rng = random.Random(4)
+    for _ in range(CASES):
+        own = {}
+        rows = [
+            (*act[:5], own.setdefault((act[0], act[1], act[2]), rng.randint(0, 4) / 4))
+            for act in planner_and_workers(rng, lambda: 0.0)
+        ]
+        if not any(agent == "worker" for _, agent, *_ in rows):
+            continue
+        expected = aligned(rows)
+        found = advantages("hierarchical_grpo", rows, main="planner", deviation="population")
+        for (session, agent, instance, *_), advantage in zip(rows, found, strict=True):
+            if agent == "worker":
+                assert advantage == pytest.approx(expected[session, instance], abs=2e-6)
+
+
+def test_the_main_agents_conversations_in_a_session_are_one_invocation():
+    # Session 0 has three conversations of the planner, session 1 one: two sessions are compared, not four rows.
+    rows = [(0, "planner", instance, 0, 0, 1.0) for instance in (1, 2, 3)] + [(1, "planner", 1, 0, 0, 0.0)]
+    expected = pytest.approx([0.70711] * 3 + [-0.70711], abs=1e-4)
+    for weighting in ("per_session", "per_invocation"):
+        assert advantages("hierarchical_grpo", rows, main="planner", weighting=weighting) == expected
+    workers = advantages("hierarchical_grpo", rows, main="boss", weighting="per_invocation")
+    assert workers == pytest.approx([0.5] * 3 + [-1.5], abs=1e-5)

@@ -1,0 +1,40 @@
+"""M-GRPO (arXiv 2511.13288): a main agent is compared over sessions, the agents that it calls over their invocations."""
+
+from __future__ import annotations
+
+import torch
+
+from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.kernel import Partition, compact
+from verl_mas.advantage.options import REQUIRED, AdvantageOptions
+from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.errors import DataError
+from verl_mas.registry import nearest
+
+
+@estimator(compares_sessions=True, weighting="per_session", main=REQUIRED)
+def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """A = (R - mu_k) / (sigma_k + eps) over the invocations of agent k in the sessions of one task.
+
+    An invocation is an instance of the agent; all acts of the main agent in a session are one. Whatever their number,
+    its acts count once together. per_session aligns sessions: the invocations of k in one of them count once together.
+    """
+    groups = batch.partition("task", "agent")
+    return within(batch, groups, options, invocations=_invocations(batch, str(options.main)))
+
+
+def _invocations(batch: AdvantageInput, main: str) -> Partition:
+    # A batch may have no row of the main agent: those of a remote model are not stored.
+    if batch.agents is not None and main not in batch.agents:
+        raise DataError(
+            f"the main agent {main} is not of this team",
+            rule="mas.advantage.main names the agent that calls the others",
+            fix=nearest(main, list(batch.agents)),
+        )
+    agents = batch.codes("agent")
+    is_main = torch.tensor([name == main for name in agents.names], dtype=torch.bool, device=agents.ids.device)
+    owners = batch.partition("task", "session", "agent")
+    instances = batch.codes("instance")
+    instance = torch.where(is_main[agents.ids], 0, instances.ids)
+    span = max(1, len(instances.names))
+    return compact(owners.ids * span + instance, owners.count * span)

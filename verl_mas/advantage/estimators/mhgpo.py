@@ -1,0 +1,16 @@
+"""MHGPO (arXiv 2506.02718): an agent's acts on a task are one group, though their prompts differ."""
+
+from __future__ import annotations
+
+from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+
+
+@estimator(compares_sessions=True)
+def mhgpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """agent_grpo in which every fork of a session, told by its branch, is a rollout of its own.
+
+    A candidate that was played on to the end has its own team reward, on its own acts and on those after it.
+    """
+    return within(batch, batch.partition("task", "agent"), options, unit=("task", "session", "branch"))
