@@ -1,6 +1,7 @@
-"""The cost of the advantage kernel, relative to verl's Python loop and to one pass without options.
+"""The cost of the advantage kernel, relative to verl's Python loop and to one pass without options, and that of every
+estimator relative to `agent_grpo`.
 
-python benchmarks/advantage.py [--rows 65536] [--tokens 1024] [--most 1000000]
+python benchmarks/advantage.py [--rows 65536] [--tokens 1024] [--most 1000000] [--estimators]
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import resource
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
+from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.kernel import Partition, normalise
 from verl_mas.advantage.verl_hook import stock
 
@@ -54,6 +56,63 @@ class Rows:
     def record(self) -> AdvantageInput:
         zeros = torch.zeros(len(self.scores), dtype=torch.long)
         return AdvantageInput(self.scores, self.uid, self.session, agent=zeros, turn=zeros, branch=zeros)
+
+
+# Of every session: an act of the leader, then two workers' two acts each, then the leader again.
+ACTS = [("leader", 0, 0), *(("worker", number, turn) for number in (1, 2) for turn in (0, 1)), ("leader", 0, 1)]
+BASELINE = "agent_grpo"
+
+
+def team_rows(count: int) -> AdvantageInput:
+    """Eight sessions of every task with a leader and spawned workers, in random order."""
+    acts = count // len(ACTS)
+    order = np.random.default_rng(0).permutation(acts * len(ACTS))
+    session, act = order // len(ACTS), order % len(ACTS)
+    tasks = np.array([uuid.uuid4().hex for _ in range(acts // SESSIONS + 1)], dtype=object)
+    agent, instance, turn = (np.array(column)[act] for column in zip(*ACTS, strict=True))
+    return AdvantageInput(
+        torch.rand(len(order)),
+        tasks[session // SESSIONS],
+        torch.from_numpy(session % SESSIONS),
+        agent.astype(object),
+        role=agent.astype(object),
+        instance=torch.from_numpy(instance),
+        turn=torch.from_numpy(turn),
+        branch=torch.zeros(len(order), dtype=torch.long),
+        observation=torch.from_numpy(order % 97),
+        tokens=torch.ones(len(order), dtype=torch.long),
+    )
+
+
+# Beside every estimator with its defaults: the options that count rows in another way.
+COUNTED = {
+    "agent_grpo by=role": {"by": "role"},
+    "agent_grpo weighting=per_invocation": {"weighting": "per_invocation"},
+    "at_grpo baseline=leave_one_out scale=none": {"baseline": "leave_one_out", "scale": "none"},
+}
+
+
+def anew(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
+    return compute_advantages(name, replace(rows), options)
+
+
+def estimators(most: int) -> None:
+    """With every check and diagnostic, labels made into numbers anew each time."""
+    every = {name: {"main": "leader"} if name == "hierarchical_grpo" else {} for name in ESTIMATORS} | COUNTED
+    every = {BASELINE: every.pop(BASELINE), **every}
+    sizes = (most // 100, most // 10, most)
+    print(f"estimators on {len(ACTS)} acts per session, ns per row at {', '.join(map(str, sizes))} rows, and against")
+    print(f"{BASELINE} at each:")
+    taken: dict[str, list[float]] = {label: [] for label in every}
+    for count in sizes:
+        rows = team_rows(count)
+        for label, options in every.items():
+            name, chosen = label.split()[0], AdvantageOptions(**options)  # type: ignore[arg-type]
+            # A new record each time: one that was used knows its groups.
+            taken[label].append(seconds(partial(anew, name, rows, chosen), 5) / len(rows))
+    for label, times in taken.items():
+        ratios = [time / base for time, base in zip(times, taken[BASELINE], strict=True)]
+        print(f"  {label:42s}" + "".join(f"{t * 1e9:7.0f}" for t in times) + "".join(f"{r:7.2f} x" for r in ratios))
 
 
 def by_hand(scores: Tensor, groups: Partition) -> Tensor:
@@ -124,7 +183,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=65_536)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--most", type=int, default=1_000_000)
+    parser.add_argument("--estimators", action="store_true", help="only the comparison of estimators")
     arguments = parser.parse_args()
+    if arguments.estimators:
+        estimators(arguments.most)
+        return
     torch.manual_seed(0)
     rows = Rows.draw(arguments.rows)
     mask = torch.ones(arguments.rows, arguments.tokens, dtype=torch.long)
@@ -134,6 +197,7 @@ def main() -> None:
     statistics(rows)
     end_to_end(rewards, mask, rows.uid)
     growth(arguments.most)
+    estimators(arguments.most)
 
 
 if __name__ == "__main__":

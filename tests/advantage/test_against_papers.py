@@ -164,7 +164,7 @@ def by_group(name, rows, key, scores, chosen):
 
 @st.composite
 def teams(draw, branches=3):
-    """Ragged: agents have 0..3 instances that act 1..3 times, some acts have candidates, padding copies are anywhere."""
+    """Ragged: agents have 0..3 instances that act 1..3 times, some acts have candidates, padding is anywhere."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     score = rng.choice([lambda: float(rng.random() < 0.4), lambda: rng.randint(-8, 8) / 8, lambda: 1.0])
     rows = []
@@ -210,7 +210,7 @@ def close(actual, expected):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(rows=teams())
 def test_the_defaults_are_the_published_formula(name, rows):
     close(advantages_of(name, rows), reference(name, rows, PUBLISHED[name]))
@@ -229,7 +229,7 @@ choices = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(rows=teams(), chosen=choices, by=st.sampled_from(["agent", "role"]))
 def test_every_combination_of_options_is_its_formula(name, rows, chosen, by):
     if name != "team_grpo":

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import random
+from collections import Counter, defaultdict
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from verl_mas.advantage import AdvantageInput, compute_advantages
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 
 
 def team(scores, session, agent, task=None, **columns):
@@ -60,12 +65,55 @@ def test_inflation_is_the_lemmas_factor():
     assert verifier["mu"] == pytest.approx(mu_k)
     assert verifier["sigma"] == pytest.approx(variance_k**0.5)
     assert verifier["inflation"] == pytest.approx((variance_k + (mu_k - mu) ** 2) / variance)
-    assert metrics(batch, "solver")["inflation"] == pytest.approx(1.0)
+    assert verifier["signal_share"] == pytest.approx(variance_k / (variance_k + (mu_k - mu) ** 2))
+    # The solver's act of session 0 is the only one of its session, so it counts 1 and the seven others a half.
+    assert metrics(batch, "solver")["inflation"] == pytest.approx((1 * 3 + 0.5 * (3 + 6 / 3)) / 4.5)
 
 
 def test_inflation_is_left_out_where_every_session_of_a_task_scored_the_same():
     batch = team([0.9] * 4, session=[0, 1, 0, 1], agent=["solver", "solver", "verifier", "verifier"])
-    assert "inflation" not in metrics(batch, "solver")
+    assert "inflation" not in metrics(batch, "solver") and "signal_share" not in metrics(batch, "solver")
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_mean_of_the_agents_inflation_is_1_weighted_as_the_baseline_weighs_them(seed):
+    rng = random.Random(seed)
+    rows = [
+        (task, session, agent, rng.randint(-8, 8) / 8)
+        for task in "ab"
+        for session in range(rng.randint(1, 4))
+        for agent in "xyz"
+        for _ in range(rng.randint(0, 3))
+    ]
+    task, session, agent, scores = ([row[i] for row in rows] for i in range(4))
+    found = compute_advantages("agent_grpo", team(scores, session, agent, task)).metrics if rows else {}
+    acts = Counter((t, s) for t, s, *_ in rows)
+    compared = {t for t in set(task) if len({r for other, *_, r in rows if other == t}) > 1}
+    weight = defaultdict(float)
+    for t, s, a, _ in rows:
+        if t in compared:
+            weight[a] += 1 / acts[t, s]
+    factors = {a: found[f"advantage/{a}/inflation"] for a in weight}
+    assert {key.split("/")[1] for key in found if key.endswith("inflation")} == set(weight)
+    if weight:
+        mean = sum(weight[a] * factors[a] for a in weight) / sum(weight.values())
+        assert mean == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("offset", "share"), [(0.0, 1.0), (1.0, 0.5), (3.0, 0.1)])
+def test_an_offset_of_an_agents_mean_from_the_teams_leaves_it_that_share_of_signal(offset, share):
+    # Both agents deviate by 1 and their means differ by twice the offset, so each is one offset from the team's.
+    batch = team([1.0, -1.0, 1 + 2 * offset, 2 * offset - 1], session=[0, 1, 0, 1], agent=["a", "a", "b", "b"])
+    for agent in "ab":
+        assert metrics(batch, agent)["signal_share"] == pytest.approx(share)
+
+
+def test_tasks_in_which_an_agent_always_scores_the_same_are_not_in_its_signal_share():
+    solved = [1.0, 1.0, 5.0, 5.0]
+    learning = [1.0, -1.0, 7.0, 5.0]
+    columns = {"session": [0, 1, 0, 1] * 2, "agent": ["a", "a", "b", "b"] * 2, "task": ["s"] * 4 + ["l"] * 4}
+    assert metrics(team(solved + learning, **columns), "a")["signal_share"] == pytest.approx(0.1)
 
 
 def test_a_shared_group_is_counted_for_each_of_its_agents():
@@ -73,3 +121,10 @@ def test_a_shared_group_is_counted_for_each_of_its_agents():
     for agent in ("solver", "verifier"):
         assert metrics(batch, agent, "team_grpo")["groups"] == 1
         assert metrics(batch, agent, "team_grpo")["group_size_mean"] == 2  # sessions, each counted once
+
+
+def test_groups_by_role_are_counted_for_each_agent_of_the_role():
+    batch = team([1.0, 0.0], session=[0, 0], agent=["left", "right"], role=["debater"] * 2)
+    found = compute_advantages("agent_grpo", batch, AdvantageOptions(by="role")).metrics
+    assert found["advantage/left/group_size_mean"] == found["advantage/right/group_size_mean"] == 2
+    assert "advantage/debater/groups" not in found

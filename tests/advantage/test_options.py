@@ -34,6 +34,7 @@ def test_options_are_read_from_a_config_block():
         ({"group_size": 0}, "a whole number, at least 1"),
         ({"group_size": 2.5}, "a whole number"),
         ({"step_weight": True}, "a finite number"),
+        ({"by": "policy"}, "one of agent, role"),
     ],
 )
 def test_an_unknown_option_is_refused(config, message):
@@ -46,7 +47,7 @@ def test_options_that_code_constructs_are_refused_alike():
         AdvantageOptions(eps=-1.0, gamma=2.0)
 
 
-@pytest.mark.parametrize("option", [{"gamma": 0.9}, {"step_weight": 2.0}, {"group_size": 4}])
+@pytest.mark.parametrize("option", [{"gamma": 0.9}, {"step_weight": 2.0}, {"group_size": 4}, {"main": "solver"}])
 def test_an_option_that_the_estimator_does_not_read_is_refused_and_not_ignored(option):
     with pytest.raises(ConfigError, match="agent_grpo does not read"):
         compute_advantages("agent_grpo", None, AdvantageOptions(**option))  # type: ignore[arg-type]
@@ -57,6 +58,18 @@ def test_an_estimators_own_defaults_fill_what_was_not_chosen():
     assert (options.baseline, options.scale, options.weighting) == ("leave_one_out", "std", "per_act")
     with pytest.raises(ConfigError, match="agent_rloo does not read gamma"):
         options_for("agent_rloo", {"gamma": 0.9})
+
+
+def test_groups_by_role_are_refused_where_all_agents_are_compared_with_each_other():
+    with pytest.raises(ConfigError, match="team_grpo compares the acts of all agents"):
+        options_for("team_grpo", {"by": "role"})
+    assert options_for("agent_grpo", {"by": "role"}).by == "role"
+
+
+def test_an_option_that_has_no_default_has_to_be_set():
+    with pytest.raises(ConfigError, match=r"set \+\+mas\.advantage\.main"):
+        options_for("hierarchical_grpo", {})
+    assert options_for("hierarchical_grpo", {"main": "leader"}).weighting == "per_session"
 
 
 def test_an_unknown_estimator_names_the_known_ones():

@@ -10,26 +10,21 @@ import torch
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 
-CASES = 1000
+CASES = 2000  # tasks, which are compared in one batch
 
 
-def record(rows, **columns):
-    """Rows of (session, agent, instance, turn, branch, score) of one task."""
-    session, agent, instance, turn, branch, scores = ([row[i] for row in rows] for i in range(6))
-    return AdvantageInput(
-        scores=torch.tensor(scores),
-        task=["t"] * len(rows),
-        session=session,
-        agent=agent,
-        instance=instance,
-        turn=turn,
-        branch=branch,
-        **columns,
-    )
+def advantages(name, *cases, **options):
+    """Of each case, rows of (session, agent, instance, turn, branch, score) of a task of their own."""
+    rows = [(task, *row) for task, case in enumerate(cases) for row in case]
+    task, session, agent, instance, turn, branch, scores = ([row[i] for row in rows] for i in range(7))
+    batch = AdvantageInput(torch.tensor(scores), task, session, agent, instance=instance, turn=turn, branch=branch)
+    found = iter(compute_advantages(name, batch, AdvantageOptions(**options)).advantages.tolist())
+    return [[next(found) for _ in case] for case in cases]
 
 
-def advantages(name, rows, **options):
-    return compute_advantages(name, record(rows), AdvantageOptions(**options)).advantages.tolist()
+def same(found, expected):
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, abs=2e-6)
 
 
 def planner_and_workers(rng, reward):
@@ -56,9 +51,8 @@ def matpo(rows):
 
 def test_matpo_is_team_grpo_with_one_reward_per_session():
     rng = random.Random(0)
-    for _ in range(CASES):
-        rows = planner_and_workers(rng, lambda: rng.randint(0, 4) / 4)
-        assert advantages("team_grpo", rows) == pytest.approx(matpo(rows), abs=2e-6)
+    cases = [planner_and_workers(rng, lambda: rng.randint(0, 4) / 4) for _ in range(CASES)]
+    same(advantages("team_grpo", *cases), map(matpo, cases))
 
 
 def candidates(rng, reward):
@@ -86,10 +80,8 @@ def c3(rows):
 
 def test_c3_is_at_grpo_without_a_scale_that_leaves_the_candidate_out():
     rng = random.Random(1)
-    for _ in range(CASES):
-        rows = candidates(rng, lambda: statistics.fmean(rng.randint(0, 1) for _ in range(4)))
-        found = advantages("at_grpo", rows, baseline="leave_one_out", scale="none")
-        assert found == pytest.approx(c3(rows), abs=2e-6)
+    cases = [candidates(rng, lambda: statistics.fmean(rng.randint(0, 1) for _ in range(4))) for _ in range(CASES)]
+    same(advantages("at_grpo", *cases, baseline="leave_one_out", scale="none"), map(c3, cases))
 
 
 def forked(rng, reward):
@@ -114,48 +106,44 @@ def left_out(rows):
 
 def test_mhgpo_takes_a_fork_for_a_rollout_of_its_own():
     rng = random.Random(2)
-    for _ in range(CASES):
-        rows = forked(rng, lambda: rng.randint(0, 4) / 4)
-        found = advantages("mhgpo", rows, baseline="leave_one_out", scale="none")
-        assert found == pytest.approx(left_out(rows), abs=2e-6)
+    cases = [forked(rng, lambda: rng.randint(0, 4) / 4) for _ in range(CASES)]
+    same(advantages("mhgpo", *cases, baseline="leave_one_out", scale="none"), map(left_out, cases))
 
 
 def test_mhgpo_without_forks_is_agent_grpo():
     rng = random.Random(3)
-    for _ in range(100):
-        rows = planner_and_workers(rng, lambda: rng.randint(0, 4) / 4)
-        assert advantages("mhgpo", rows) == advantages("agent_grpo", rows)
+    cases = [planner_and_workers(rng, lambda: rng.randint(0, 4) / 4) for _ in range(100)]
+    assert advantages("mhgpo", *cases) == advantages("agent_grpo", *cases)
+
+
+def own_scores(rng, rows):
+    """The same acts, with a score per invocation."""
+    scores = {}
+    return [(*row[:5], scores.setdefault(row[:3], rng.randint(0, 4) / 4)) for row in rows]
 
 
 def aligned(rows, copies=12):
-    """M-GRPO's alignment: every session that calls the worker gets the same number of its invocations, by copies."""
-    invocations = {(session, instance): score for session, agent, instance, *_, score in rows if agent == "worker"}
-    calls = {}
-    for session, instance in invocations:
-        calls.setdefault(session, []).append(instance)
-    copied = [
-        invocations[session, instance] for session, made in calls.items() for instance in made * (copies // len(made))
-    ]
-    mean, deviation = statistics.fmean(copied), statistics.pstdev(copied)
-    same = len(set(copied)) == 1 or len(calls) == 1
-    return {key: 0.0 if same else (score - mean) / (deviation + 1e-6) for key, score in invocations.items()}
+    """M-GRPO: each agent's invocations in a session are copied until all sessions have the same number of them."""
+    scores = {row[:3]: row[-1] for row in rows}
+    credit = {}
+    for agent in ("planner", "worker"):
+        made = {}
+        for session, _, instance in (key for key in scores if key[1] == agent):
+            made.setdefault(session, []).append(instance)
+        batch = [scores[s, agent, i] for s, mine in made.items() for i in mine * (copies // len(mine))]
+        lone = len(made) < 2 or len(set(batch)) == 1
+        mean, deviation = (0.0, 0.0) if lone else (statistics.fmean(batch), statistics.pstdev(batch))
+        for session, instance in ((s, i) for s, mine in made.items() for i in mine):
+            offset = 0.0 if lone else scores[session, agent, instance] - mean
+            credit[session, agent, instance] = offset / (deviation + 1e-6)
+    return [credit[row[:3]] for row in rows]
 
 
-def test_hierarchical_grpo_is_the_copied_batch_of_m_grpo_without_copies():
+def test_hierarchical_grpo_is_the_aligned_batch_of_m_grpo_without_its_copies():
     rng = random.Random(4)
-    for _ in range(CASES):
-        own = {}
-        rows = [
-            (*act[:5], own.setdefault((act[0], act[1], act[2]), rng.randint(0, 4) / 4))
-            for act in planner_and_workers(rng, lambda: 0.0)
-        ]
-        if not any(agent == "worker" for _, agent, *_ in rows):
-            continue
-        expected = aligned(rows)
-        found = advantages("hierarchical_grpo", rows, main="planner", deviation="population")
-        for (session, agent, instance, *_), advantage in zip(rows, found, strict=True):
-            if agent == "worker":
-                assert advantage == pytest.approx(expected[session, instance], abs=2e-6)
+    cases = [own_scores(rng, planner_and_workers(rng, lambda: 0.0)) for _ in range(CASES)]
+    found = advantages("hierarchical_grpo", *cases, main="planner", deviation="population")
+    same(found, map(aligned, cases))
 
 
 def test_the_main_agents_conversations_in_a_session_are_one_invocation():
@@ -163,6 +151,6 @@ def test_the_main_agents_conversations_in_a_session_are_one_invocation():
     rows = [(0, "planner", instance, 0, 0, 1.0) for instance in (1, 2, 3)] + [(1, "planner", 1, 0, 0, 0.0)]
     expected = pytest.approx([0.70711] * 3 + [-0.70711], abs=1e-4)
     for weighting in ("per_session", "per_invocation"):
-        assert advantages("hierarchical_grpo", rows, main="planner", weighting=weighting) == expected
-    workers = advantages("hierarchical_grpo", rows, main="boss", weighting="per_invocation")
+        assert advantages("hierarchical_grpo", rows, main="planner", weighting=weighting) == [expected]
+    (workers,) = advantages("hierarchical_grpo", rows, main="boss", weighting="per_invocation")
     assert workers == pytest.approx([0.5] * 3 + [-1.5], abs=1e-5)

@@ -19,6 +19,14 @@ def agent(name, *, zero=0.0, one=0.0, uniform=0.0, malformed=0.0, score=0.5, res
     }
 
 
+def one_baseline(name, *, share, mean, std):
+    return {
+        f"mas/{name}/group/signal_share": share,
+        f"mas/{name}/advantage/mean": mean,
+        f"mas/{name}/advantage/std": std,
+    }
+
+
 def policy(name, *, updated=1, grad=1.0, lr=1e-6):
     return {f"mas/{name}/updated": updated, f"mas/{name}/actor/grad_norm": grad, f"mas/{name}/actor/lr": lr}
 
@@ -36,6 +44,7 @@ FAULTS = {"mas/session/dropped": 2, "mas/session/faults/refused": 3, "mas/sessio
         (agent("b", **UNIFORM), "no_advantage", "b", "the same score (mean 0)"),
         (agent("b", zero=1.0), "no_advantage", "b", "mas/b/group/*"),
         (agent("a", **UNIFORM) | agent("b", **IDLE), "no_advantage", "team", "the same score (mean 0). The tasks"),
+        (one_baseline("b", share=0.1, mean=-1.0, std=0.3), "little_signal", "b", "10 times the samples. Choose"),
         (agent("a", malformed=1.0), "malformed", "a", "Read a session record"),
         (
             agent("a", malformed=1.0, response=8.0),
@@ -56,6 +65,17 @@ def test_what_holds_in_every_step_is_found_with_its_cause_and_in_fewer_steps_is_
     (found,) = findings([SOUND | wrong] * STEPS)
     assert (found.kind, found.name) == (kind, name) and words in found.text and "for 3 steps" in found.text
     assert findings([SOUND | wrong, SOUND, SOUND | wrong]) == []
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        one_baseline("b", share=0.1, mean=0.0, std=1.0),  # its own baseline takes the offset out
+        one_baseline("b", share=0.5, mean=-0.7, std=0.6),
+    ],
+)
+def test_an_offset_that_costs_little_or_that_the_baseline_takes_out_is_no_finding(sound):
+    assert findings([SOUND | sound] * STEPS) == []
 
 
 def test_a_sound_run_has_no_findings():

@@ -20,6 +20,7 @@ STEPS = 3
 # Where most tasks are too easy or too hard, the same finding comes and goes all the time.
 AGAIN = 100
 SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
+LITTLE = 0.25  # of signal: four times the samples for the same progress
 EVERYONE = "team"
 
 
@@ -38,6 +39,7 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
     trained = [name for name in window.names("advantage/zero") if agents is None or name in agents]
     return [
         *_without_advantage(window, trained),
+        *_little_signal(window, trained),
         *_malformed(window),
         *_unmoved(window),
         *_dropping(window),
@@ -130,6 +132,22 @@ def _why_without_advantage(window: Window, agent: str) -> str:
             "reward does not depend on the replies"
         )
     return f"its groups differ in score; look at {ROOT}/{agent}/group/* and {ROOT}/{agent}/reward/*"
+
+
+def _little_signal(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
+    """An agent whose advantages are mostly one constant, as under a baseline for the whole team."""
+    for name in trained:
+        shares = window.series(name, "group/signal_share")
+        means, deviations = (window.series(name, f"advantage/{key}") for key in ("mean", "std"))
+        constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))
+        if shares and constant and all(share < LITTLE for share in shares):
+            share = window.mean(name, "group/signal_share")
+            text = (
+                f"the advantages of agent {name} have mostly had one sign {window.span}: its mean score is far from "
+                f"the team's, and {share:.2f} of the signal is left, so it needs {1 / share:.0f} times the samples. "
+                "Choose an estimator that compares an agent with itself, such as agent_grpo"
+            )
+            yield Finding("little_signal", name, text)
 
 
 def _malformed(window: Window) -> Iterator[Finding]:

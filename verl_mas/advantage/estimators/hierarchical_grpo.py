@@ -1,4 +1,4 @@
-"""M-GRPO (arXiv 2511.13288): a main agent is compared over sessions, the agents that it calls over their invocations."""
+"""M-GRPO (arXiv 2511.13288): the main agent is compared over sessions, those that it calls over their invocations."""
 
 from __future__ import annotations
 
