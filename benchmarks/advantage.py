@@ -10,6 +10,7 @@ import argparse
 import resource
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,27 +93,37 @@ COUNTED = {
 }
 
 
-def anew(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
-    return compute_advantages(name, replace(rows), options)
+def whole(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
+    return compute_advantages(name, replace(rows), options)  # a record that was used knows its groups
+
+
+def alone(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
+    given = rows.by_role() if options.by == "role" else replace(rows)
+    return ESTIMATORS[name].function(given, ESTIMATORS[name].options(options))
+
+
+MEASURED = {"with every check and diagnostic": whole, "groups and statistics alone": alone}
 
 
 def estimators(most: int) -> None:
-    """With every check and diagnostic, labels made into numbers anew each time."""
+    """Labels are made into numbers anew each time."""
     every = {name: {"main": "leader"} if name == "hierarchical_grpo" else {} for name in ESTIMATORS} | COUNTED
     every = {BASELINE: every.pop(BASELINE), **every}
     sizes = (most // 100, most // 10, most)
-    print(f"estimators on {len(ACTS)} acts per session, ns per row at {', '.join(map(str, sizes))} rows, and against")
-    print(f"{BASELINE} at each:")
-    taken: dict[str, list[float]] = {label: [] for label in every}
-    for count in sizes:
-        rows = team_rows(count)
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for rows in map(team_rows, sizes):
         for label, options in every.items():
             name, chosen = label.split()[0], AdvantageOptions(**options)  # type: ignore[arg-type]
-            # A new record each time: one that was used knows its groups.
-            taken[label].append(seconds(partial(anew, name, rows, chosen), 5) / len(rows))
-    for label, times in taken.items():
-        ratios = [time / base for time, base in zip(times, taken[BASELINE], strict=True)]
-        print(f"  {label:42s}" + "".join(f"{t * 1e9:7.0f}" for t in times) + "".join(f"{r:7.2f} x" for r in ratios))
+            for how, function in MEASURED.items():
+                taken[how, label].append(seconds(partial(function, name, rows, chosen), 5) / len(rows))
+    print(f"estimators on {len(ACTS)} acts per session: ns per row, and the ratio to {BASELINE},")
+    print(f"at {', '.join(map(str, sizes))} rows")
+    for how in MEASURED:
+        print(f"  {how}")
+        for label in every:
+            ratios = [time / base for time, base in zip(taken[how, label], taken[how, BASELINE], strict=True)]
+            times = "".join(f"{time * 1e9:7.0f}" for time in taken[how, label])
+            print(f"    {label:42s}{times}  " + "".join(f"{ratio:7.2f} x" for ratio in ratios))
 
 
 def by_hand(scores: Tensor, groups: Partition) -> Tensor:

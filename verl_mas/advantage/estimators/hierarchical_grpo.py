@@ -11,6 +11,9 @@ from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 
+# An agent's part of it, which lies in one group.
+SESSION = ("task", "session", "agent")
+
 
 @estimator(compares_sessions=True, weighting="per_session", main=REQUIRED)
 def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
@@ -19,8 +22,8 @@ def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> Advan
     An invocation is an instance of the agent; all acts of the main agent in a session are one. Whatever their number,
     its acts count once together. per_session aligns sessions: the invocations of k in one of them count once together.
     """
-    groups = batch.partition("task", "agent")
-    return within(batch, groups, options, invocations=_invocations(batch, str(options.main)))
+    invocations = _invocations(batch, str(options.main))
+    return within(batch, batch.partition("task", "agent"), options, unit=SESSION, invocations=invocations)
 
 
 def _invocations(batch: AdvantageInput, main: str) -> Partition:
@@ -33,7 +36,7 @@ def _invocations(batch: AdvantageInput, main: str) -> Partition:
         )
     agents = batch.codes("agent")
     is_main = torch.tensor([name == main for name in agents.names], dtype=torch.bool, device=agents.ids.device)
-    owners = batch.partition("task", "session", "agent")
+    owners = batch.partition(*SESSION)
     instances = batch.codes("instance")
     instance = torch.where(is_main[agents.ids], 0, instances.ids)
     span = max(1, len(instances.names))
