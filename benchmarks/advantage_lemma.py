@@ -7,6 +7,9 @@ covariance term Delta_k is not zero. Advantages come from `team_grpo` and `agent
 are compared with the formula's population moments:
 
     E||g||^2 = E||z||^2 * (sigma_k^2 + (mu_k - mu)^2) / sigma^2 + Delta_k
+
+The factor says how one baseline distributes second moments over agents, not that there are more: over all agents its
+mean, weighted as the baseline weighs them, is 1. The (mu_k - mu)^2 of it is noise, the sigma_k^2 signal.
 """
 
 from __future__ import annotations
