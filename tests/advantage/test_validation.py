@@ -115,3 +115,18 @@ def test_a_batch_of_padding_only_has_no_groups():
     output = compute_advantages("agent_grpo", batch(padding=torch.ones(4, dtype=torch.bool)))
     assert output.advantages.tolist() == [0.0] * 4
     assert output.metrics == {}
+
+
+def test_groups_by_role_need_the_rows_roles():
+    message = refused("agent_grpo", batch(), AdvantageOptions(by="role"))
+    assert "the rows have no role" in message and "mas.advantage.by=agent" in message
+
+
+def test_invocations_are_counted_only_where_rows_name_their_instance():
+    assert "the rows have no instance" in refused("agent_grpo", batch(), AdvantageOptions(weighting="per_invocation"))
+
+
+def test_a_main_agent_that_is_not_of_the_team_is_refused():
+    rows = batch(instance=[0] * 4, agents=["planner", "tool"])
+    message = refused("hierarchical_grpo", rows, AdvantageOptions(main="planer"))
+    assert "the main agent planer" in message and "did you mean 'planner'" in message

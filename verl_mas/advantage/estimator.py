@@ -36,7 +36,7 @@ class Estimator:
         chosen = self.options(options or AdvantageOptions())
         real, rows = _without_padding(batch)
         validation.check_rows(real)
-        # The metrics stay those of agents: what an agent of a role learns from is its own.
+        # Metrics stay per agent: a group counts for each agent with a row in it.
         output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
         return replace(
             output,
@@ -118,8 +118,8 @@ def _counted(
     batch: AdvantageInput,
     groups: Partition,
     options: AdvantageOptions,
-    unit: tuple[str, ...],
-    invocations: Partition | None,
+    unit: tuple[str, ...] = ("task", "session"),
+    invocations: Partition | None = None,
 ) -> tuple[Partition | None, Tensor | None]:
     """The rows that a group counts, and leaves out, as one, and how often each row counts. None: each row once."""
     by = options.weighting
