@@ -67,7 +67,7 @@ class Puzzle(ABC):
         """What chance decides when an action is applied, for the prompt; empty in a puzzle without chance."""
         return ""
 
-    def reseed(self, rng: random.Random) -> None:
+    def reseed(self, rng: random.Random) -> None:  # noqa: B027  # a puzzle without chance has nothing to draw
         """Draw what chance decides from here on anew. A copy draws what its original would draw."""
 
     def certain(self) -> Puzzle:

@@ -46,7 +46,7 @@ Place = tuple[int, int]
 
 @dataclass
 class Position:
-    """Where a game is: the puzzle at the start of a turn, and the attempts that were committed since, with their agents.
+    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
 
     A turn that is played on is called again from its start, and finds these attempts in place of new acts.
     """

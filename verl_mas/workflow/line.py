@@ -50,7 +50,7 @@ class Line:
         return random.Random(f"{self.seed}/{name}")
 
     def probing(self, name: str = "probe") -> Line:
-        """The same, to be played on by acts that nothing is learned from. Its `name` makes its random numbers its own."""
+        """The same, to be played on by acts that nothing is learned from. `name` makes its random numbers its own."""
         return self._copy(self.fork, name, probe=True)
 
     def forked(self, candidate: int, name: str = "fork") -> Line:
