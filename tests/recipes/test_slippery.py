@@ -12,7 +12,7 @@ from verl_mas.cli import puzzle
 from verl_mas.config.compose import compose
 from verl_mas.workflow.base import resolve
 
-RECIPE = ("+platform=cpu", "+mas=planner_executor", "+recipe=slippery/laptop")
+RECIPE = ("+platform=cpu", "+recipe=slippery/laptop")
 SESSIONS = (
     "mas.workflow.args.continuations=0",
     "mas.branch.k=1",
@@ -51,7 +51,6 @@ def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     assert puzzle.main(["plan_path", "--out", str(made), *size, "--noise", "0.6", *brief]) == 0
     done = main_ppo(
         tmp_path / "run",
-        "+mas=planner_executor",
         f"data.train_files={made}/train.parquet",
         f"data.val_files={made}/test.parquet",
         f"actor_rollout_ref.model.path={made}/model",
