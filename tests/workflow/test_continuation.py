@@ -105,7 +105,7 @@ def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agent
     # After the first act two acts each, after the second one; three candidates, two continuations.
     assert sum(act["probe"] for act in record["acts"]) == 3 * 2 * (2 + 1)
     assert {act["key"] for act in record["acts"] if act["probe"]} == {None}
-    assert not any(act["trainable"] for act in record["acts"] if act["probe"])
+    assert not any(act["trainable"] or act["committed"] for act in record["acts"] if act["probe"])
     assert len([row for row in session.rows() if row.key]) == 9
     metrics = SessionCounts.of(result).metrics()
     assert metrics["session/acts/mean"] == 9
@@ -322,6 +322,15 @@ def test_plain_values_are_copied_with_what_is_inside_them(state):
     if isinstance(state, list):
         copied[0].append(2)
         assert state == [[1]]
+
+
+def test_no_two_generations_of_a_session_have_the_same_place(run):
+    """An engine that derives its random numbers from the place would sample the same twice."""
+    for workflow in (lambda: Sum(n=2), lambda: Sum(forks_at=1)):
+        llm = ScriptedLLM(by_branch)
+        run(workflow, llm, branch=UNIFORM)
+        places = [(one.line, one.agent, one.instance, one.turn) for one in llm.requests]
+        assert len(set(places)) == len(places) and ("", "first", 0, 0) in places
 
 
 def test_lines_draw_numbers_of_their_own_the_same_in_every_repetition(run):

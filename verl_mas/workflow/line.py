@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 class Line:
     """Counts the acts and instances of every agent, so that lines in parallel do not change each other's numbers."""
 
-    # Of the random numbers of this line, which the acts of other lines do not change.
+    # Of the session's random numbers. Each line has its own, which the acts of other lines do not change.
     seed: str = ""
+    # Empty for the session itself; no two lines of a session have the same.
+    name: str = ""
     # The candidate of a fork that is played on; its acts are trained on, as the candidate's own branch.
     fork: int | None = None
     # Its acts are played by the current weights, and take part in nothing: they are not stored.
@@ -47,10 +49,10 @@ class Line:
 
     def random(self, name: str) -> random.Random:
         """Random numbers for one purpose, the same whenever the session is repeated."""
-        return random.Random(f"{self.seed}/{name}")
+        return random.Random(f"{self.seed}/{self.name}/{name}")
 
     def probing(self, name: str = "probe") -> Line:
-        """The same, to be played on by acts that nothing is learned from. `name` makes its random numbers its own."""
+        """The same, to be played on by acts that nothing is learned from. `name` tells it from other lines."""
         return self._copy(self.fork, name, probe=True)
 
     def forked(self, candidate: int, name: str = "fork") -> Line:
@@ -58,5 +60,11 @@ class Line:
         return self._copy(candidate, f"{name}/{candidate}", probe=self.probe)
 
     def _copy(self, fork: int | None, name: str, *, probe: bool) -> Line:
-        seed = f"{self.seed}/{name}"
-        return Line(seed, fork, probe, _turns=Counter(self._turns), _instances=Counter(self._instances))
+        return Line(
+            self.seed,
+            f"{self.name}/{name}",
+            fork,
+            probe,
+            _turns=Counter(self._turns),
+            _instances=Counter(self._instances),
+        )

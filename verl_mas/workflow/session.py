@@ -88,7 +88,7 @@ class Session:
         await self._admit(n, line)
         turn = line.next_turn(member.name, instance)
         schemas = [tool.schema for tool in usable[0].values()]
-        request = self._request(member, instance, turn, messages, sampling, continues, schemas)
+        request = self._request(member, line, instance, turn, messages, sampling, continues, schemas)
         given = continues.row if continues else None
         rows = [self._new_row() if given is None else given for _ in range(n)]
         started = time.time()
@@ -109,7 +109,7 @@ class Session:
                 among=n,
                 probe=line.probe,
                 trainable=member.trainable and not line.probe,
-                committed=n == 1,
+                committed=n == 1 and not line.probe,
                 row=row,
                 started=started - self.started,
                 seconds=seconds,
@@ -237,6 +237,7 @@ class Session:
     def _request(
         self,
         member: Member,
+        line: Line,
         instance: int,
         turn: int,
         messages: Sequence[Message],
@@ -252,6 +253,7 @@ class Session:
             agent=member.name,
             session=task.key,
             instance=instance,
+            line=line.name,
             turn=turn,
             messages=messages,
             sampling=settings,
