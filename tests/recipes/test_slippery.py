@@ -24,7 +24,6 @@ ARMS = {
     "branch": ("mas.workflow.args.continuations=0",),
     "sessions": (*SESSIONS, "algorithm.adv_estimator=agent_grpo"),
     "GiGPO": (*SESSIONS, "algorithm.adv_estimator=agent_gigpo"),
-    "dense": ("mas.workflow.args.reward=dense",),
 }
 
 
@@ -39,8 +38,8 @@ def test_the_arms_of_the_page_compose(arm):
     team = validate(compose([*RECIPE, *ARMS[arm]]))
     workflow = resolve(team.workflow)
     assert workflow.max_turns == 16 and team.branch.commit == "uniform"
-    assert workflow.probes == (arm in ("branch and continuation", "dense"))
-    assert workflow.sparse == (arm in ("branch", "sessions", "GiGPO"))
+    assert workflow.probes == (arm == "branch and continuation")
+    assert workflow.sparse == (arm != "branch and continuation")
 
 
 @pytest.mark.e2e
