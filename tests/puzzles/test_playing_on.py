@@ -110,21 +110,22 @@ def test_the_sketch_of_a_planner_is_played_on_by_the_executor_who_reads_it():
     assert {one.turn for one in after} == {1}
 
 
-def test_a_score_knows_nothing_of_the_slips_of_the_session():
+@pytest.mark.parametrize("continuations", [0, 1])
+def test_a_score_knows_nothing_of_the_slips_of_the_session(continuations):
     """If it did, a greedy commit would take the move that is not going to slip."""
     kept = promised = 0
-    n = 120
+    n = 80
     puzzle = next(one for one in (puzzle_of(0.4, seed) for seed in range(99)) if len(one.best_actions()) == 1)
     [best] = puzzle.best_actions()
     seed = next(s for s in range(99) if puzzle_of(0.4, s).render() == puzzle.render())
     for session in range(n):
-        workflow = SinglePlayer(**COMPACT, max_turns=1)
+        workflow = SinglePlayer(**COMPACT, max_turns=1, continuations=continuations)
         done = run(workflow, task(0.4, seed, session=session), ScriptedLLM(best), branch=BranchSpec(k=8))
         [one] = [one for one in done.replies if one.committed]
         promised += one.team_reward == pytest.approx(1 / puzzle.initial_distance)
         kept += done.team_reward == pytest.approx(1 / puzzle.initial_distance)
     # The best of eight did not slip; the move of the session does so as often as any.
-    assert promised / n > 0.95 and kept / n == pytest.approx(0.6, abs=0.18)
+    assert promised / n > 0.95 and kept / n == pytest.approx(0.6, abs=0.2)
 
 
 def test_sessions_of_one_board_slip_differently_and_a_repetition_slips_the_same():

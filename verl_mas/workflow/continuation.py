@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from statistics import fmean
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -91,7 +92,7 @@ async def _outcome(play: PlayOn[State], team: Team, candidate: Reply, state: Sta
     outcome = await play(team, candidate, state)
     if isinstance(outcome, Outcome):
         return outcome
-    if isinstance(outcome, int | float):
+    if isinstance(outcome, Real):
         return Outcome(reward=float(outcome))
     raise WorkflowError(
         f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}",
@@ -104,10 +105,9 @@ def restored(state: State, rng: random.Random | None = None) -> State:
     """An independent copy of `state`, by its `copy()` if it has one. What chance decides from here on is drawn from
     `rng` where the state has a `reseed(rng)`: a copy with the chance of the original would know the future."""
     copied = _copied(state)
-    if type(copied) is not type(state) or (copied is state and not isinstance(state, CONSTANTS)):
-        same = "the same object" if copied is state else f"{copied!r:.100}"
+    if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         raise WorkflowError(
-            f"the copy of a state of type {type(state).__name__} is {same}",
+            f"the copy of a state of type {type(state).__name__} is {'the same object' if copied is state else copied}",
             rule="a candidate is played on from its own copy of the state, and the session from the original",
             fix=f"give {type(state).__name__} a copy() that returns an independent copy, or none, for copy.deepcopy",
         )
