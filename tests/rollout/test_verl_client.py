@@ -207,8 +207,10 @@ def test_a_dead_engine_is_not_a_session_fault(policy, play, monkeypatch):
 def test_under_full_determinism_every_request_has_an_id_of_its_own(policy, ask):
     client, server = policy(lambda p, n: "x", full_determinism=True)
     ask(client, n=12)
+    for changed in ({"instance": 1}, {"line": "/a/0/0/1"}, {"line": "/a/0/0/1/0"}):
+        ask(client, **changed)
     ids = set(server.requests)
-    assert len(ids) == 12 and "u_0_a_0_1_0_" in ids
+    assert len(ids) == 15 and {"u_0_a_0_0_1_0_", "u_0_a/a/0/0/1_0_0_0_0_"} <= ids
     # SGLang aborts every request whose id begins with the given one.
     assert not [(a, b) for a in ids for b in ids if a != b and b.startswith(a)]
 

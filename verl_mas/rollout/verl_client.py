@@ -303,7 +303,7 @@ class VerlPolicy:
         sticky = f"{request.session}_{request.agent}"
         # Under full determinism verl passes the id on to the engine, where each request needs its own. SGLang aborts
         # every request whose id begins with a given one, so no id is the beginning of another.
-        unique = f"_{request.instance}_{request.turn}_{branch}_{request.round}_"
+        unique = f"{request.line}_{request.instance}_{request.turn}_{branch}_{request.round}_"
         return sticky + (unique if self._rollout.get("full_determinism", False) else "")
 
 

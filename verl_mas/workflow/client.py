@@ -137,6 +137,8 @@ class Request:
     continues: Continuation | None = None
     # The number of the spawned agent or conversation; 0 for the agent itself.
     instance: int = 0
+    # The line of play, empty for that of the session: requests of different lines are independent samples.
+    line: str = ""
     # Of the first candidate.
     branch: int = 0
     # How often this act has called tools before.

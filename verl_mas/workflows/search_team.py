@@ -31,19 +31,14 @@ class Enough(Choice, tag="verify"):
     NO = "no"
 
 
-@register_workflow("search_team")
-class SearchTeam(Workflow):
-    """At most `max_turns` turns; the last turn answers, so every session ends with an answer."""
+class Searching(Workflow):
+    """What teams that search have in common: where they do, and how their answer is scored."""
 
-    agents = ("verifier", "searcher", "answerer")
     retriever: str = "http://127.0.0.1:8000/retrieve"
     """A `/retrieve` URL, or the folder of an index, which is then searched in this process."""
 
     topk: Count = 3
     """Passages per search."""
-
-    max_turns: Count = 4
-    """Turns at most, including the answer."""
 
     score: str = "em"
     """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""
@@ -66,6 +61,15 @@ class SearchTeam(Workflow):
         """What answers the searcher's queries."""
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
+
+@register_workflow("search_team")
+class SearchTeam(Searching):
+    """At most `max_turns` turns; the last turn answers, so every session ends with an answer."""
+
+    agents = ("verifier", "searcher", "answerer")
+    max_turns: Count = 4
+    """Turns at most, including the answer."""
+
     async def run(self, task: Task, team: Team) -> Outcome:
         grader, golden = self.grader(), golden_answers(task.ground_truth)
         truth = grader.read(task.ground_truth)
@@ -81,7 +85,7 @@ class SearchTeam(Workflow):
             if isinstance(query, Malformed):
                 continue
             queries.append(query)
-            evidence += search_turn(query, await _retrieved(passages, query))
+            evidence += search_turn(query, await retrieved(passages, query))
         reply = await team.answerer.act(with_evidence(task, evidence, REPLY))
         answer = reply.parse(ANSWER)
         repeated = len(queries) - len({normalise(query) for query in queries})
@@ -131,7 +135,7 @@ def search_turn(query: str, passages: Sequence[Passage]) -> list[Message]:
     ]
 
 
-async def _retrieved(passages: Source, query: str) -> Sequence[Passage]:
+async def retrieved(passages: Source, query: str) -> Sequence[Passage]:
     found = await passages.search(query)
     if found.error is not None:
         # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.

@@ -1,0 +1,88 @@
+"""The chain of rewriter, reranker and answerer, and its forks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("tantivy")
+
+from verl_mas.config.schema import BranchSpec
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import build
+from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Task
+from verl_mas.workflow.run import run
+from verl_mas.workflows.search_chain import SearchChain
+
+PASSAGES = [
+    Passage("brel", "Brel was founded by Aiko.", "Brel"),
+    Passage("aiko", "Aiko was born in Tazor.", "Aiko"),
+    Passage("tazor", "Tazor is a city.", "Tazor"),
+]
+TASK = Task([{"role": "user", "content": "Where was the founder of Brel born?"}], ground_truth=["Tazor"])
+REWRITES = "<search>founder of Brel\nAiko born</search>"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("index") / "i"
+    build(PASSAGES, folder)
+    return str(folder)
+
+
+def play(
+    index, *, rewriter=REWRITES, reranker="<keep>2 1</keep>", answerer="<answer>Tazor</answer>", k=1, task=TASK, **args
+):
+    llm = ScriptedLLM({"rewriter": rewriter, "reranker": reranker, "answerer": answerer})
+    return run(SearchChain(retriever=index, topk=2, **args), task, llm, branch=BranchSpec(k=k, commit="first")), llm
+
+
+def test_each_agent_acts_once_on_what_the_one_before_it_found(index):
+    session, llm = play(index)
+    assert [reply.agent for reply in session.replies] == ["rewriter", "reranker", "answerer"]
+    listed, kept = (request.messages[-1]["content"] for request in llm.requests[1:])
+    assert "(1) Brel: Brel was founded by Aiko." in listed and "Aiko was born in Tazor." in listed
+    # In the order of the reranker, and numbered again.
+    assert kept.index("(1) ") < kept.index("(2) Brel") and "(3)" not in kept
+    assert session.team_reward == 1.0 and session.info == {"em": 1.0, "f1": 1.0}
+
+
+@pytest.mark.parametrize("reply", ["", "<keep>all</keep>", "<keep>0 9</keep>"])
+def test_a_selection_that_cannot_be_read_selects_nothing(index, reply):
+    _, llm = play(index, reranker=reply)
+    assert "Nothing was found." in llm.requests[-1].messages[-1]["content"]
+
+
+def test_without_an_answer_there_is_no_reward(index):
+    session, _ = play(index, rewriter="", answerer="Tazor")
+    assert session.team_reward == 0.0 and [bool(reply.malformed) for reply in session.replies] == [True, False, True]
+
+
+def by_fork(request, branch):
+    """Only the course whose answerer read both passages answers rightly."""
+    return "<answer>Tazor</answer>" if "(2)" in request.messages[-1]["content"] else "<answer>Brel</answer>"
+
+
+@pytest.mark.parametrize("fork", ["first", "round_robin"])
+def test_the_candidates_of_one_agent_are_played_on_to_an_answer_each(index, fork):
+    shapes = set()
+    for number in range(9 if fork == "round_robin" else 1):
+        rewrites = lambda request, branch: "<search>Brel</search>" if branch else REWRITES  # noqa: E731
+        keeps = lambda request, branch: "<keep>1</keep>" if branch else "<keep>1 2</keep>"  # noqa: E731
+        task = replace(TASK, session=number)
+        session, _ = play(index, rewriter=rewrites, reranker=keeps, answerer=by_fork, k=3, task=task, fork=fork)
+        counts = tuple(sum(one.agent == name for one in session.replies) for name in SearchChain.agents)
+        shapes.add(counts)
+        last = [one for one in session.replies if one.agent == "answerer"]
+        assert sorted(one.branch for one in last) == [0, 1, 2] and session.team_reward == 1.0
+        assert all(one.team_reward == float("Tazor" in one.text) for one in last)
+    assert shapes == ({(3, 3, 3)} if fork == "first" else {(3, 3, 3), (1, 3, 3), (1, 1, 3)})
+
+
+def test_it_passes_check_workflow(index):
+    replies = {"rewriter": REWRITES, "reranker": "<keep>1</keep>", "answerer": "<answer>Tazor</answer>"}
+    report = check_workflow(lambda: SearchChain(retriever=index, fork="round_robin"), replies, TASK)
+    assert report.ok, str(report)
