@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
+import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
 
+from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
-from verl_mas.config.schema import FilterSpec
+from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.row import RowKey
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
 from verl_mas.trainer.step import Columns, step_advantages
+from verl_mas.trainer.trainer import MasTrainer
 
 UNIFORM = [0.0, 0.0]
 MIXED = [0.0, 1.0]
@@ -216,6 +221,56 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
 def test_a_share_is_above_0_and_at_most_1(share):
     with pytest.raises(ConfigError, match="keep_share"):
         FilterSpec(keep_share=share)
+
+
+@pytest.fixture
+def trainer(monkeypatch, rollout):
+    """A trainer without policies over these tasks, and what it wrote."""
+
+    def make(spec, *tasks):
+        made, written = object.__new__(MasTrainer), {}
+        source = rollout(*tasks)
+
+        def read(rows, fields):
+            mask = torch.nested.as_nested_tensor([torch.ones(1)] * len(rows), layout=torch.jagged)
+            rewards = [tag["team_reward"] * torch.ones(1) for tag in rows.tags]
+            return {"response_mask": mask, "rm_scores": torch.nested.as_nested_tensor(rewards, layout=torch.jagged)}
+
+        monkeypatch.setattr(data_plane, "read", read)
+        monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
+        monkeypatch.setattr(MasTrainer, "_count_sessions", lambda self: None)
+        monkeypatch.setattr(MasTrainer, "_add_prompts_to_generate", lambda self, count: None)
+        made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
+        made.members, made.slices, made.agents = {}, {}, ["solver"]
+        made.estimator, made.options = "agent_grpo", AdvantageOptions()
+        made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
+        made.replay_buffer = SimpleNamespace(
+            sample=lambda global_steps, partition_id, batch_size: source.sample(batch_size)
+        )
+        made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
+        # Without policies no row is trained, so the trainer itself finds no task.
+        made.filter = TaskFilter(spec, lambda rows: made._teaching(rows) or source.teaching(rows))
+        return made, written
+
+    return make
+
+
+def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metrics(trainer):
+    made, written = trainer(FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
+    metrics = {}
+    whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
+    assert written.pop("record") == {} and len(whole) == len(written) == 8
+    assert metrics["mas/filter/kept"] == 0 and metrics["mas/solver/acts"] == 8
+    assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
+
+
+def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(trainer):
+    made, written = trainer(FilterSpec(drop="uniform", refill=True), UNIFORM, MIXED, MIXED)
+    metrics = {}
+    whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
+    assert {key.split("_")[0] for key in written.pop("record")} == {"1-1", "1-2"}
+    assert len(whole) == len(written) == 12 and metrics["mas/filter/rounds"] == 2
+    assert metrics["mas/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
 
 
 @pytest.mark.e2e

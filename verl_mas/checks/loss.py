@@ -11,7 +11,7 @@ from verl_mas.config.merge import SECTION, policy_section, trained
 from verl_mas.config.schema import LOSS_MODES, FilterSpec, MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
-# verl's default, which a run cannot be distinguished from that sets nothing.
+# The default of verl: a run that sets it looks like one that sets nothing.
 UNSET = "token-mean"
 # Losses of verl that do not aggregate by loss_agg_mode -> how they do.
 OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "the mean over the rows of a micro batch"}

@@ -16,12 +16,8 @@ CASES = (
         f"mas.loss.weighting=session {ACTOR}.policy_loss.loss_mode=geo_mean", "the mean over the rows of a micro batch"
     ),
     wrong("mas.filter.keep_share=0", "above 0"),
-    wrong("mas.filter.keep_share=1.5", "at most 1"),
     wrong("mas.filter.keep_share=1", "every task is kept", warned=True),
-    wrong("mas.filter.drop=zero", "mas.filter.drop"),
     wrong("mas.filter.refill=true", "replaces the tasks that mas.filter leaves out"),
-    wrong("mas.filter.refill=true mas.filter.keep_share=1", "replaces the tasks that mas.filter leaves out"),
-    wrong(f"{UNIFORM} mas.filter.max_rounds=1", "between 2 and 1000"),
     wrong(f"{UNIFORM} mas.filter.max_rounds=5", "each step samples once", warned=True),
     wrong(f"{UNIFORM} mas.filter.refill=true ++data.gen_batch_size=2", "read one by one"),
     wrong(f"{UNIFORM} mas.filter.refill=true skip.rollout_tq.enable=true", "a refill samples several times"),
