@@ -180,6 +180,13 @@ def test_rows_without_a_trained_token_do_not_count():
     assert weights.total == 2 and weights.of_rows.tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_a_step_of_which_every_token_is_masked_has_a_loss_of_0(weighting):
+    step = Step([row("a", 0, 2, masked=2), row("b", 0, 1, masked=1)], weighting, 1, 1, 0)
+    step.backward(loss_of(weighting), 2, 1)
+    assert all(bool((values.grad == 0).all()) for values in step.log_probs)
+
+
 def test_without_a_weighting_verls_own_loss_and_divisor_stay():
     view = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": "seq-mean-token-sum-norm"}}})
     set_mode(view, None)

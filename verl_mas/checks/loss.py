@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, policy_section, trained
 from verl_mas.config.schema import LOSS_MODES, FilterSpec, MasConfig
@@ -101,8 +103,6 @@ def _refill(config: DictConfig, spec: FilterSpec) -> Iterator[ConfigError]:
 
 
 def _drop_uniform(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    from verl_mas.advantage import ESTIMATORS, AdvantageOptions
-
     name = str(config.algorithm.adv_estimator)
     if name in ESTIMATORS and not _task_by_task(name, AdvantageOptions.from_config(mas.advantage)):
         yield ConfigError(
@@ -113,14 +113,8 @@ def _drop_uniform(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
         )
 
 
-def _task_by_task(name: str, options: object) -> bool:
-    """Whether the estimator gives no advantage to the rows of two tasks, which differ in score and each of which is
-    uniform."""
-    import torch
-
-    from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
-
-    assert isinstance(options, AdvantageOptions)
+def _task_by_task(name: str, options: AdvantageOptions) -> bool:
+    """Whether the estimator gives no row an advantage in a batch of two uniform tasks of different scores."""
     sessions, constant = [0, 1, 0, 1], [0] * 4
     rows = AdvantageInput(
         scores=torch.tensor([0.0, 0.0, 1.0, 1.0]),

@@ -56,17 +56,18 @@ def step_weights(
     if weighting is None:
         return Weights(sum(real))
     if weighting == "token":
-        return Weights(float(tokens[torch.tensor(real)].sum()))
+        return Weights(max(1.0, float(tokens[torch.tensor(real)].sum())))
     counted = [row for row, count in enumerate(tokens.tolist()) if real[row] and count > 0]
+    total = max(1, len(counted))  # Without any, the loss is 0.
     if weighting == "row":
-        return Weights(len(counted))
+        return Weights(total)
     unit = _UNITS[weighting]
     units = {row: unit(keys[row], tags[row]) for row in counted}
     rows_of = Counter(units.values())
     weights = torch.zeros(len(keys))
     for row, its in units.items():
         weights[row] = len(counted) / (len(rows_of) * rows_of[its])
-    return Weights(len(counted), weights)
+    return Weights(total, weights)
 
 
 def _session(key: str, tag: TagValues) -> Hashable:
@@ -108,6 +109,6 @@ def _scale_gradient(values: Tensor, weights: Tensor) -> Tensor:
     """The same values [N, jagged], whose gradient is that of `values` times the weight of the row [N]."""
     offsets: Tensor = values.offsets()  # type: ignore[attr-defined]  # nested tensors have it
     flat = values.values()
-    per_token = weights.to(flat).repeat_interleave(offsets.diff())
+    per_token = weights.to(flat.device).repeat_interleave(offsets.diff())
     constant = flat.detach()
     return torch.nested.nested_tensor_from_jagged(constant + per_token * (flat - constant), offsets)
