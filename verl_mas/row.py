@@ -31,6 +31,7 @@ RETURNS = "returns"
 OLD_LOG_PROBS = "old_log_probs"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 ROLLOUT_WEIGHTS = "rollout_is_weights"
+LOSS_WEIGHTS = "loss_weights"  # ours
 MULTI_MODAL_DATA = "multi_modal_data"
 MULTI_MODAL_INPUTS = "multi_modal_inputs"
 NUM_TURNS = "num_turns"

@@ -201,6 +201,8 @@ RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._setup": ("8c11041b6803", "trainer/trainer.py"),
     f"{_TRAINER}:PPOTrainer._step_once": ("9e78440c2cf9", "trainer/trainer.py"),
     f"{_TRAINER}:PPOTrainer._update_actor": ("82879aeff227", "trainer/policy_trainer.py"),
+    "verl.trainer.ppo.core_algos:agg_loss": ("baa1eabb337d", "trainer/loss_weights.py"),
+    "verl.workers.utils.losses:ppo_loss": ("d7a7f4ab82c8", "trainer/loss_weights.py"),
     f"{_TRAINER}:PPOTrainer._validate": ("163961d26416", "trainer/validation.py"),
     f"{_TRAINER}:PPOTrainer._save_checkpoint": ("fe53d9935ee2", "trainer/checkpoint.py"),
     f"{_TRAINER}:PPOTrainer._load_checkpoint": ("686e8d6e0f61", "trainer/checkpoint.py"),
@@ -240,6 +242,7 @@ RESTATED: dict[str, tuple[str, str]] = {
 KEYS: tuple[str, ...] = (
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
     "actor_rollout_ref.actor.fsdp_config.param_offload",
+    "actor_rollout_ref.actor.loss_agg_mode",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.ref.fsdp_config.param_offload",
     "actor_rollout_ref.rollout.engine_kwargs.sglang",
@@ -253,5 +256,6 @@ KEYS: tuple[str, ...] = (
     "trainer.n_gpus_per_node",
     "trainer.nnodes",
     "trainer.v1.sampler.sampler_kwargs",
+    "trainer.v1.sampler.sync_refill_failed_groups",
     "trainer.v1.trainer_mode",
 )

@@ -8,9 +8,10 @@ import pytest
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import replay_buffer as verl_buffer
 
-from verl_mas.config.schema import FaultSpec, MasConfig
+from verl_mas.config.schema import FaultSpec, FilterSpec, MasConfig
 from verl_mas.errors import EngineLost, SessionsFailed, UpdateFailed
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import check_finite
 from verl_mas.trainer.trainer import MasTrainer
 
@@ -41,6 +42,7 @@ def trainer(monkeypatch):
         made.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
         made.config = OmegaConf.create({"data": {"train_batch_size": 4}})
         made.global_steps, made._sessions = 1, SessionCounts()
+        made.filter = TaskFilter(FilterSpec(), lambda rows: [])
         made.agent_loop_manager = SimpleNamespace(pop_counts=pop)
         added = []
         # What verl does with the number of tasks to replace.

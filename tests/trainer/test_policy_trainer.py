@@ -11,7 +11,9 @@ import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
+from verl_mas.config.schema import FilterSpec
 from verl_mas.trainer.batching import Plan
+from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.trainer import MasTrainer
 
@@ -51,6 +53,7 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     trainer.global_steps, trainer.curr_step_profile = 1, profiled
     trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
     trainer._sessions = SimpleNamespace(metrics=dict)
+    trainer.filter = TaskFilter(FilterSpec(), lambda rows: [])
     trainer.members = {}
     for name in ("a", "b"):
         policy = object.__new__(PolicyTrainer)

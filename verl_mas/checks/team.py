@@ -12,6 +12,7 @@ from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.engine_options import check_unread_options
 from verl_mas.checks.engines import check_engines
 from verl_mas.checks.learning import check_learning
+from verl_mas.checks.loss import check_filter, check_loss
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_remotes,
@@ -74,7 +75,8 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     team = None
     if found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
-        found.of(check_estimator(config, mas))
+        if found.of(check_estimator(config, mas)):
+            found.of(check_filter(config, mas))
         team = found.result(partial(_made, mas))
     if team:
         found.of(check_workflow(config, mas, *team))
@@ -84,6 +86,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_engines(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
+        found.of(check_loss(config, mas))
         found.of(
             check_unread_options(config, mas),
             check_untrained(mas),

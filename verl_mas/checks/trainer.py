@@ -57,7 +57,8 @@ REQUIRED = (
         False,
         "verl drops a task if all its rows have the same value; a team's rows are acts of several agents, which differ "
         "although the rows of each agent agree, or agree because they are of one session",
-        "set algorithm.filter_groups.enable=False; mas.skip_zero_advantage=True leaves out rows that teach nothing",
+        "set algorithm.filter_groups.enable=False mas.filter.drop=uniform, which drops a task if every group of "
+        "its agents is uniform, and mas.filter.refill=True, which replaces it",
     ),
     Required(
         f"{SECTION}.rollout.agent.default_agent_loop",

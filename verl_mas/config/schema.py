@@ -273,6 +273,48 @@ _REWARD_PRESETS: dict[str, tuple[float, float, Literal["act", "agent", "session"
 }
 
 
+Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
+# verl's mode of aggregation that each weighting is made of.
+LOSS_MODES: dict[Weighting, str] = {
+    "token": "seq-mean-token-sum",
+    "row": "seq-mean-token-mean",
+    "agent": "seq-mean-token-mean",
+    "session": "seq-mean-token-mean",
+}
+
+
+@dataclass
+class LossSpec:
+    """The loss of each policy. The weighting of statistics is `mas.advantage.weighting`."""
+
+    weighting: Weighting | None = None
+    """What counts equally in the loss of a policy: every token, every row, every agent (and in it every row), or every
+    session (and in it every row). The tokens of a row count equally. null: verl's actor.loss_agg_mode, of which a mean
+    over tokens depends on which rows share an optimiser step."""
+
+
+@dataclass
+class FilterSpec(Checked):
+    """`mas.filter`: the tasks of a step that are trained on. A task is kept or left out with all of its sessions."""
+
+    drop: Literal["uniform"] | None = None
+    """uniform: leave out tasks of which no trained row has an advantage, as every group is uniform (DAPO)."""
+
+    keep_share: Annotated[float, Above(0), Range(high=1)] | None = None
+    """Keep this share of the tasks: those whose sessions differ most in the team's reward, by standard deviation
+    (StarPO-S). null: all."""
+
+    refill: bool = False
+    """Sample further tasks until data.train_batch_size are kept. false: train on what is left."""
+
+    max_rounds: Annotated[int, Range(2, 1000)] = 10
+    """With refill: rounds of sampling per step at most, the first included."""
+
+    @property
+    def active(self) -> bool:
+        return self.drop is not None or self.keep_share is not None
+
+
 @dataclass
 class FaultSpec(Checked):
     """`mas.faults`: what happens to a session when an act or the workflow fails."""
@@ -348,6 +390,10 @@ class MasConfig:
 
     advantage: FreeSettings = field(default_factory=dict)
     """Options of the advantage estimator."""
+
+    loss: LossSpec = field(default_factory=LossSpec)
+
+    filter: FilterSpec = field(default_factory=FilterSpec)
 
     mcp: dict[str, McpSpec] = field(default_factory=dict)
     """Servers of tools by name. The tool `read` of the server `files` is `files_read` in `mas.agents.<name>.tools`."""

@@ -171,7 +171,7 @@ def _unmoved(window: Window) -> Iterator[Finding]:
 
 def _why_unmoved(window: Window, policy: str) -> str | None:
     if window.always(policy, "updated", 0):
-        return "it has no rows. Its agents do not act, or every session in which they act is dropped"
+        return "it has no rows. Its agents do not act, or every session in which they act, or every task, is dropped"
     if window.always(policy, "actor/grad_norm", 0.0):
         return "its gradient is 0. No row has an advantage, or every token of the responses is masked or clipped"
     norms = window.series(policy, "actor/grad_norm")

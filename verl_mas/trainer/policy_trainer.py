@@ -19,18 +19,31 @@ from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, Resource
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
+from verl_mas.advantage import trained_tokens
+from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
+from verl_mas.trainer import loss_weights
 from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
 from verl_mas.trainer.servers import Servers
-from verl_mas.trainer.step import COLUMNS
+from verl_mas.trainer.step import (
+    COLUMNS,
+    NO_TOKENS,
+    Columns,
+    PolicyRows,
+    as_nested,
+    scale_for_skipped,
+    without_zero_advantage,
+)
 from verl_mas.verl_types import Actor
 
 T = TypeVar("T")
@@ -41,8 +54,17 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     trainable = True
 
-    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: int, total_steps: int):
+    def __init__(
+        self,
+        name: str,
+        view: DictConfig,
+        pool: RayResourcePool,
+        updates: int,
+        total_steps: int,
+        weighting: Weighting | None = None,
+    ):
         self.name = name
+        self.weighting = weighting
         self.updates = updates
         self.total_training_steps = total_steps
         self._pool = pool
@@ -56,6 +78,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
             view.reward.reward_model.enable = False
             view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
+        loss_weights.set_mode(view, weighting)
         super().__init__(view)
 
     def _setup(self) -> None:
@@ -64,6 +87,9 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         self.actor_rollout_wg = _OwnTemperatures(self.actor_rollout_wg)
         if shared:
             self.ref_policy_wg = self.actor_rollout_wg
+        if loss_weights.weighs_rows(self.weighting):
+            actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
+            self.actor_rollout_wg.set_loss_fn(partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor)))
 
     # -- parts of verl's set-up that the team does ---------------------------------------------------------
 
@@ -132,8 +158,28 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         data.update(changed)
         return data, changed
 
-    def update(self, rows: Rows, metrics: dict[str, float], *, counted: int) -> None:
-        """The policy's optimiser steps. `counted`: the number of rows that a mean over rows divides by."""
+    def weigh(self, part: PolicyRows) -> None:
+        """How much its rows count in the loss."""
+        tokens = trained_tokens(part.data[RESPONSE_MASK])
+        part.weights = loss_weights.step_weights(self.weighting, part.batch.keys, part.batch.tags, tokens)
+
+    def without_zero_advantage(self, part: PolicyRows, columns: Columns, batch: Rows) -> Rows:
+        """The rows of the policy that add to the loss. `columns`: of all rows of the step, `batch`."""
+        assert self.plan is not None
+        kept = without_zero_advantage(part, self.plan.updates, self.plan.multiple)
+        part.metrics["rows/skipped"] = len(part.batch) - len(kept)
+        if len(kept) == len(part.batch):
+            return part.batch
+        tokens = dict(zip(batch.keys, columns.tokens.tolist(), strict=True))
+        scale = scale_for_skipped(part, kept, tokens, self.config.actor_rollout_ref.actor.loss_agg_mode)
+        rows = data_plane.select(part.batch, kept)
+        masks = dict(zip(batch.keys, columns.masks, strict=True))
+        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NO_TOKENS) for key in rows.keys])
+        return self._balance_batch(data_plane.write(rows, new), {})
+
+    def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
+        """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take
+        it from the caller."""
         assert self.plan is not None
         actor = self.config.actor_rollout_ref.actor
         rows.extra_info.update(

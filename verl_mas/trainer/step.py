@@ -14,6 +14,7 @@ from verl_mas import data_plane
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages, to_tokens
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
+from verl_mas.trainer.loss_weights import Weights
 
 logger = logging.getLogger(__name__)
 # The fields that the driver reads of every row.
@@ -45,12 +46,9 @@ class PolicyRows:
     changed: Mapping[str, Tensor] = field(default_factory=dict)
     """Fields that are written with the advantages."""
 
+    weights: Weights = field(default_factory=lambda: Weights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def real(self) -> int:
-        return sum(not is_padding(tag) for tag in self.batch.tags)
 
 
 def in_order(batch: Rows) -> Rows:
@@ -101,10 +99,21 @@ def stack_columns(columns: Sequence[Columns]) -> Columns:
 
 
 def step_advantages(
-    columns: Columns, estimator: str, options: AdvantageOptions, team: Sequence[str]
+    columns: Columns,
+    estimator: str,
+    options: AdvantageOptions,
+    team: Sequence[str],
+    chosen: Sequence[int] | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Advantages and diagnostics over all rows of the step, so that groups may span policies."""
+    """Advantages and diagnostics over all rows of the step, so that groups may span policies.
+
+    `chosen`: the rows that take part, None for all; the others get 0.
+    """
     keys, tags = columns.keys, columns.tags
+    left_out = torch.ones(len(keys), dtype=torch.bool)
+    left_out[slice(None) if chosen is None else list(chosen)] = False
+    if bool(left_out.all()):
+        return torch.zeros(len(keys)), {}
     observation = torch.tensor([tag.observation for tag in tags])
     output = compute_advantages(
         estimator,
@@ -120,6 +129,7 @@ def step_advantages(
             observation=observation,
             prompt=observation,
             tokens=columns.tokens,
+            padding=left_out,
             agents=team,
         ),
         options,
@@ -135,7 +145,8 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
         at = [number.get(key) for key in part.batch.keys]
         part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in at])
         masks = [columns.masks[i] if i is not None else NO_TOKENS for i in at]
-        part.batch = data_plane.write(part.batch, {**part.changed, **as_nested(part.advantages, masks)})
+        new = {**part.changed, **part.weights.fields, **as_nested(part.advantages, masks)}
+        part.batch = data_plane.write(part.batch, new)
         placed.update(part.batch.keys)
     rest = [i for i, key in enumerate(batch.keys) if key not in placed]
     if rest:

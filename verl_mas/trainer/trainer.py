@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +58,7 @@ from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
+from verl_mas.trainer.filters import TaskFilter, with_advantage
 from verl_mas.trainer.findings import Findings
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
@@ -66,15 +67,12 @@ from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
 from verl_mas.trainer.step import (
-    NO_TOKENS,
     Columns,
     PolicyRows,
-    as_nested,
     in_order,
-    scale_for_skipped,
+    read_columns,
     step_advantages,
     step_columns,
-    without_zero_advantage,
     write_advantages,
 )
 from verl_mas.trainer.validation import Validation, ValidationHost
@@ -108,12 +106,16 @@ class MasTrainer(PPOTrainerSync):
         with open_dict(config):
             # verl tests for this mode by name where it chooses the replay buffer and the checkpoint's parts.
             config.trainer.v1.trainer_mode = "sync"
+            if self.mas.filter.refill:
+                # A round of few tasks may have none with rows; verl then reads tasks one by one.
+                config.trainer.v1.sampler.sync_refill_failed_groups = True
         super().__init__(config)
         self.members: dict[str, PolicyTrainer | FrozenPolicy] = {}
         members = agents_of(self.mas)
         self.agents = list(members)
         self.estimator = str(config.algorithm.adv_estimator)
         self.options = AdvantageOptions.from_config(self.mas.advantage)
+        self.filter = TaskFilter(self.mas.filter, self._teaching)
         self._fetched = 0
         self._sessions = SessionCounts()  # of the current step
         self._findings = Findings([name for name, member in members.items() if member.trainable])
@@ -166,7 +168,8 @@ class MasTrainer(PPOTrainerSync):
         if not spec.trainable:
             return FrozenPolicy(name, view, self.pools.of(name))
         updates = updates_per_step(self.config, self.mas, name)
-        policy = PolicyTrainer(name, view, self.pools.of(name), updates, self.total_training_steps)
+        pool, weighting = self.pools.of(name), self.mas.loss.weighting
+        policy = PolicyTrainer(name, view, pool, updates, self.total_training_steps, weighting)
         policy._setup()  # noqa: SLF001
         return policy
 
@@ -281,9 +284,7 @@ class MasTrainer(PPOTrainerSync):
     def _step_once(self, metrics: dict[str, float], timing_raw: dict[str, float], sample_batch_size: int) -> Rows:
         with marked_timer("gen", timing_raw, color="red"):
             try:
-                batch, found = self.replay_buffer.sample(
-                    global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=sample_batch_size
-                )
+                batch, found = self.filter.sample(sample_batch_size, self._sample, refill=self._add_prompts_to_generate)
             finally:
                 # A lost engine or failed sessions end the run here, by name, even if there are no rows to sample.
                 self._count_sessions()
@@ -294,27 +295,44 @@ class MasTrainer(PPOTrainerSync):
                 for policy in self.trained.values():
                     policy._stop_rollout_profiling()  # noqa: SLF001
         batch = in_order(batch)
-        parts = self._parts(batch)
+        trained_on = self.filter.chosen(batch)
+        parts = self._parts(batch, trained_on)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            per_row, found = step_advantages(columns, self.estimator, self.options, self.agents)
+            per_row, found = self._advantages(columns, trained_on)
             write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
-                self.global_steps, dict(zip(batch.keys, per_row.tolist(), strict=True))
+                self.global_steps, {batch.keys[i]: float(per_row[i]) for i in trained_on}
             )
         with marked_timer("update_actor", timing_raw, color="red"):
             self.pools.each(parts, lambda name: self._update(name, parts[name], columns, batch))
-        metrics.update(agent_metrics(columns, per_row, found))
+        metrics.update(agent_metrics(columns, per_row if trained_on else None, found))
         metrics.update(policy_metrics(parts, list(self.trained)))
         return self._whole(batch, parts)
 
-    def _parts(self, batch: Rows) -> dict[str, PolicyRows]:
+    def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
+        """The rows of the next tasks that have ended."""
+        sampled: tuple[Rows, dict[str, float]] = self.replay_buffer.sample(
+            global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=tasks
+        )
+        return sampled
+
+    def _teaching(self, rows: Rows) -> set[str]:
+        columns = read_columns(rows)
+        advantages, _ = self._advantages(columns, range(len(rows)))
+        return with_advantage(columns, advantages, self.trained)
+
+    def _advantages(self, columns: Columns, trained_on: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
+        """Advantages and diagnostics of these rows; the others get 0."""
+        return step_advantages(columns, self.estimator, self.options, self.agents, trained_on)
+
+    def _parts(self, batch: Rows, trained_on: Sequence[int]) -> dict[str, PolicyRows]:
         rows = by_policy(batch.tags, list(self.mas.policies))
-        parts = {}
+        parts, taught = {}, set(trained_on)
         for name in self.trained:
-            kept = [i for i in rows[name] if batch.tags[i][TRAINABLE]]
+            kept = [i for i in rows[name] if i in taught and batch.tags[i][TRAINABLE]]
             if kept:
                 parts[name] = PolicyRows(data_plane.select(batch, kept))
             else:
@@ -327,29 +345,15 @@ class MasTrainer(PPOTrainerSync):
         with _seconds(part.metrics, "timing/old_log_prob"):
             part.batch = policy.prepare(part.batch, part.metrics)
             part.data, part.changed = policy.read(part.batch, part.metrics)
+            policy.weigh(part)
 
     def _update(self, name: str, part: PolicyRows, columns: Columns, batch: Rows) -> None:
         policy = self.trained[name]
-        counted, rows = part.real, part.batch
+        rows = part.batch
         with _seconds(part.metrics, "timing/update"):
             if self.mas.skip_zero_advantage:
-                rows = self._without_zero_advantage(policy, part, columns, batch)
-            policy.update(rows, part.metrics, counted=counted)
-
-    def _without_zero_advantage(self, policy: PolicyTrainer, part: PolicyRows, columns: Columns, batch: Rows) -> Rows:
-        assert policy.plan is not None
-        kept = without_zero_advantage(part, policy.plan.updates, policy.plan.multiple)
-        part.metrics["rows/skipped"] = len(part.batch) - len(kept)
-        if len(kept) == len(part.batch):
-            return part.batch
-        tokens = dict(zip(batch.keys, columns.tokens.tolist(), strict=True))
-        mode = policy.config.actor_rollout_ref.actor.loss_agg_mode
-        scale = scale_for_skipped(part, kept, tokens, mode)
-        rows = data_plane.select(part.batch, kept)
-        masks = dict(zip(batch.keys, columns.masks, strict=True))
-        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NO_TOKENS) for key in rows.keys])
-        rows = data_plane.write(rows, new)
-        return policy._balance_batch(rows, {})  # noqa: SLF001
+                rows = policy.without_zero_advantage(part, columns, batch)
+            policy.update(rows, part.metrics, counted=part.weights.total)
 
     def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
         """All rows, padding included: what verl's metrics read and what is cleared at the end of the step."""

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.advantage import ESTIMATORS
+from verl_mas.checks.loss import check_filter
+from verl_mas.config.schema import FilterSpec, MasConfig
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_uniform_tasks_are_dropped_where_rows_are_compared_within_their_task(name):
+    config = OmegaConf.create({"algorithm": {"adv_estimator": name}, "trainer": {"val_only": False}, "data": {}})
+    found = list(check_filter(config, MasConfig(filter=FilterSpec(drop="uniform", refill=True))))
+    assert [error.value for error in found] == (
+        [f"mas.filter.drop=uniform with algorithm.adv_estimator={name}"] if name == "agent_reinforce_pp" else []
+    )
+
+
+def test_an_evaluation_filters_nothing():
+    config = OmegaConf.create({"trainer": {"val_only": True}})
+    assert list(check_filter(config, MasConfig(filter=FilterSpec(refill=True)))) == []

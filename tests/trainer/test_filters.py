@@ -1,0 +1,308 @@
+"""Which tasks are trained on: whole tasks, kept or replaced, until a batch is full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transfer_queue import KVBatchMeta
+
+from verl_mas import data_plane
+from verl_mas.advantage import AdvantageOptions
+from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.row import RowKey
+from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
+from verl_mas.trainer.step import Columns, step_advantages
+from verl_mas.trainer.trainer import MasTrainer
+
+UNIFORM = [0.0, 0.0]
+MIXED = [0.0, 1.0]
+
+
+class Rollout:
+    """Tasks in the order in which they are sampled, each with its sessions' team rewards; two rows per session."""
+
+    def __init__(self, tags, *tasks):
+        self._tags, self._tasks = tags, list(tasks)
+        self.asked, self.refilled, self.rewards = [], [], {}
+
+    def sample(self, count):
+        self.asked.append(count)
+        keys, rows = [], []
+        for _ in range(count):
+            uid, rewards = f"1-{len(self.rewards)}", self._tasks.pop(0)
+            self.rewards[uid] = rewards
+            for session, reward in enumerate(rewards):
+                for act in (0, 1):
+                    keys.append(str(RowKey(uid, session, act)))
+                    rows.append(self._tags("solver", turn=act, session=session, team_reward=reward).as_dict())
+        # Sessions end in any order.
+        return KVBatchMeta(partition_id="train", keys=keys[::-1], tags=rows[::-1]), {"training/evicted": 1}
+
+    def teaching(self, rows):
+        return {uid for uid in {RowKey.parse(key).uid for key in rows.keys} if len(set(self.rewards[uid])) > 1}
+
+    def step(self, spec, size):
+        """The rows of a step, the filter, and the tasks that are trained on."""
+        chosen = TaskFilter(spec, self.teaching)
+        rows, metrics = chosen.sample(size, self.sample, self.refilled.append)
+        trained = [RowKey.parse(rows.keys[i]).uid for i in chosen.chosen(rows)]
+        return rows, metrics, list(dict.fromkeys(trained))
+
+
+@pytest.fixture
+def rollout(tags):
+    return lambda *tasks: Rollout(tags, *tasks)
+
+
+def test_without_a_filter_the_rows_are_those_of_one_sample(rollout):
+    made = rollout(UNIFORM, MIXED)
+    rows, metrics, trained = made.step(FilterSpec(), 2)
+    assert made.asked == [2] and made.refilled == [] and metrics == {"training/evicted": 1}
+    assert set(trained) == {"1-0", "1-1"} and len(rows) == 8
+
+
+def test_a_task_without_advantage_is_left_out_with_all_of_its_rows(rollout):
+    made = rollout(UNIFORM, MIXED, UNIFORM)
+    rows, metrics, trained = made.step(FilterSpec(drop="uniform"), 3)
+    assert trained == ["1-1"] and made.asked == [3] and len(rows) == 12, "the others are still logged and cleared"
+    assert metrics == {
+        "training/evicted": 1,
+        "mas/filter/kept": 1,
+        "mas/filter/dropped": 2,
+        "mas/filter/rounds": 1,
+        "mas/filter/spread": pytest.approx(0.5 / 3),
+        "mas/filter/spread_kept": 0.5,
+    }
+
+
+def test_tasks_are_replaced_until_the_batch_is_full(rollout):
+    made = rollout(UNIFORM, MIXED, UNIFORM, UNIFORM, MIXED, MIXED)
+    rows, metrics, trained = made.step(FilterSpec(drop="uniform", refill=True), 3)
+    assert made.asked == [3, 2, 1] and made.refilled == [2, 1], "as many as are missing"
+    assert trained == ["1-1", "1-4", "1-5"] and len(rows) == 24
+    assert (metrics["mas/filter/kept"], metrics["mas/filter/dropped"], metrics["mas/filter/rounds"]) == (3, 3, 3)
+    assert metrics["training/evicted"] == 3, "of all rounds"
+
+
+def test_a_step_takes_what_it_has_after_the_last_round(rollout):
+    made = rollout(*[UNIFORM] * 4, MIXED, *[UNIFORM] * 20)
+    _, metrics, trained = made.step(FilterSpec(drop="uniform", refill=True, max_rounds=3), 2)
+    assert trained == ["1-4"] and made.asked == [2, 2, 2] and metrics["mas/filter/rounds"] == 3
+
+
+def test_the_tasks_with_the_highest_spread_are_kept(rollout):
+    made = rollout([0.0, 1.0], [0.0, 4.0], [1.0, 1.0], [0.0, 2.0])
+    _, metrics, trained = made.step(FilterSpec(keep_share=0.5), 4)
+    assert set(trained) == {"1-1", "1-3"}
+    assert metrics["mas/filter/spread_kept"] == 1.5 > metrics["mas/filter/spread"]
+
+
+def test_a_share_of_a_full_batch_needs_a_larger_sample(rollout):
+    made = rollout(*[[0.0, float(i)] for i in range(8)])
+    _, _, trained = made.step(FilterSpec(keep_share=0.25, refill=True), 2)
+    assert made.asked == [2, 6] and trained == ["1-6", "1-7"]
+
+
+def test_the_share_is_of_what_was_sampled_and_at_least_one_task(rollout):
+    made = rollout(UNIFORM, UNIFORM, MIXED)
+    _, _, trained = made.step(FilterSpec(drop="uniform", keep_share=0.9), 3)
+    assert trained == ["1-2"]
+    assert rollout(UNIFORM, MIXED).step(FilterSpec(keep_share=0.01), 2)[2] == ["1-1"]
+    assert len(rollout(*[MIXED] * 30).step(FilterSpec(keep_share=0.1), 30)[2]) == 3, "0.1 x 30 is not 2.99"
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    tasks=st.lists(st.sampled_from([UNIFORM, MIXED, [0.0, 3.0]]), min_size=4, max_size=12),
+    size=st.integers(1, 8),
+    share=st.sampled_from([None, 0.2, 0.5, 0.9, 1.0]),
+    drop=st.sampled_from([None, "uniform"]),
+    refill=st.booleans(),
+)
+def test_tasks_are_kept_whole_and_never_more_than_a_batch(rollout, tasks, size, share, drop, refill):
+    made = rollout(*tasks * 100)
+    spec = FilterSpec(drop=drop, keep_share=share, refill=refill, max_rounds=6)
+    chosen = TaskFilter(spec, made.teaching)
+    rows, metrics = chosen.sample(size, made.sample, made.refilled.append)
+    of_task = Counter(RowKey.parse(rows.keys[i]).uid for i in chosen.chosen(rows))
+    assert set(of_task.values()) <= {4} and len(of_task) <= size
+    assert len(rows) == 4 * sum(made.asked) == 4 * len(made.rewards)
+    assert len(of_task) == metrics.get("mas/filter/kept", size)
+    if drop:
+        assert all(len(set(made.rewards[uid])) > 1 for uid in of_task)
+    if refill and spec.active and metrics["mas/filter/rounds"] < 6:
+        assert len(of_task) == size
+    if share is not None:
+        left_out = [uid for uid in made.rewards if uid not in of_task]
+        least = min((abs(made.rewards[uid][1]) for uid in of_task), default=9)
+        assert len(of_task) <= max(1, share * len(made.rewards) + 1e-6)
+        assert all(made.rewards[uid][1] <= least for uid in left_out)
+
+
+def test_ten_batches_without_a_task_to_train_on_end_the_run(rollout):
+    made = rollout(*[UNIFORM] * 19, [1.0, 1.0])
+    chosen = TaskFilter(FilterSpec(drop="uniform"), made.teaching)
+    for _ in range(EMPTY_BATCHES - 1):
+        chosen.sample(2, made.sample, made.refilled.append)
+    with pytest.raises(DataError, match=r"every task of 10 batches in a row: 20 tasks, .* reward of 0 to 1") as raised:
+        chosen.sample(2, made.sample, made.refilled.append)
+    assert "rollout.n" in raised.value.fix and "advantage" in raised.value.rule
+
+
+def test_a_batch_with_a_task_to_train_on_starts_the_count_again(rollout):
+    made = rollout(*[UNIFORM] * 9, MIXED, *[UNIFORM] * 9)
+    chosen = TaskFilter(FilterSpec(drop="uniform"), made.teaching)
+    for _ in range(19):
+        chosen.sample(1, made.sample, made.refilled.append)
+
+
+def test_the_rounds_of_a_refill_count_as_batches(rollout):
+    made = rollout(*[UNIFORM] * 10)
+    with pytest.raises(DataError, match="10 batches"):
+        made.step(FilterSpec(drop="uniform", refill=True, max_rounds=20), 1)
+
+
+def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
+    keys = ["1-0_0_0", "1-0_1_0", "1-0_1_1", "1-0_1_2"]
+    rows = [tags("solver", team_reward=reward).as_dict() for reward in (0.0, 3.0, 1.0, 2.0)]
+    (task,) = sampled_tasks(KVBatchMeta(partition_id="train", keys=keys, tags=rows))
+    assert (task.uid, task.reward, task.spread) == ("1-0", 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("agents", "scores", "teaches"),
+    [
+        ("ssss", [1, 0, 1, 0], {"x"}),
+        # Every agent's group is uniform, although the rows of the task differ.
+        ("svsv", [1, 0, 1, 0], set()),
+        ("svsv", [1, 0, 1, 1], {"x"}),
+        # Only the frozen agent's rows differ.
+        ("sfsf", [1, 0, 1, 1], set()),
+    ],
+)
+def test_a_task_is_uniform_by_the_groups_of_the_estimator(tags, agents, scores, teaches):
+    names = {"s": "solver", "v": "verifier", "f": "frozen"}
+    columns = Columns(
+        keys=[RowKey("x", i // 2, i % 2) for i in range(4)],
+        tags=[tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)],
+        scores=torch.tensor(scores, dtype=torch.float32),
+        masks=[torch.ones(1, dtype=torch.int64)] * 4,
+    )
+    advantages, _ = step_advantages(columns, "agent_grpo", AdvantageOptions(), list(names.values()))
+    assert with_advantage(columns, advantages, {columns.tags[0].policy}) == teaches
+    assert with_advantage(columns, advantages, {"another policy"}) == set()
+
+
+def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
+    columns = Columns(
+        keys=[RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)],
+        tags=[tags("solver") for _ in range(4)],
+        scores=torch.tensor([0.0, 1.0, 5.0, 9.0]),
+        masks=[torch.ones(1, dtype=torch.int64)] * 4,
+    )
+    found = {}
+    for name, rows in (("all", None), ("some", [0, 1]), ("none", [])):
+        found[name], metrics = step_advantages(columns, "agent_reinforce_pp", AdvantageOptions(), ["solver"], rows)
+        assert bool(metrics) == (name != "none")
+    assert found["none"].tolist() == [0.0] * 4 and found["some"][2:].tolist() == [0.0, 0.0]
+    assert found["some"][0] == -found["some"][1] < 0 and found["all"][1] < 0
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5])
+def test_a_share_is_above_0_and_at_most_1(share):
+    with pytest.raises(ConfigError, match="keep_share"):
+        FilterSpec(keep_share=share)
+
+
+@pytest.fixture
+def trainer(monkeypatch, rollout):
+    """A trainer without policies over these tasks, and what it wrote."""
+
+    def make(spec, *tasks):
+        made, written = object.__new__(MasTrainer), {}
+        source = rollout(*tasks)
+
+        def read(rows, fields):
+            mask = torch.nested.as_nested_tensor([torch.ones(1)] * len(rows), layout=torch.jagged)
+            rewards = [tag["team_reward"] * torch.ones(1) for tag in rows.tags]
+            return {"response_mask": mask, "rm_scores": torch.nested.as_nested_tensor(rewards, layout=torch.jagged)}
+
+        monkeypatch.setattr(data_plane, "read", read)
+        monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
+        monkeypatch.setattr(MasTrainer, "_count_sessions", lambda self: None)
+        monkeypatch.setattr(MasTrainer, "_add_prompts_to_generate", lambda self, count: None)
+        made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
+        made.members, made.slices, made.agents = {}, {}, ["solver"]
+        made.estimator, made.options = "agent_grpo", AdvantageOptions()
+        made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
+        made.replay_buffer = SimpleNamespace(
+            sample=lambda global_steps, partition_id, batch_size: source.sample(batch_size)
+        )
+        made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
+        # Without policies no row is trained, so the trainer itself finds no task.
+        made.filter = TaskFilter(spec, lambda rows: made._teaching(rows) or source.teaching(rows))
+        return made, written
+
+    return make
+
+
+def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metrics(trainer):
+    made, written = trainer(FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
+    metrics = {}
+    whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
+    assert written.pop("record") == {} and len(whole) == len(written) == 8
+    assert metrics["mas/filter/kept"] == 0 and metrics["mas/solver/acts"] == 8
+    assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
+
+
+def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(trainer):
+    made, written = trainer(FilterSpec(drop="uniform", refill=True), UNIFORM, MIXED, MIXED)
+    metrics = {}
+    whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
+    assert {key.split("_")[0] for key in written.pop("record")} == {"1-1", "1-2"}
+    assert len(whole) == len(written) == 12 and metrics["mas/filter/rounds"] == 2
+    assert metrics["mas/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
+
+
+@pytest.mark.e2e
+def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
+    done = train_team(
+        tmp_path / "run",
+        "Trio",
+        "mas.agents={third:{trainable:false}}",
+        "mas.filter.drop=uniform",
+        "mas.filter.refill=true",
+        "mas.filter.max_rounds=8",
+        "mas.loss.weighting=session",
+        "mas.updates_per_step=2",
+        "actor_rollout_ref.actor.use_kl_loss=true",
+        "actor_rollout_ref.actor.entropy_coeff=0.001",
+        # Two letters score 0 so often that some tasks have no advantage.
+        "data.max_response_length=2",
+        "trainer.total_training_steps=2",
+    )
+    records = list(read_sessions(done.folder / "checkpoints" / "trajectories"))
+    for step in (1, 2):
+        metrics = done.steps[step]
+        assert metrics["mas/filter/kept"] == 4 and metrics["mas/main/updated"] == 1
+        mine = [record for record in records if record["step"] == step]
+        assert len(mine) == metrics["mas/session/count"] == 4 * (4 + metrics["mas/filter/dropped"])
+        trained = [
+            act for record in mine for act in record["acts"] if act["trainable"] and act["advantage"] is not None
+        ]
+        assert metrics["mas/main/rows/real"] == len(trained)
+        kept = {record["uid"] for record in mine if any(act["advantage"] is not None for act in record["acts"])}
+        assert len(kept) == 4
+        for uid in kept:
+            assert any(act["advantage"] for record in mine if record["uid"] == uid for act in record["acts"])
+        assert metrics["mas/main/actor/grad_norm"] > 0 and metrics["mas/main/actor/kl_loss"] >= 0
+    assert sum(done.steps[step]["mas/filter/dropped"] for step in (1, 2)) > 0

@@ -1,0 +1,161 @@
+"""Which tasks of a step are trained on, each with all of its sessions: `mas.filter`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import TypeAlias
+
+from torch import Tensor
+
+from verl_mas import data_plane
+from verl_mas.config.schema import FilterSpec
+from verl_mas.data_plane import Rows
+from verl_mas.errors import DataError
+from verl_mas.row import RowKey, RowTags
+from verl_mas.trainer.metrics import named
+from verl_mas.trainer.step import Columns, in_order
+
+# Batches in a row of which every task was dropped. Then no task teaches anything, and the run ends.
+EMPTY_BATCHES = 10
+# 0.1 x 30 is above 3 in floats.
+SLACK = 1e-9
+# The rows of that many tasks that have ended, with verl's metrics.
+Sample: TypeAlias = Callable[[int], tuple[Rows, dict[str, float]]]
+
+
+@dataclass(frozen=True)
+class SampledTask:
+    """A task of which every session has ended."""
+
+    uid: str
+    reward: float
+    """The mean of its sessions' team rewards."""
+
+    spread: float
+    """Their standard deviation: 0 for a single session."""
+
+    teaches: bool = True
+    """Whether a row of it that is trained has an advantage; True if no task is dropped for this."""
+
+
+def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[SampledTask]:
+    """The tasks of these rows, in their order. `teaching`: the uids of those with an advantage; None: all.
+
+    A session's team reward is the mean of its rows', which differ only where a workflow rewards single acts with it.
+    """
+    rewards: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for key, tag in zip(map(RowKey.parse, rows.keys), map(RowTags.of, rows.tags), strict=True):
+        rewards[key.uid][key.session].append(tag.team_reward)
+    tasks = []
+    for uid, sessions in rewards.items():
+        each = [fmean(of_rows) for of_rows in sessions.values()]
+        tasks.append(SampledTask(uid, fmean(each), pstdev(each), teaching is None or uid in teaching))
+    return tasks
+
+
+def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
+    """The uids of the tasks in which a row that is trained has an advantage. `trained`: policies."""
+    rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
+    return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
+
+
+class TaskFilter:
+    """Samples the tasks of each step, and chooses those that are trained on.
+
+    `teaching`: the uids of the tasks among these rows that have an advantage.
+    """
+
+    def __init__(self, spec: FilterSpec, teaching: Callable[[Rows], Collection[str]]):
+        self._spec, self._teaching = spec, teaching
+        self._step = Selection(spec, 0)
+        self._empty: list[list[SampledTask]] = []  # the last batches, if every task of them was dropped
+
+    def sample(self, size: int, sample: Sample, refill: Callable[[int], object]) -> tuple[Rows, dict[str, float]]:
+        """The rows of all tasks of a step, and metrics. `refill` starts that many further tasks."""
+        if not self._spec.active:
+            return sample(size)
+        self._step = Selection(self._spec, size)
+        rounds: list[Rows] = []
+        metrics: Counter[str] = Counter()
+        while missing := self._step.missing:
+            if rounds:
+                refill(missing)
+            rows, found = sample(missing)
+            rounds.append(in_order(rows))
+            metrics.update(found)
+            self._add(rounds[-1])
+        return data_plane.join(rounds), {**metrics, **self._step.metrics()}
+
+    def _add(self, rows: Rows) -> None:
+        tasks = sampled_tasks(rows, self._teaching(rows) if self._spec.drop else None)
+        self._step.add(tasks)
+        self._empty = [] if any(task.teaches for task in tasks) else [*self._empty, tasks]
+        if len(self._empty) == EMPTY_BATCHES:
+            raise nothing_teaches([task for batch in self._empty for task in batch])
+
+    def chosen(self, rows: Rows) -> list[int]:
+        """The places of the rows that are trained on."""
+        if not self._spec.active:
+            return list(range(len(rows)))
+        kept = {task.uid for task in self._step.kept}
+        return [i for i, key in enumerate(rows.keys) if RowKey.parse(key).uid in kept]
+
+
+class Selection:
+    """The tasks of one step. `size`: of a full batch."""
+
+    def __init__(self, spec: FilterSpec, size: int):
+        self._spec, self._size = spec, size
+        self._sampled: list[SampledTask] = []
+        self._rounds = 0
+
+    def add(self, tasks: Sequence[SampledTask]) -> None:
+        """The tasks of one more round."""
+        self._sampled += tasks
+        self._rounds += 1
+
+    @property
+    def kept(self) -> list[SampledTask]:
+        """The tasks that are trained on."""
+        teaching = [task for task in self._sampled if task.teaches]
+        share = self._spec.keep_share
+        if share is not None:
+            teaching.sort(key=lambda task: -task.spread)
+            teaching = teaching[: max(1, math.floor(share * len(self._sampled) + SLACK))]
+        return teaching[: self._size]
+
+    @property
+    def missing(self) -> int:
+        """How many tasks to sample next."""
+        if self._rounds >= (self._spec.max_rounds if self._spec.refill else 1):
+            return 0
+        missing = self._size - len(self.kept)
+        share = self._spec.keep_share
+        if missing and share is not None and self._rounds:
+            missing = max(missing, math.ceil(self._size / share - SLACK) - len(self._sampled))
+        return missing
+
+    def metrics(self) -> dict[str, float]:
+        kept = self.kept
+        metrics = {"kept": len(kept), "dropped": len(self._sampled) - len(kept), "rounds": self._rounds}
+        spreads = {
+            name: fmean(task.spread for task in tasks)
+            for name, tasks in (("spread", self._sampled), ("spread_kept", kept))
+            if tasks
+        }
+        return named("filter", {**metrics, **spreads})
+
+
+def nothing_teaches(tasks: Sequence[SampledTask]) -> DataError:
+    rewards = [task.reward for task in tasks]
+    seen = f"{len(tasks)} tasks, of a mean team reward of {min(rewards):.3g} to {max(rewards):.3g}"
+    return DataError(
+        f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
+        rule="a task is trained on if one of its rows has an advantage, so the scores of a group must differ",
+        fix="read a session record; then take tasks of another difficulty, or raise actor_rollout_ref.rollout.n or the "
+        "temperature. With mas.filter.drop=null the run continues, and its steps change nothing",
+    )

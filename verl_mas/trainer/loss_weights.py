@@ -1,0 +1,114 @@
+"""How much a row counts in the loss of its policy: `mas.loss.weighting`.
+
+In two of its modes verl divides a sum over rows by a number that its caller gives. Here all optimiser steps of a
+training step have the same one: the total of the training step, divided by their number. So what the rows add up to
+over optimiser steps, ranks and micro batches does not depend on which rows are in which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from torch import Tensor
+
+from verl_mas.config.merge import SECTION
+from verl_mas.config.schema import LOSS_MODES, Weighting
+from verl_mas.row import AGENT, LOSS_WEIGHTS, RowKey, TagValues, is_padding
+
+# As verl calls a loss: the outputs of the model, nested over tokens, and the rows; the loss and its metrics.
+Outputs: TypeAlias = dict[str, Tensor]
+Loss: TypeAlias = Callable[..., tuple[Tensor, dict[str, object]]]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How the rows of a policy count in one training step."""
+
+    total: float
+    """What the sum over all rows of the step is divided by."""
+
+    of_rows: Tensor | None = None
+    """What the gradient of each row is multiplied by, 1 on average; None: by nothing."""
+
+    @property
+    def fields(self) -> dict[str, Tensor]:
+        return {} if self.of_rows is None else {LOSS_WEIGHTS: self.of_rows}
+
+
+def set_mode(view: DictConfig, weighting: Weighting | None) -> None:
+    """Choose verl's mode of aggregation in the configuration of a policy."""
+    if weighting is not None:
+        with open_dict(view):
+            view[SECTION].actor.loss_agg_mode = LOSS_MODES[weighting]
+
+
+def step_weights(
+    weighting: Weighting | None, keys: Sequence[str], tags: Sequence[TagValues], tokens: Tensor
+) -> Weights:
+    """`tokens` [N]: how many tokens of each row are trained. Padding, and a row without such tokens, does not count."""
+    real = [not is_padding(tag) for tag in tags]
+    if weighting is None:
+        return Weights(sum(real))
+    if weighting == "token":
+        return Weights(max(1.0, float(tokens[torch.tensor(real)].sum())))
+    counted = [row for row, count in enumerate(tokens.tolist()) if real[row] and count > 0]
+    total = max(1, len(counted))  # Without any, the loss is 0.
+    if weighting == "row":
+        return Weights(total)
+    unit = _UNITS[weighting]
+    units = {row: unit(keys[row], tags[row]) for row in counted}
+    rows_of = Counter(units.values())
+    weights = torch.zeros(len(keys))
+    for row, its in units.items():
+        weights[row] = len(counted) / (len(rows_of) * rows_of[its])
+    return Weights(total, weights)
+
+
+def _session(key: str, tag: TagValues) -> Hashable:
+    parsed = RowKey.parse(key)
+    return parsed.uid, parsed.session
+
+
+def _agent(key: str, tag: TagValues) -> Hashable:
+    return str(tag[AGENT])
+
+
+_UNITS: Mapping[str, Callable[[str, TagValues], Hashable]] = {"agent": _agent, "session": _session}
+
+
+def weighs_rows(weighting: Weighting | None) -> bool:
+    """Whether the loss of a policy is `weighted`: rows count differently."""
+    return weighting in _UNITS
+
+
+def weighted(
+    model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
+) -> tuple[Tensor, dict[str, object]]:
+    """verl's loss, with the gradient of each row times its weight, in every term: policy, KL and entropy.
+
+    Values stay as they are, so that what depends on them (clipping, selection by covariance, the metrics) does, too.
+    """
+    weights = data[LOSS_WEIGHTS]
+    outputs = dict(model_output)
+    for name in _DIFFERENTIATED:
+        if (values := model_output.get(name)) is not None:
+            outputs[name] = _scale_gradient(values, weights)
+    return loss(model_output=outputs, data=data, dp_group=dp_group)
+
+
+_DIFFERENTIATED = ("log_probs", "entropy")
+
+
+def _scale_gradient(values: Tensor, weights: Tensor) -> Tensor:
+    """The same values [N, jagged], whose gradient is that of `values` times the weight of the row [N]."""
+    offsets: Tensor = values.offsets()  # type: ignore[attr-defined]  # nested tensors have it
+    flat = values.values()
+    per_token = weights.to(flat.device).repeat_interleave(offsets.diff())
+    constant = flat.detach()
+    return torch.nested.nested_tensor_from_jagged(constant + per_token * (flat - constant), offsets)
