@@ -21,9 +21,9 @@ from verl_mas.workflow.team import Team
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
-    Override: `agents`, `run`, `branches`, `sparse`, `own_rewards`, `scored_by_verl` and `check` where needed, and
-    annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's
-    type is refused. The base owns construction only.
+    Override: `agents`, `run`, `branches`, `sparse`, `own_rewards`, `scored_by_verl`, `least_acts` and `check` where
+    needed, and annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit
+    its field's type is refused. The base owns construction only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
@@ -60,6 +60,10 @@ class Workflow:
         """A rule between fields goes here, after `super().__post_init__()`."""
         check_fields(self, type(self).__name__)
 
+    def least_acts(self, k: int) -> int:
+        """Acts that a session has at least where a branch has `k` candidates."""
+        return k
+
     async def run(self, task: Task, team: Team) -> Outcome:
         raise NotImplementedError
 
@@ -83,7 +87,7 @@ def resolve(spec: WorkflowSpec) -> Workflow:
 
 def agents_of(mas: MasConfig) -> dict[str, Member]:
     """Every agent of the configured workflow, with its settings."""
-    return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies)
+    return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies, mas.swap)
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
