@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from verl_mas.config.values import NotNegative
 from verl_mas.grading.boxed import Graded, graded
@@ -29,15 +29,19 @@ class Proposal:
     """A candidate of the generator, with the reviews that follow it."""
 
     graded: Graded
-    reviews: Sequence[Review] = field(default_factory=tuple)
+    reviews: Sequence[Review]
+
+    @property
+    def leaves(self) -> list[Graded]:
+        return [leaf for review in self.reviews for leaf in review.refined]
 
 
 @register_workflow("generate_verify_refine")
 class GenerateVerifyRefine(Workflow):
     """The generator proposes, the verifier reviews, the refiner answers with both in its prompt.
 
-    With `mas.branch.k` of K every act has K candidates and the session goes on from each: K generators' replies, K^2
-    verifiers' and K^3 refiners'. The value of a refinement is its grade, that of an earlier act the mean of its
+    With `mas.branch.k` of K every act has K candidates, and each is followed up: K replies of the generator, K^2 of the
+    verifier and K^3 of the refiner. The value of a refinement is its grade, that of an earlier act the mean of its
     leaves. A review is a text: it is used whatever its verdict is.
     """
 
@@ -85,7 +89,7 @@ class GenerateVerifyRefine(Workflow):
             for refiner, review in zip(refiners, reviews, strict=True)
         ]
         followed = Proposal(proposal, await asyncio.gather(*refined))
-        draft.team_reward = _mean([_mean([leaf.value for leaf in review.refined]) for review in followed.reviews])
+        draft.team_reward = _mean([leaf.value for leaf in followed.leaves])
         return followed
 
     async def _refined(
@@ -109,7 +113,7 @@ class GenerateVerifyRefine(Workflow):
 def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
     """The reward is the mean of the leaves, the answer the leaf at the end of the committed candidates."""
     reviews = [review for proposal in proposals for review in proposal.reviews]
-    leaves = [leaf for review in reviews for leaf in review.refined]
+    leaves = [leaf for proposal in proposals for leaf in proposal.leaves]
     verdicts = [review.verdict for review in reviews if review.verdict is not None]
     answers = {id(review.reply): team.commit([leaf.reply for leaf in review.refined]) for review in reviews}
     chosen = {id(each.graded.reply): team.commit([review.reply for review in each.reviews]) for each in proposals}
