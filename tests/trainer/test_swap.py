@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 
 import pytest
 import torch
@@ -24,7 +25,8 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
         "trainer.test_freq=2",
     )
     played = defaultdict(set)
-    for session in read_sessions(done.folder / "checkpoints" / "trajectories"):
+    records = done.folder / "checkpoints" / "trajectories"
+    for session in chain(read_sessions(records), read_sessions(records, validate=True)):
         for act in session["acts"]:
             played[session["step"], session["partition"], act["agent"]].add(act["policy"])
     assert played == {

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from verl_mas.config import load
+from verl_mas.config.schema import SwapSpec
 from verl_mas.errors import ConfigError
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.trainer.checkpoint import run_identity
@@ -92,8 +93,14 @@ def test_an_exchange_that_cannot_be_is_refused(agents, policies, says):
 
 def test_agents_of_one_policy_have_nothing_to_exchange():
     mas = load({"swap": {"agents": ["first", "second"]}})
-    with pytest.raises(ConfigError, match="have nothing to exchange"):
+    with pytest.raises(ConfigError, match=r"nothing to exchange(.|\n)*\+\+mas.agents.second.policy=llm1"):
         members_of(NAMES, mas.agents, mas.policies, mas.swap)
+
+
+def test_policies_that_do_not_exist_are_left_to_the_check_of_all_agents():
+    mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
+    found = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
+    assert found["first"].policies == ("x", "y")
 
 
 def test_exchanged_policies_may_differ_in_their_optimiser():

@@ -40,14 +40,13 @@ def check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, Po
         yield ConfigError(
             f"{value}: {each}",
             rule="agents that share a policy have nothing to exchange",
-            fix="give each a policy: 'mas.policies={first: {}, second: {}}' "
-            + " ".join(f"mas.agents.{name}.policy={new}" for name, new in zip(swap.agents, NEW, strict=False)),
+            fix="give each a policy: 'mas.policies={"
+            + ", ".join(f"llm{i}: {{}}" for i in range(len(used)))
+            + "}' "
+            + " ".join(f"++mas.agents.{name}.policy=llm{i}" for i, name in enumerate(swap.agents)),
         )
         return
     yield from _different(value, {name: policies[name] for name in used if name in policies})
-
-
-NEW = ("first", "second")
 
 
 def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
@@ -59,12 +58,12 @@ def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[Confi
                 rule="policies that are exchanged are trained here, so that each learns in every place",
                 fix=f"train it (++mas.policies.{name}.trainable=true, no remote), or set {SETTING}=[]",
             )
-    first, *others = policies.items()
-    for name, spec in others:
+    first = next(iter(policies), "")
+    for name, spec in policies.items():
         for section in ALIKE:
-            if spec.overrides.get(section) != first[1].overrides.get(section):
+            if spec.overrides.get(section) != policies[first].overrides.get(section):
                 yield ConfigError(
-                    f"{value}: the overrides of {first[0]} and {name} differ in {section}",
+                    f"{value}: the overrides of {first} and {name} differ in {section}",
                     rule="exchanged policies are copies of one model on one engine; they may differ in pool and "
                     "optimiser",
                     fix=f"set {section} for all policies: actor_rollout_ref.{section}.<setting>=...",
