@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from verl_mas.checks.learning import check_learning
 from verl_mas.checks.team import validate
+from verl_mas.config import load
 from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.workflow.base import agents_of, resolve
 
 CLASS = "from verl_mas.workflow import Outcome, Workflow\n\n\nclass Mine(Workflow):\n"
 RUN = "    async def run(self, task, team):\n        return Outcome()\n"
@@ -136,3 +139,15 @@ def test_a_missing_path_is_refused_without_a_traceback(make, path):
     with pytest.raises(ConfigError, match="must be a Python file or the name of a module") as raised:
         validate(make(mas__workflow={"name": "Mine", "path": path, "args": None}))
     assert "Traceback" not in str(raised.value)
+
+
+def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
+    def idle(**swap):
+        agents = {"solver": {"policy": "a", "trainable": False}, "verifier": {"policy": "b"}}
+        config = two(mas__agents=agents, mas__swap=swap)
+        mas = load(config.mas)
+        found = check_learning(config, mas, resolve(mas.workflow), agents_of(mas))
+        return [str(problem.value) for problem in found]
+
+    assert idle(agents=[], every=5) == ["mas.policies.a: every agent on it has trainable=false"]
+    assert idle(agents=["solver", "verifier"], every=5) == []

@@ -69,6 +69,17 @@ def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_age
     assert read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True).training.logits_update == 0
 
 
+def test_rows_of_agents_that_exchange_their_policies_have_the_temperatures_of_all(read):
+    settings = {
+        "actor_rollout_ref__model__override_config__attn_implementation": "flash_attention_2",
+        "actor_rollout_ref__actor__entropy_coeff": 0,
+        "actor_rollout_ref__rollout__temperature": 1.0,
+        "mas__agents__verifier__sampling": {"temperature": 0.7},
+    }
+    swapped = read(**settings, mas__swap__agents=["solver", "verifier"]).training.logits
+    assert swapped > read(**settings).training.logits
+
+
 def test_a_reference_is_a_second_model_unless_the_adapter_can_be_left_out(read):
     loss = {"actor_rollout_ref__actor__use_kl_loss": True}
     assert read(**loss).training.reference

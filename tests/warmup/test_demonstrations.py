@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 
 import pytest
 
+from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.arithmetic import chain_split, signed
 from verl_mas.data.invented import InventedWorld
 from verl_mas.splits import TRAIN
@@ -15,6 +16,7 @@ from verl_mas.warmup import search as search_expert
 from verl_mas.warmup.demonstrations import bare
 from verl_mas.warmup.train import BARE_TEMPLATE, WarmUp, warm_up
 from verl_mas.workflow import Boxed
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.codecs import Malformed
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough
 from verl_mas.workflows.solver_verifier import Verdict
@@ -52,6 +54,16 @@ def test_noise_makes_solutions_wrong_and_verdicts_follow_the_verifiers_own_resul
         if review.agent == "verifier":
             own = review.reply.split(" ")[0].rsplit("=")[-1]
             assert (Verdict.parse(review.reply) is Verdict.APPROVE) == (own == result(solution))
+
+
+@pytest.mark.parametrize("team", ["debate", "generate_verify_refine", "cory"])
+def test_the_lessons_of_other_teams_have_the_prompts_of_all_their_agents(team):
+    lessons = list(islice(arithmetic_expert.lessons(3, 9, noise=0.0, team=team), 40))
+    agents = resolve(WorkflowSpec(team)).agents
+    assert {lesson.agent for lesson in lessons} == set(agents)
+    for lesson in lessons:
+        if lesson.agent != "verifier":
+            assert int(result(lesson)) == sum(signed(chain(lesson)))
 
 
 @pytest.fixture(scope="module")

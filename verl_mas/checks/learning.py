@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, policy_value, trained
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.schema import MasConfig, SwapSpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.members import DECODING, Member, flat
@@ -28,6 +28,7 @@ def check_learning(
     yield from _rewards(config, mas, workflow)
     yield from _played_on(config, mas, workflow)
     yield from _drawn(config, mas, members)
+    yield from _swap(config, mas)
     yield from _fused_kernels(config, mas, members)
 
 
@@ -46,7 +47,7 @@ def _compared(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterato
 
 
 def _trained_agents(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[Problem]:
-    learning = {member.spec.policy for member in members.values() if member.trainable}
+    learning = {policy for member in members.values() if member.trainable for policy in member.policies}
     idle = [name for name in trained(mas) if name not in learning]
     if idle and not learning:
         yield ConfigError(
@@ -73,9 +74,10 @@ def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> 
                 fix=f"set mas.branch.{name}=1; or, in a workflow of yours that calls `branch`, set `branches = True` "
                 "in its class",
             )
-        if k > limit:
+        if (least := workflow.least_acts(k)) > limit:
+            acts = "" if least == k else f", at least {least} acts of {mas.workflow.name} per session,"
             yield ConfigError(
-                f"mas.branch.{name}={k} with mas.faults.max_acts={limit}",
+                f"mas.branch.{name}={k}{acts} with mas.faults.max_acts={limit}",
                 rule="every candidate is an act, and a session ends at mas.faults.max_acts",
                 fix=f"lower mas.branch.{name}, or raise mas.faults.max_acts",
             )
@@ -160,6 +162,22 @@ def _drawn(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) ->
             )
 
 
+def _swap(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
+    swap, steps = mas.swap, config.trainer.get("total_training_steps")
+    if not swap.agents and swap.every != SwapSpec().every:
+        yield ConfigWarning(
+            f"mas.swap.every={swap.every} without mas.swap.agents",
+            reason="no agents exchange their policies",
+            fix="set mas.swap.agents=[<agent>,<agent>], or remove mas.swap.every",
+        )
+    elif swap.agents and steps is not None and swap.every >= steps:
+        yield ConfigWarning(
+            f"mas.swap.every={swap.every} with trainer.total_training_steps={steps}",
+            reason="training ends before the first exchange",
+            fix=f"set mas.swap.every to less than {steps}",
+        )
+
+
 def _fused_kernels(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     """verl's fused kernels take one temperature for all rows of a policy."""
     for name in trained(mas):
@@ -170,7 +188,7 @@ def _fused_kernels(config: DictConfig, mas: MasConfig, members: Mapping[str, Mem
         temperatures = {
             member.spec.sampling.get("temperature", common): agent
             for agent, member in members.items()
-            if member.trainable and member.spec.policy == name
+            if member.trainable and name in member.policies
         }
         if len(temperatures) > 1:
             each = " and ".join(f"{value:g} (agent {agent})" for value, agent in temperatures.items())

@@ -125,7 +125,10 @@ def _agent(member: Member) -> AgentSummary:
         if (value := getattr(member.spec, field.name)) != getattr(default, field.name)
     }
     others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
-    return AgentSummary(member.spec.policy, member.trainable, others)
+    policy = ", then ".join(member.policies)
+    if member.rotation:
+        policy += f" (each for {member.every} training steps)"
+    return AgentSummary(policy, member.trainable, others)
 
 
 def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> PolicySummary:

@@ -132,6 +132,18 @@ class AgentSpec(Checked):
 
 
 @dataclass
+class SwapSpec(Checked):
+    """`mas.swap`: agents that exchange their policies during training, as in CORY."""
+
+    agents: list[str] = field(default_factory=list)
+    """Two agents on a policy each, or more, which pass theirs around. Validation is with the policies that the agents
+    are configured with. Empty: none."""
+
+    every: Count = 5
+    """Training steps between two exchanges."""
+
+
+@dataclass
 class RemoteSpec(Checked):
     """An OpenAI-compatible endpoint."""
 
@@ -383,6 +395,8 @@ class MasConfig:
 
     pools: dict[str, PoolSpec] = field(default_factory=dict)
     """Sets of GPUs by name; `shared` always exists."""
+
+    swap: SwapSpec = field(default_factory=SwapSpec)
 
     branch: BranchSpec = field(default_factory=BranchSpec)
 

@@ -54,7 +54,12 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
     """Of the policy's rows."""
-    own = [agent.sampling.get("temperature") for agent in mas.agents.values() if agent.policy == name]
+    swapped = {name: mas.agents[name].policy for name in mas.swap.agents if name in mas.agents}
+    own = [
+        agent.sampling.get("temperature")
+        for agent_name, agent in mas.agents.items()
+        if agent.policy == name or (agent_name in swapped and name in swapped.values())
+    ]
     every = cast("float", view.get("rollout.temperature"))
     return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}
 

@@ -41,10 +41,9 @@ from verl_mas.row import (
 )
 from verl_mas.user_code import load_user_code
 from verl_mas.verl_types import Fields, Trajectory
-from verl_mas.workflow.base import resolve
+from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.mcp import McpServers
-from verl_mas.workflow.members import members_of
 from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Score
@@ -266,7 +265,7 @@ class MasAgentLoopWorker(_StockWorker):
                 continue
             view = policy_view(self.config, name, spec)
             clients[name] = VerlPolicy(view, served[name], self.models[name], self.dataset_cls)
-        members = members_of(resolve(self.mas.workflow).agents, self.mas.agents, self.mas.policies)
+        members = agents_of(self.mas)
         servers = McpServers(self.mas.mcp, Path(self.config.trainer.default_local_dir, "mcp")).start()
         tools = tools_of([*self.tools, *servers.tools])
         raise_all(unknown_tools(members.values(), tools))

@@ -142,6 +142,7 @@ def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
         "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
         "mas.workflow.name": mas.workflow.name,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(mas).items()},
+        "mas.swap.agents": list(mas.swap.agents),
         # A folder may move, or hold the hub's model of that name.
         "models": {name: Path(path).name for name, path in paths.items()},
     }

@@ -22,8 +22,8 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `scored_by_verl` and `check`, and annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A
-    value that does not fit its field's type is refused. The base owns construction only.
+    `scored_by_verl`, `least_acts` and `check`, and annotated fields, which `mas.workflow.args` sets (subclasses are
+    dataclasses). A value that does not fit its field's type is refused. The base owns construction only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
@@ -70,6 +70,10 @@ class Workflow:
         """A rule between fields goes here, after `super().__post_init__()`."""
         check_fields(self, type(self).__name__)
 
+    def least_acts(self, k: int) -> int:
+        """Acts that a session has at least where a branch has `k` candidates."""
+        return k
+
     async def run(self, task: Task, team: Team) -> Outcome:
         raise NotImplementedError
 
@@ -93,7 +97,7 @@ def resolve(spec: WorkflowSpec) -> Workflow:
 
 def agents_of(mas: MasConfig) -> dict[str, Member]:
     """Every agent of the configured workflow, with its settings."""
-    return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies)
+    return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies, mas.swap)
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling
+from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling, SwapSpec
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
+from verl_mas.workflow.swap import check_swap, rotations
 from verl_mas.workflow.task import Task
 
 if TYPE_CHECKING:
@@ -44,6 +45,21 @@ class Member:
     role: str
     spec: AgentSpec
     trainable: bool
+    # The policies that it acts on in turn, each for `every` training steps (`mas.swap`); empty: its own at all times.
+    rotation: Sequence[str] = ()
+    every: int = 1
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """Every policy that it acts on, its own first."""
+        return self.rotation or (self.spec.policy,)
+
+    def policy(self, task: Task) -> str:
+        """The policy that it acts on in a session of this task. It follows from the step, so a run that resumes needs
+        no state. Training steps count from 1."""
+        if task.validate:
+            return self.spec.policy
+        return self.policies[max(task.step - 1, 0) // self.every % len(self.policies)]
 
     def sampling(self, task: Task, act: Mapping[str, object]) -> dict[str, object]:
         """What this act changes in the sampling settings of its policy; the act overrides the agent."""
@@ -60,7 +76,10 @@ def flat(sampling: Sampling) -> dict[str, object]:
 
 
 def members_of(
-    agents: Sequence[str], specs: Mapping[str, AgentSpec], policies: Mapping[str, PolicySpec]
+    agents: Sequence[str],
+    specs: Mapping[str, AgentSpec],
+    policies: Mapping[str, PolicySpec],
+    swap: SwapSpec | None = None,
 ) -> dict[str, Member]:
     """Each agent has the settings under its own name, else those of its role, else the defaults."""
     raise_all(_wrong_agents(agents))
@@ -73,7 +92,15 @@ def members_of(
         trainable = spec.trainable and policy.trainable and policy.remote is None
         members[name] = Member(name, spec.role or role, spec, trainable)
     raise_all(error for member in members.values() for error in _penalties(member))
-    return members
+    if swap is None or not swap.agents:
+        return members
+    own = {name: member.spec.policy for name, member in members.items()}
+    raise_all(check_swap(swap, own, policies))
+    rotated = {
+        name: replace(members[name], rotation=rotation, every=swap.every)
+        for name, rotation in rotations(swap, own).items()
+    }
+    return {**members, **rotated}
 
 
 def wrong_names(noun: str, names: Iterable[str]) -> Iterator[ConfigError]:

@@ -100,7 +100,7 @@ class Session:
             reply = Reply(
                 agent=member.name,
                 role=member.role,
-                policy=member.spec.policy,
+                policy=member.policy(self.task),
                 instance=instance,
                 turn=turn,
                 messages=request.messages,
@@ -272,7 +272,7 @@ class Session:
         self, member: Member, request: Request, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
     ) -> list[Acted]:
         """One generation for all candidates, and then the loop of each."""
-        client = self.config.clients[member.spec.policy]
+        client = self.config.clients[member.policy(self.task)]
         generations = await client.generate(request, len(rows))
 
         async def generate(continued: Request) -> Generation:

@@ -1,0 +1,117 @@
+"""Agents that exchange their policies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+
+from verl_mas.config import load
+from verl_mas.config.schema import SwapSpec
+from verl_mas.errors import ConfigError
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.trainer.checkpoint import run_identity
+from verl_mas.workflow import Outcome, Task, Workflow
+from verl_mas.workflow.members import members_of
+from verl_mas.workflow.session import SessionConfig, run_session
+
+NAMES = ("first", "second", "third")
+
+
+def members(every=2, agents=NAMES[:2], **policies):
+    mas = load(
+        {
+            "policies": {"a": {}, "b": {}, "c": {}} | policies,
+            "agents": {name: {"policy": policy} for name, policy in zip(NAMES, "abc", strict=True)},
+            "swap": {"agents": list(agents), "every": every},
+        }
+    )
+    return members_of(NAMES, mas.agents, mas.policies, mas.swap)
+
+
+def at(step, found, **task):
+    return "".join(found[name].policy(Task([], step=step, **task)) for name in NAMES)
+
+
+def test_agents_exchange_their_policies_after_so_many_training_steps_and_others_keep_theirs():
+    found = members(every=2)
+    assert [at(step, found) for step in range(1, 8)] == ["abc", "abc", "bac", "bac", "abc", "abc", "bac"]
+    assert at(0, found) == "abc", "outside of training"
+
+
+def test_three_agents_pass_their_policies_around():
+    found = members(every=1, agents=NAMES)
+    assert [at(step, found) for step in range(1, 5)] == ["abc", "bca", "cab", "abc"]
+
+
+def test_every_policy_is_played_by_one_agent_at_every_step():
+    found = members(every=3, agents=NAMES)
+    assert all(sorted(at(step, found)) == ["a", "b", "c"] for step in range(1, 40))
+
+
+def test_validation_is_with_the_configured_policies():
+    found = members(every=1)
+    assert {at(step, found, validate=True) for step in range(6)} == {"abc"}
+
+
+class Both(Workflow):
+    agents = NAMES
+
+    async def run(self, task, team):
+        await team.first.act("x")
+        return Outcome(answer=await team.second.act("y"), reward=1.0)
+
+
+@pytest.mark.parametrize(("step", "played"), [(2, ["a", "b"]), (3, ["b", "a"])])
+def test_an_act_is_served_by_the_policy_of_its_step_and_recorded_with_it(step, played):
+    clients = {name: ScriptedLLM(f"by {name}") for name in "abc"}
+    config = SessionConfig(members(every=2), clients)
+    result = asyncio.run(run_session(Both, replace(Task.of("q"), step=step), config))
+    replies = result.session.replies
+    assert [reply.policy for reply in replies] == played
+    assert [reply.text for reply in replies] == [f"by {name}" for name in played]
+
+
+@pytest.mark.parametrize(
+    ("agents", "policies", "says"),
+    [
+        (("first", "secnd"), {}, "did you mean 'second'"),
+        (("first",), {}, "two different agents, or more"),
+        (("first", "first"), {}, "two different agents, or more"),
+        (("first", "second"), {"b": {"trainable": False}}, "the policy b is frozen"),
+        (("first", "second"), {"a": {"remote": {"base_url": "http://x", "model": "m"}}}, "the policy a is remote"),
+        (("first", "second"), {"b": {"overrides": {"model": {"path": "x"}}}}, "differ in model"),
+        (("first", "second"), {"b": {"overrides": {"rollout": {"n": 2}}}}, "differ in rollout"),
+    ],
+)
+def test_an_exchange_that_cannot_be_is_refused(agents, policies, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        members(agents=agents, **policies)
+
+
+def test_agents_of_one_policy_have_nothing_to_exchange():
+    mas = load({"swap": {"agents": ["first", "second"]}})
+    with pytest.raises(ConfigError, match=r"nothing to exchange(.|\n)*\+\+mas.agents.second.policy=llm1"):
+        members_of(NAMES, mas.agents, mas.policies, mas.swap)
+
+
+def test_policies_that_do_not_exist_are_left_to_the_check_of_all_agents():
+    mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
+    found = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
+    assert found["first"].policies == ("x", "y")
+
+
+def test_exchanged_policies_may_differ_in_their_optimiser():
+    assert at(3, members(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == "bac"
+
+
+def test_a_run_resumes_with_the_agents_that_exchanged_and_its_period_may_change(two):
+    def identity(**settings):
+        config = two(mas__swap=settings)
+        return run_identity(config, load(config.mas))
+
+    plain = identity(agents=[])
+    assert identity(agents=["solver", "verifier"], every=3) != plain
+    assert identity(agents=["solver", "verifier"], every=3) == identity(agents=["solver", "verifier"], every=4)

@@ -1,0 +1,121 @@
+"""The tree of candidates, and the value of each act."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+pytest.importorskip("math_verify")
+
+from verl_mas.config.schema import BranchSpec, FaultSpec, WorkflowSpec
+from verl_mas.errors import ConfigError
+from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import resolve
+from verl_mas.workflow.run import run
+from verl_mas.workflows.generate_verify_refine import GenerateVerifyRefine
+
+TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="0.5")
+RIGHT, WRONG = "so \\boxed{0.5}", "so \\boxed{2}"
+APPROVE, REJECT = "fine <verify>approve</verify>", "no <verify>reject</verify>"
+
+
+def play(replies, *, k: int = 1, llm=ScriptedLLM, **args):
+    llm = llm(replies)
+    session = run(GenerateVerifyRefine(**args), TASK, llm, branch=BranchSpec(k=k), faults=FaultSpec(retries=0))
+    return session, llm
+
+
+def numbered(request, branch):
+    """Each reply names its place in the tree; a refinement is right where generator 0 or its own number is 0."""
+    before = re.findall(r"<(g\d(?:v\d)?)>", str(request.messages))
+    path = f"{max(before, key=len, default='')}{request.agent[0]}{branch}"
+    if request.agent == "generator":
+        return f"<{path}> {RIGHT if branch == 1 else WRONG}"
+    if request.agent == "verifier":
+        return f"<{path}> {APPROVE if branch else REJECT}"
+    return f"[{path}] {RIGHT if path[1] == '0' or path[-1] == '0' else WRONG}"
+
+
+def test_without_branching_it_is_a_chain_of_three_and_the_refinement_is_the_answer():
+    session, llm = play({"generator": WRONG, "verifier": REJECT, "refiner": RIGHT})
+    assert [reply.agent for reply in session.replies] == ["generator", "verifier", "refiner"]
+    assert session.answer == RIGHT and session.team_reward == 1.0
+    assert {reply.team_reward for reply in session.replies} == {1.0}
+    asked = llm.requests[-1].messages[-1]["content"]
+    assert f"An earlier solution:\n{WRONG}" in asked and f"wrote:\n{REJECT}" in asked
+    assert session.info == {"acc": 1.0, "right_generated": 0.0, "unchecked": 0.0, "right_verdicts": 1.0}
+
+
+def test_the_value_of_an_act_is_the_mean_of_its_leaves():
+    session, _ = play(numbered, k=3)
+    of = {re.search(r"[<\[](\w+)[>\]]", reply.text)[1]: reply for reply in session.replies}
+    assert len(of) == len(session.replies) == 3 + 9 + 27
+    leaves = {path: float(reply.text.endswith(RIGHT)) for path, reply in of.items() if len(path) == 6}
+    for path, reply in of.items():
+        below = [value for leaf, value in leaves.items() if leaf.startswith(path)]
+        assert reply.team_reward == pytest.approx(sum(below) / len(below)), path
+    assert session.team_reward == pytest.approx(sum(leaves.values()) / 27) == session.info["acc"]
+
+
+def test_the_siblings_of_one_prompt_are_one_group_whoever_answers_first():
+    class Slow(ScriptedLLM):
+        async def generate(self, request, n=1):
+            await asyncio.sleep(0.02 if "<g0>" in str(request.messages) else 0.0)
+            return await super().generate(request, n)
+
+    for llm in (ScriptedLLM, Slow):
+        session, _ = play(numbered, k=2, llm=llm)
+        instances = {}
+        for reply in session.replies:
+            path = re.search(r"[<\[](\w+)[>\]]", reply.text)[1]
+            assert reply.turn == 0 and reply.branch == int(path[-1])
+            instances.setdefault((reply.agent, path[:-2]), set()).add(reply.instance)
+        assert instances == {
+            ("generator", ""): {0},
+            **{("verifier", f"g{i}"): {i} for i in range(2)},
+            **{("refiner", f"g{i}v{j}"): {2 * i + j} for i in range(2) for j in range(2)},
+        }
+
+
+@pytest.mark.parametrize(
+    ("draft", "verdict", "checked", "earned"),
+    [
+        (RIGHT, APPROVE, (True, True), 0.3),
+        (WRONG, REJECT, (False, False), 0.3),
+        (RIGHT, REJECT, (False, True), None),
+        (WRONG, "hm", (None, False), None),
+    ],
+)
+def test_a_verdict_is_compared_with_the_truth_and_one_that_cannot_be_read_is_never_right(
+    draft, verdict, checked, earned
+):
+    session, _ = play({"generator": draft, "verifier": verdict, "refiner": RIGHT}, verdict_reward=0.3)
+    review = session.replies[1]
+    assert session.outcome.verdicts == {"verifier": [checked]} and review.reward == earned
+    assert (review.malformed is None) == (verdict != "hm") and session.team_reward == 1.0
+
+
+def test_a_refinement_without_a_box_is_malformed_and_worth_nothing():
+    session, _ = play({"generator": RIGHT, "verifier": APPROVE, "refiner": "no box"})
+    assert session.replies[-1].malformed and session.team_reward == 0.0
+
+
+def test_the_answer_is_at_the_end_of_the_committed_candidates():
+    session, _ = play(numbered, k=2)
+    assert session.answer.startswith("[g0v0r0]")
+
+
+@pytest.mark.parametrize("args", [{"score": "exact"}, {"verdict_reward": -0.1}])
+def test_arguments_that_do_not_fit_are_refused(args):
+    with pytest.raises(ConfigError, match=next(iter(args))):
+        resolve(WorkflowSpec(name="generate_verify_refine", args=args))
+
+
+def test_it_passes_check_workflow():
+    replies = {"generator": RIGHT, "verifier": APPROVE, "refiner": RIGHT}
+    report = check_workflow(GenerateVerifyRefine, replies, TASK)
+    assert report.ok, str(report)

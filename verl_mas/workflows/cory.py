@@ -1,0 +1,52 @@
+"""A pioneer answers, an observer answers with the pioneer's answer in its prompt; both earn the sum (CORY)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from verl_mas.grading.boxed import graded
+from verl_mas.grading.grader import Grader, grader
+from verl_mas.grading.math import BoxedAnswer
+from verl_mas.workflow import Message, Outcome, Reply, Task, Team, Workflow, register_workflow, with_instruction
+from verl_mas.workflows.solver_verifier import solve
+
+
+@register_workflow("cory")
+class Cory(Workflow):
+    """Two copies of one LLM, which exchange these roles during training: `mas.swap.agents=[pioneer,observer]`.
+
+    The pioneer's answer is the team's: it has the task alone, as the LLM has it when it is used after the training.
+    """
+
+    agents = ("pioneer", "observer")
+    score: str = "math"
+    """The grader of both answers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.grader()
+
+    def check(self) -> None:
+        self.grader().check()
+
+    def grader(self) -> Grader:
+        return grader(self.score, "mas.workflow.args.score")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        grader = self.grader()
+        truth = grader.read(task.ground_truth)
+        first = await team.pioneer.act(solve(task))
+        second = await team.observer.act(observe(task, first))
+        pioneer, observer = await asyncio.gather(*[graded(grader, truth, reply) for reply in (first, second)])
+        info = {
+            "acc": pioneer.value,
+            "observer_right": observer.value,
+            "unchecked": sum(each.grade is None for each in (pioneer, observer)) / 2,
+        }
+        return Outcome(answer=first, reward=pioneer.value + observer.value, info=info)
+
+
+def observe(task: Task, reference: Reply) -> list[Message]:
+    """The observer's prompt."""
+    instruction = f"A reference, which may be wrong:\n{reference}\n\nSolve the problem step by step."
+    return with_instruction(task.messages, f"{instruction} {BoxedAnswer().prompt()}")

@@ -1,0 +1,136 @@
+"""Equal debaters answer, read each other's answers, and answer again; the majority's answer is the team's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from verl_mas.config.values import Count, NotNegative, Share
+from verl_mas.errors import ConfigError
+from verl_mas.grading.boxed import Graded, graded, most_frequent
+from verl_mas.grading.grader import Grader, grader
+from verl_mas.grading.math import BoxedAnswer
+from verl_mas.workflow import (
+    Message,
+    Outcome,
+    Reply,
+    Task,
+    Team,
+    Workflow,
+    instances,
+    register_workflow,
+    with_instruction,
+)
+from verl_mas.workflows.solver_verifier import solve
+
+
+@register_workflow("debate")
+class Debate(Workflow):
+    """In every round all debaters answer at the same time, from the second on with the last answers in the prompt."""
+
+    own_rewards = ("answer_reward",)
+    debaters: Count = 3
+    """Agents of the role `debater`: debater_0, debater_1, ..."""
+
+    rounds: Count = 2
+    """How often each debater answers. 1: a vote without a debate."""
+
+    judge: bool = False
+    """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's;
+    of equally frequent ones the one of the debater with the lowest number."""
+
+    score: str = "math"
+    """The grader of answers, which also says whether two answers are equal."""
+
+    answer_reward: NotNegative = 0.0
+    """The own reward of an act whose answer is right. 0: the team's reward alone."""
+
+    influence: Share = 0.0
+    """Above 0, the own reward of an act counts later answers too, those of all debaters and each round by this factor
+    less: the reward of MAPoRL. 0: whether its own answer is right."""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        return (*instances("debater", self.debaters), *(["judge"] if self.judge else []))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.grader()
+        if self.influence and not self.answer_reward:
+            raise ConfigError(
+                f"mas.workflow.args.influence={self.influence} with answer_reward=0",
+                rule="influence says which answers the own reward of an act counts",
+                fix="set ++mas.workflow.args.answer_reward=1, or remove influence",
+            )
+
+    def check(self) -> None:
+        self.grader().check()
+
+    def grader(self) -> Grader:
+        return grader(self.score, "mas.workflow.args.score")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        grader = self.grader()
+        truth = grader.read(task.ground_truth)
+
+        async def grade(replies: Sequence[Reply]) -> list[Graded]:
+            return await asyncio.gather(*[graded(grader, truth, reply) for reply in replies])
+
+        debaters = team.role("debater")
+        replies = await asyncio.gather(*[debater.act(solve(task)) for debater in debaters])
+        rounds = [await grade(replies)]
+        for _ in range(self.rounds - 1):
+            prompts = [revise(task, replies, number) for number in range(self.debaters)]
+            acts = [debater.act(prompt) for debater, prompt in zip(debaters, prompts, strict=True)]
+            replies = await asyncio.gather(*acts)
+            rounds.append(await grade(replies))
+        majority = await most_frequent(grader, rounds[-1])
+        if self.judge:
+            [final] = await grade([await team.judge.act(decide(task, replies))])
+        else:
+            final = (majority or rounds[-1])[0]
+        self._reward([*rounds, [final]] if self.judge else rounds)
+        info = {
+            "acc": final.value,
+            "majority": majority[0].value if majority else 0.0,
+            "agreement": len(majority) / self.debaters,
+            "right_first": _right(rounds[0]),
+            "right_last": _right(rounds[-1]),
+        }
+        return Outcome(answer=final.reply, reward=final.value, info=info)
+
+    def _reward(self, rounds: Sequence[Sequence[Graded]]) -> None:
+        """The own reward of every act: a mean of its grade and those of later rounds, weighted by `influence`."""
+        if not self.answer_reward:
+            return
+        later, weight = 0.0, 0.0
+        for answers in reversed(rounds):
+            for each in answers:
+                each.reply.reward = self.answer_reward * (each.value + later) / (1 + weight)
+            later = self.influence * (_right(answers) + later)
+            weight = self.influence * (1 + weight)
+
+
+def revise(task: Task, replies: Sequence[Reply], number: int) -> list[Message]:
+    """The prompt of one debater after a round: the task, its own answer, and those of the others in a fixed order."""
+    others = [reply for i, reply in enumerate(replies) if i != number]
+    instruction = f"Your earlier solution:\n{replies[number]}\n\n{listed(others, 'Solution of another')}"
+    return with_instruction(
+        task.messages, f"{instruction}Solve the problem again, with all of these in mind. {BoxedAnswer().prompt()}"
+    )
+
+
+def decide(task: Task, replies: Sequence[Reply]) -> list[Message]:
+    """The judge's prompt. The order differs from task to task; in a fixed one it could learn to trust a position."""
+    shuffled = random.Random(task.question).sample(replies, len(replies))
+    instruction = f"{listed(shuffled, 'Solution')}Weigh the solutions and give the final answer."
+    return with_instruction(task.messages, f"{instruction} {BoxedAnswer().prompt()}")
+
+
+def listed(replies: Sequence[Reply], title: str) -> str:
+    return "".join(f"{title} {number}:\n{reply}\n\n" for number, reply in enumerate(replies, 1))
+
+
+def _right(replies: Sequence[Graded]) -> float:
+    return sum(each.value for each in replies) / len(replies)

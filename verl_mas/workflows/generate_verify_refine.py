@@ -1,0 +1,140 @@
+"""Generate, verify, refine: a tree of candidates in which every act is worth the mean of its leaves (MALT)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_mas.config.values import NotNegative
+from verl_mas.grading.boxed import Graded, graded
+from verl_mas.grading.grader import Grader, Truth, grader
+from verl_mas.workflow import Agent, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
+from verl_mas.workflow.outcome import CheckedVerdict
+from verl_mas.workflows.solver_verifier import Verdict, judge, solve
+
+
+@dataclass(frozen=True)
+class Review:
+    """A candidate of the verifier, with the refinements that follow it."""
+
+    reply: Reply
+    # The verdict, None if unreadable, and whether the proposal is right; None: the proposal could not be checked.
+    verdict: CheckedVerdict | None
+    refined: Sequence[Graded]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate of the generator, with the reviews that follow it."""
+
+    graded: Graded
+    reviews: Sequence[Review]
+
+    @property
+    def leaves(self) -> list[Graded]:
+        return [leaf for review in self.reviews for leaf in review.refined]
+
+
+@register_workflow("generate_verify_refine")
+class GenerateVerifyRefine(Workflow):
+    """The generator proposes, the verifier reviews, the refiner answers with both in its prompt.
+
+    With `mas.branch.k` of K every act has K candidates, and each is followed up: K replies of the generator, K^2 of the
+    verifier and K^3 of the refiner. The value of a refinement is its grade, that of an earlier act the mean of its
+    leaves. A review is a text: it is used whatever its verdict is.
+    """
+
+    agents = ("generator", "verifier", "refiner")
+    branches = True
+    own_rewards = ("verdict_reward",)
+    score: str = "math"
+    """The grader of answers."""
+
+    verdict_reward: NotNegative = 0.0
+    """The own reward of a verifier for a right verdict. 0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.grader()
+
+    def check(self) -> None:
+        self.grader().check()
+
+    def least_acts(self, k: int) -> int:
+        return k + k**2 + k**3
+
+    def grader(self) -> Grader:
+        return grader(self.score, "mas.workflow.args.score")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        grader = self.grader()
+        truth = grader.read(task.ground_truth)
+        drafts = await team.generator.branch(solve(task))
+        k = len(drafts)
+        # Numbered before anyone answers, so that the numbers do not depend on who answers first.
+        verifiers, refiners = _instances(team, "verifier", k), _instances(team, "refiner", k * k)
+        reviewed = [
+            self._reviewed(task, verifiers[i], refiners[i * k : (i + 1) * k], draft, (grader, truth))
+            for i, draft in enumerate(drafts)
+        ]
+        return _outcome(team, await asyncio.gather(*reviewed))
+
+    async def _reviewed(
+        self, task: Task, verifier: Agent, refiners: Sequence[Agent], draft: Reply, scale: tuple[Grader, Truth]
+    ) -> Proposal:
+        proposal, reviews = await asyncio.gather(graded(*scale, draft), verifier.branch(judge(task, draft)))
+        refined = [
+            self._refined(task, refiner, proposal, review, scale)
+            for refiner, review in zip(refiners, reviews, strict=True)
+        ]
+        followed = Proposal(proposal, await asyncio.gather(*refined))
+        draft.team_reward = _mean([leaf.value for leaf in followed.leaves])
+        return followed
+
+    async def _refined(
+        self, task: Task, refiner: Agent, proposal: Graded, review: Reply, scale: tuple[Grader, Truth]
+    ) -> Review:
+        verdict = review.parse(Verdict)
+        checked = None
+        if proposal.grade is not None:
+            approved = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
+            checked = (approved, proposal.grade == 1)
+            if approved is checked[1]:
+                review.reward = self.verdict_reward
+        replies = await refiner.branch(solve(task, proposal.reply, review))
+        leaves = await asyncio.gather(*[graded(*scale, reply) for reply in replies])
+        for leaf in leaves:
+            leaf.reply.team_reward = leaf.value
+        review.team_reward = _mean([leaf.value for leaf in leaves])
+        return Review(review, checked, leaves)
+
+
+def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
+    """The reward is the mean of the leaves, the answer the leaf at the end of the committed candidates."""
+    reviews = [review for proposal in proposals for review in proposal.reviews]
+    leaves = [leaf for proposal in proposals for leaf in proposal.leaves]
+    verdicts = [review.verdict for review in reviews if review.verdict is not None]
+    answers = {id(review.reply): team.commit([leaf.reply for leaf in review.refined]) for review in reviews}
+    chosen = {id(each.graded.reply): team.commit([review.reply for review in each.reviews]) for each in proposals}
+    draft = team.commit([proposal.graded.reply for proposal in proposals])
+    value = _mean([leaf.value for leaf in leaves])
+    grades = [*[proposal.graded for proposal in proposals], *leaves]
+    info = {
+        "acc": value,
+        "right_generated": _mean([proposal.graded.value for proposal in proposals]),
+        "unchecked": _mean([float(each.grade is None) for each in grades]),
+    }
+    if verdicts:
+        info["right_verdicts"] = _mean([float(approved is right) for approved, right in verdicts])
+    answer = answers[id(chosen[id(draft)])]
+    return Outcome(answer=answer, reward=value, info=info, verdicts={"verifier": verdicts})
+
+
+def _instances(team: Team, name: str, count: int) -> list[Agent]:
+    """The agent itself, and as many further instances of it as it takes."""
+    return [team.spawn(name) if number else team[name] for number in range(count)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
