@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from verl_mas.advantage import diagnostics, validation
-from verl_mas.advantage.kernel import Partition, compact, normalise
+from verl_mas.advantage.kernel import Partition, Prior, compact, normalise
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.advantage.state import RunningScores, owners_of
 from verl_mas.errors import DataError
 from verl_mas.registry import Registry
 
@@ -29,17 +30,38 @@ class Estimator:
     defaults: Mapping[str, object]
     # Whether it needs several sessions of a task.
     compares_sessions: bool = False
+    # Whether it compares with the scores of earlier steps, whatever its options.
+    remembers: bool = False
 
-    def __call__(self, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
+    def __call__(
+        self, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
+    ) -> AdvantageOutput:
+        """`running` is read, and the scores of these rows are added to it, if the options make use of it."""
         chosen = (options or AdvantageOptions()).resolved(self.name, self.defaults)
         real, rows = _without_padding(batch)
+        if self.reads_running(chosen):
+            real = replace(real, running=self._given(running))
         validation.check_rows(real)
         output = self.function(real, chosen)
-        return replace(
-            output,
-            advantages=_spread(output.advantages.float(), rows, len(batch)),
-            metrics=diagnostics.per_agent(real, output.groups, output.stats) | output.metrics,
-        )
+        metrics = diagnostics.per_agent(real, output.groups, output.stats) | output.metrics
+        if real.running is not None:
+            _, weight = _counted(real, owners_of(real), chosen)
+            real.running.add(real, weight, chosen.decay or 0.0)
+            metrics |= real.running.metrics()
+        return replace(output, advantages=_spread(output.advantages.float(), rows, len(batch)), metrics=metrics)
+
+    def reads_running(self, options: AdvantageOptions) -> bool:
+        """Whether it compares with the scores of earlier steps."""
+        return self.remembers or options.shrinkage is not None
+
+    def _given(self, running: RunningScores | None) -> RunningScores:
+        if running is None:
+            raise DataError(
+                f"{self.name} has no running scores",
+                rule="it compares rows with the scores of earlier steps, which verl's own trainers do not keep",
+                fix="train a team (+mas=<team>), or pass RunningScores() to compute_advantages, the same one each step",
+            )
+        return running
 
 
 ESTIMATORS: Registry[Estimator] = Registry(
@@ -47,23 +69,31 @@ ESTIMATORS: Registry[Estimator] = Registry(
 )
 
 
-def estimator(*, compares_sessions: bool = False, **defaults: object) -> Callable[[Compared], Estimator]:
+def estimator(
+    *, compares_sessions: bool = False, remembers: bool = False, **defaults: object
+) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
-    `compares_sessions`: a run with one session per task is refused. `defaults` are the options in which it differs from
-    the common ones, and those that it alone reads.
+    `compares_sessions`: a run with one session per task is refused. `remembers`: it reads `AdvantageInput.running`.
+    `defaults` are the options in which it differs from the common ones, and those that it alone reads.
     """
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-        return ESTIMATORS.register(name)(Estimator(name, function, defaults, compares_sessions))
+        return ESTIMATORS.register(name)(Estimator(name, function, defaults, compares_sessions, remembers))
 
     return decorate
 
 
-def compute_advantages(name: str, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
-    """The advantages of all rows of a step by the estimator of that name."""
-    return ESTIMATORS[name](batch, options)
+def compute_advantages(
+    name: str,
+    batch: AdvantageInput,
+    options: AdvantageOptions | None = None,
+    running: RunningScores | None = None,
+) -> AdvantageOutput:
+    """The advantages of all rows of a step by the estimator of that name. `running`: what it remembers of the steps
+    before, to which these rows are added."""
+    return ESTIMATORS[name](batch, options, running)
 
 
 def options_for(name: str, config: Mapping[str, object] | None) -> AdvantageOptions:
@@ -80,24 +110,37 @@ def within(
     scores: Tensor | None = None,
     unit: tuple[str, ...] = ("task", "session"),
     pool: tuple[str, ...] = ("agent",),
+    prior: Prior | None = None,
 ) -> AdvantageOutput:
     """Compare every row with its group, by the options: what an estimator returns.
 
     `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
+    `prior`: what every group is joined with; without it, what mas.advantage.shrinkage says.
     """
-    units = None
-    if options.weighting == "per_session" or options.baseline == "leave_one_out":
-        owner = batch.partition(*unit)
-        units = compact(groups.ids * owner.count + owner.ids)
+    if options.shrinkage is not None and batch.running is not None:
+        prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)
+    units, weight = _counted(batch, groups, options, unit)
     advantages, stats = normalise(
         batch.scores if scores is None else scores,
         groups,
         options,
-        weight=_weight(batch, options, units),
+        weight=weight,
         unit=units,
         pool=batch.partition(*pool) if options.scale == "batch_std" else None,
+        prior=prior,
     )
     return AdvantageOutput(advantages, groups, stats)
+
+
+def _counted(
+    batch: AdvantageInput, groups: Partition, options: AdvantageOptions, unit: tuple[str, ...] = ("task", "session")
+) -> tuple[Partition | None, Tensor | None]:
+    """The rows that a group counts, and leaves out, as one, and how often each row counts. None: each row once."""
+    units = None
+    if options.weighting == "per_session" or options.baseline == "leave_one_out":
+        owner = batch.partition(*unit)
+        units = compact(groups.ids * owner.count + owner.ids)
+    return units, _weight(batch, options, units)
 
 
 def _weight(batch: AdvantageInput, options: AdvantageOptions, units: Partition | None) -> Tensor | None:
