@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -64,11 +63,15 @@ class RunningScores:
         """What each group is joined with: the scores of its role before this step, with a mass of at most `most`."""
         owners = owners_of(batch)
         known = [self.scores.get(owner, NOTHING).decayed(decay) for owner in _names(batch, owners)]
-        mass, mean, variance = torch.tensor(
-            [[found.mass, found.mean, found.variance] for found in known],
-            dtype=torch.float64,
-            device=batch.scores.device,
-        ).reshape(-1, 3)[part_of_group(groups, owners)].unbind(1)
+        mass, mean, variance = (
+            torch.tensor(
+                [[found.mass, found.mean, found.variance] for found in known],
+                dtype=torch.float64,
+                device=batch.scores.device,
+            )
+            .reshape(-1, 3)[part_of_group(groups, owners)]
+            .unbind(1)
+        )
         return Prior(mass if most is None else mass.clamp_max(most), mean, variance)
 
     def add(self, batch: AdvantageInput, weight: Tensor | None, decay: float) -> None:
@@ -90,18 +93,21 @@ class RunningScores:
             for name, value in (("mean", found.mean), ("std", found.variance**0.5), ("count", found.mass))
         }
 
-    def to_json(self) -> str:
-        """Python writes and reads every bit of a float64."""
-        return json.dumps([{**owner._asdict(), **asdict(found)} for owner, found in self.scores.items()], indent=1)
+    def to_list(self) -> list[dict[str, str | float]]:
+        """For JSON, in which Python keeps every bit of a float64."""
+        return [{**owner._asdict(), **asdict(found)} for owner, found in self.scores.items()]
 
     @classmethod
-    def from_json(cls, text: str) -> RunningScores:
-        """Raises ValueError, TypeError or KeyError where the text is not what `to_json` writes."""
-        made = {}
-        for entry in json.loads(text):
-            owner = Owner(str(entry.pop("source")), str(entry.pop("role")))
-            made[owner] = Moments(**{name: float(value) for name, value in entry.items()})
-        return cls(made)
+    def from_list(cls, entries: Iterable[Mapping[str, str | float]]) -> RunningScores:
+        """Raises TypeError, KeyError or ValueError where it is given something else than `to_list` returns."""
+        return cls(
+            {
+                Owner(*(str(entry[name]) for name in Owner._fields)): Moments(
+                    *(float(entry[part.name]) for part in fields(Moments))
+                )
+                for entry in entries
+            }
+        )
 
 
 def owner_columns(batch: AdvantageInput) -> tuple[str, ...]:

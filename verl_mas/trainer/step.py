@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from verl_mas import data_plane
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages, to_tokens
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 
@@ -101,9 +101,14 @@ def stack_columns(columns: Sequence[Columns]) -> Columns:
 
 
 def step_advantages(
-    columns: Columns, estimator: str, options: AdvantageOptions, team: Sequence[str]
+    columns: Columns,
+    estimator: str,
+    options: AdvantageOptions,
+    team: Sequence[str],
+    running: RunningScores | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Advantages and diagnostics over all rows of the step, so that groups may span policies."""
+    """Advantages and diagnostics over all rows of the step, so that groups may span policies. The step's scores are
+    added to `running`."""
     keys, tags = columns.keys, columns.tags
     observation = torch.tensor([tag.observation for tag in tags])
     output = compute_advantages(
@@ -114,6 +119,7 @@ def step_advantages(
             session=[key.session for key in keys],
             agent=[tag.agent for tag in tags],
             role=[tag.role for tag in tags],
+            source=[tag.source for tag in tags],
             instance=[tag.instance for tag in tags],
             turn=[tag.turn for tag in tags],
             branch=[tag.branch for tag in tags],
@@ -123,6 +129,7 @@ def step_advantages(
             agents=team,
         ),
         options,
+        running,
     )
     return output.advantages, output.metrics
 

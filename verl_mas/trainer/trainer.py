@@ -65,6 +65,7 @@ from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.running import running_state
 from verl_mas.trainer.step import (
     NO_TOKENS,
     Columns,
@@ -114,6 +115,7 @@ class MasTrainer(PPOTrainerSync):
         self.agents = list(members)
         self.estimator = str(config.algorithm.adv_estimator)
         self.options = AdvantageOptions.from_config(self.mas.advantage)
+        self.running = running_state(config, self.mas)
         self._fetched = 0
         self._sessions = SessionCounts()  # of the current step
         self._findings = Findings([name for name, member in members.items() if member.trainable])
@@ -137,7 +139,7 @@ class MasTrainer(PPOTrainerSync):
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.
-        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity)
+        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity, self.running)
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
@@ -299,7 +301,8 @@ class MasTrainer(PPOTrainerSync):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            per_row, found = step_advantages(columns, self.estimator, self.options, self.agents)
+            running = self.running.scores if self.running else None
+            per_row, found = step_advantages(columns, self.estimator, self.options, self.agents, running)
             write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
                 self.global_steps, dict(zip(batch.keys, per_row.tolist(), strict=True))
