@@ -136,3 +136,8 @@ def test_a_missing_path_is_refused_without_a_traceback(make, path):
     with pytest.raises(ConfigError, match="must be a Python file or the name of a module") as raised:
         validate(make(mas__workflow={"name": "Mine", "path": path, "args": None}))
     assert "Traceback" not in str(raised.value)
+
+
+@pytest.mark.parametrize("chosen", [{"algorithm__adv_estimator": "agent_rae"}, {"mas__advantage": {"shrinkage": 2}}])
+def test_one_session_per_task_is_enough_with_running_scores(make, refused, chosen):
+    validate(make("single", actor_rollout_ref__rollout__n=1, **chosen))

@@ -65,7 +65,7 @@ def test_scores_of_another_team_estimator_or_weighting_are_refused(key, other, c
     assert not resumed.scores.scores
 
 
-def test_a_checkpoint_without_scores_begins_them_anew_with_a_warning(checkpoints, caplog):
+def test_a_checkpoint_without_scores_restarts_them_with_a_warning(checkpoints, caplog):
     folder = checkpoints(None).save(3, {})
     assert not (folder / RUNNING_FILE).exists()
     resumed = RunningState(OF)
@@ -84,6 +84,25 @@ def test_scores_that_cannot_be_read_name_the_file_and_the_fix(text, checkpoints)
     (folder / RUNNING_FILE).write_text(text)
     with pytest.raises(ConfigError, match=rf"{RUNNING_FILE} cannot be read(.|\n)*resume_mode=disable"):
         load(checkpoints(RunningState(OF)), folder)
+
+
+def test_a_resumed_run_has_the_advantages_of_an_unbroken_one_bit_for_bit(checkpoints, tags):
+    torch.manual_seed(0)
+    keys = [RowKey(f"1-{task}", session, 0) for task in range(4) for session in range(3)]
+    scores, masks = torch.rand(4, len(keys)), [torch.ones(1, dtype=torch.int64)] * len(keys)
+    options = AdvantageOptions(shrinkage=2)
+
+    def run(state, steps):
+        made = [Columns(keys, [tags("solver")] * len(keys), scores[step], masks) for step in steps]
+        return [step_advantages(columns, "agent_grpo", options, ["solver"], state.scores)[0] for columns in made]
+
+    unbroken, broken, resumed, cold = (RunningState(OF) for _ in range(4))
+    expected = torch.stack(run(unbroken, range(4))[2:])
+    run(broken, range(2))
+    load(checkpoints(resumed), checkpoints(broken).save(2, {}))
+    assert torch.equal(torch.stack(run(resumed, range(2, 4))), expected)
+    assert not torch.equal(torch.stack(run(cold, range(2, 4))), expected)
+    assert resumed.scores.scores == unbroken.scores.scores
 
 
 def test_a_run_that_remembers_nothing_resumes_from_one_that_did(checkpoints):

@@ -91,8 +91,10 @@ def compute_advantages(
     options: AdvantageOptions | None = None,
     running: RunningScores | None = None,
 ) -> AdvantageOutput:
-    """The advantages of all rows of a step by the estimator of that name. `running`: what it remembers of the steps
-    before, to which these rows are added."""
+    """The advantages of all rows of a step by the estimator of that name.
+
+    `running`: the scores of earlier steps, to which those of this one are added, for an estimator that reads them.
+    """
     return ESTIMATORS[name](batch, options, running)
 
 

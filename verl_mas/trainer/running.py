@@ -43,13 +43,12 @@ class RunningState:
             _, self.scores = _read(folder)
 
     def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
-        """Why a run cannot resume with the running scores of the checkpoint in a folder, or begins them anew."""
+        """Why a run cannot resume with the running scores of the checkpoint in a folder, or restarts them."""
         path = folder / RUNNING_FILE
         if not path.exists():
             yield ConfigWarning(
                 f"{folder} has no {RUNNING_FILE}",
-                reason="its run kept none; they begin with the first step of this run, as "
-                "mas/<role>/group/running_count shows",
+                reason="its run kept none; they restart with this run, as mas/<role>/group/running_count shows",
                 fix="resume from a checkpoint that has them, unless the estimator or its shrinkage is new to the run",
             )
             return
