@@ -52,12 +52,12 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
 def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[Problem]:
     lacking = list(other_policies(checkpoint.folder, trained(mas)))
     yield from lacking
-    if running := running_state(config, mas):
-        yield from running.problems(checkpoint.folder)
+    with user_code(mas.workflow.check_timeout_s):
+        identity, running = run_identity(config, mas), running_state(config, mas)
     if not lacking and auto_resumes(config):
-        with user_code(mas.workflow.check_timeout_s):
-            identity = run_identity(config, mas)
         yield from other_run(checkpoint, identity)
+    if running:
+        yield from running.problems(checkpoint.folder)
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:

@@ -73,6 +73,8 @@ class RunningState:
 def running_state(config: DictConfig, mas: MasConfig) -> RunningState | None:
     """A new one for a run whose estimator remembers scores."""
     name = str(config.algorithm.adv_estimator)
+    if name not in ESTIMATORS:
+        return None  # Refused by check_estimator.
     options = options_for(name, mas.advantage)
     if not ESTIMATORS[name].reads_running(options):
         return None
