@@ -39,15 +39,16 @@ class Estimator:
         """`running` is read, and the scores of these rows are added to it, if the options make use of it."""
         chosen = (options or AdvantageOptions()).resolved(self.name, self.defaults)
         real, rows = _without_padding(batch)
-        if self.reads_running(chosen):
-            real = replace(real, running=self._given(running))
+        remembered = self._given(running) if self.reads_running(chosen) else None
+        if remembered is not None:
+            real = replace(real, running=remembered)
         validation.check_rows(real)
         output = self.function(real, chosen)
         metrics = diagnostics.per_agent(real, output.groups, output.stats) | output.metrics
-        if real.running is not None:
+        if remembered is not None:
             _, weight = _counted(real, owners_of(real), chosen)
-            real.running.add(real, weight, chosen.decay or 0.0)
-            metrics |= real.running.metrics()
+            remembered.add(real, weight, chosen.decay or 0.0)
+            metrics |= remembered.metrics()
         return replace(output, advantages=_spread(output.advantages.float(), rows, len(batch)), metrics=metrics)
 
     def reads_running(self, options: AdvantageOptions) -> bool:
