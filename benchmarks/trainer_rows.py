@@ -74,6 +74,7 @@ def tags(number: int, length: int) -> dict[str, object]:
         policy=agent,
         agent=agent,
         role=agent,
+        source="letters",
         instance=0,
         turn=0,
         branch=0,

@@ -273,6 +273,7 @@ def tags() -> Callable[..., RowTags]:
                 policy="main",
                 agent=agent,
                 role=agent,
+                source="letters",
                 instance=0,
                 turn=0,
                 branch=0,

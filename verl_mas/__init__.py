@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from verl_mas.advantage.estimator import compute_advantages, estimator, within
     from verl_mas.advantage.options import AdvantageOptions
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+    from verl_mas.advantage.state import RunningScores
     from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, McpSpec
     from verl_mas.config.values import Above, Range
     from verl_mas.engines.facts import register_engine
@@ -100,6 +101,7 @@ __all__ = [
     "Result",
     "RetrieverClient",
     "Returns",
+    "RunningScores",
     "ScriptedLLM",
     "SearchResult",
     "Session",
@@ -151,6 +153,7 @@ __getattr__, __dir__ = lazy(
         "verl_mas.advantage.estimator": ("compute_advantages", "estimator", "within"),
         "verl_mas.advantage.options": ("AdvantageOptions",),
         "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
+        "verl_mas.advantage.state": ("RunningScores",),
         "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec", "McpSpec"),
         "verl_mas.config.values": ("Above", "Range"),
         "verl_mas.engines.facts": ("register_engine",),

@@ -101,6 +101,7 @@ class RowTags:
     policy: str
     agent: str
     role: str
+    source: str  # of the task's data; "" if the data name none
     instance: int  # of the agent; its turns are counted by instance
     turn: int
     branch: int
@@ -130,7 +131,16 @@ class RowTags:
 
     @classmethod
     def failed(
-        cls, *, policy: str, agent: str, role: str, session: int, step: int, prompt_len: int, observation: int
+        cls,
+        *,
+        policy: str,
+        agent: str,
+        role: str,
+        source: str,
+        session: int,
+        step: int,
+        prompt_len: int,
+        observation: int,
     ) -> RowTags:
         """The tags of the one-token row that counts a failed validation session as zero."""
         return cls(
@@ -142,6 +152,7 @@ class RowTags:
             policy=policy,
             agent=agent,
             role=role,
+            source=source,
             instance=0,
             turn=0,
             branch=0,

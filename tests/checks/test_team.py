@@ -151,3 +151,8 @@ def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
 
     assert idle(agents=[], every=5) == ["mas.policies.a: every agent on it has trainable=false"]
     assert idle(agents=["solver", "verifier"], every=5) == []
+
+
+@pytest.mark.parametrize("chosen", [{"algorithm__adv_estimator": "agent_rae"}, {"mas__advantage": {"shrinkage": 2}}])
+def test_one_session_per_task_is_enough_with_running_scores(make, refused, chosen):
+    validate(make("single", actor_rollout_ref__rollout__n=1, **chosen))

@@ -15,6 +15,7 @@ import torch
 
 from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
+from verl_mas.trainer.running import RUNNING_FILE
 from verl_mas.warmup.tiny_model import tiny_model
 
 pytestmark = pytest.mark.e2e
@@ -36,6 +37,8 @@ def overrides(tmp_path_factory):
         "mas.pools={fast:{n_gpus_per_node:1}}",
         "ray_kwargs.ray_init.num_gpus=2",
         "actor_rollout_ref.rollout.full_determinism=true",
+        # What the estimator remembers of earlier steps is part of every advantage.
+        "++mas.advantage.shrinkage=2",
         "trainer.total_training_steps=4",
         "trainer.save_freq=2",
     ]
@@ -86,6 +89,9 @@ def test_a_run_killed_between_two_saves_keeps_the_last_complete_checkpoint(broke
 
 def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, resumed, weights_of):
     assert sorted(resumed.steps) == [2, 3, 4], "it started after step 2, with a validation"
+    scores, found = ((run.checkpoint(4) / RUNNING_FILE).read_text() for run in (unbroken, resumed))
+    assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
+    assert resumed.steps[4]["mas/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:
         expected = weights_of(unbroken.checkpoint(4) / policy)
         found = weights_of(resumed.checkpoint(4) / policy)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from verl_mas.advantage import diagnostics, validation
-from verl_mas.advantage.kernel import Partition, compact, normalise, units_per_group
+from verl_mas.advantage.kernel import Partition, Prior, compact, normalise, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.advantage.state import RunningScores, owners_of
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
 
@@ -31,18 +32,40 @@ class Estimator:
     compares_sessions: bool = False
     # Whether it compares agents with each other, so that groups by role mean nothing.
     one_baseline: bool = False
+    # Whether it compares with the scores of earlier steps, whatever its options.
+    remembers: bool = False
 
-    def __call__(self, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
+    def __call__(
+        self, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
+    ) -> AdvantageOutput:
+        """`running` is read, and the scores of these rows are added to it, if the options make use of it."""
         chosen = self.options(options or AdvantageOptions())
         real, rows = _without_padding(batch)
+        remembered = self._given(running) if self.reads_running(chosen) else None
+        if remembered is not None:
+            real = replace(real, running=remembered)
         validation.check_rows(real)
         # Metrics stay per agent: a group counts for each agent with a row in it.
         output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
-        return replace(
-            output,
-            advantages=_spread(output.advantages.float(), rows, len(batch)),
-            metrics=diagnostics.per_agent(real, output.groups, output.stats) | output.metrics,
-        )
+        metrics = diagnostics.per_agent(real, output.groups, output.stats) | output.metrics
+        if remembered is not None:
+            _, weight = _counted(real, owners_of(real), chosen)
+            remembered.add(real, weight, chosen.decay or 0.0)
+            metrics |= remembered.metrics()
+        return replace(output, advantages=_spread(output.advantages.float(), rows, len(batch)), metrics=metrics)
+
+    def reads_running(self, options: AdvantageOptions) -> bool:
+        """Whether it compares with the scores of earlier steps."""
+        return self.remembers or options.shrinkage is not None
+
+    def _given(self, running: RunningScores | None) -> RunningScores:
+        if running is None:
+            raise DataError(
+                f"{self.name} has no running scores",
+                rule="it compares rows with the scores of earlier steps, which verl's own trainers do not keep",
+                fix="train a team (+mas=<team>), or pass RunningScores() to compute_advantages, the same one each step",
+            )
+        return running
 
     def options(self, given: AdvantageOptions) -> AdvantageOptions:
         """The given options with its own defaults; refuses those that it does not read."""
@@ -61,25 +84,34 @@ ESTIMATORS: Registry[Estimator] = Registry(
 
 
 def estimator(
-    *, compares_sessions: bool = False, one_baseline: bool = False, **defaults: object
+    *, compares_sessions: bool = False, one_baseline: bool = False, remembers: bool = False, **defaults: object
 ) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
     `compares_sessions`: a run with one session per task is refused. `one_baseline`: agents are compared with each
-    other, and mas.advantage.by=role is refused. `defaults` are the options in which it differs from the common ones,
-    and those that it alone reads.
+    other, and mas.advantage.by=role is refused. `remembers`: it reads `AdvantageInput.running`. `defaults` are the
+    options in which it differs from the common ones, and those that it alone reads.
     """
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-        return ESTIMATORS.register(name)(Estimator(name, function, defaults, compares_sessions, one_baseline))
+        made = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers)
+        return ESTIMATORS.register(name)(made)
 
     return decorate
 
 
-def compute_advantages(name: str, batch: AdvantageInput, options: AdvantageOptions | None = None) -> AdvantageOutput:
-    """The advantages of all rows of a step by the estimator of that name."""
-    return ESTIMATORS[name](batch, options)
+def compute_advantages(
+    name: str,
+    batch: AdvantageInput,
+    options: AdvantageOptions | None = None,
+    running: RunningScores | None = None,
+) -> AdvantageOutput:
+    """The advantages of all rows of a step by the estimator of that name.
+
+    `running`: the scores of earlier steps, to which those of this one are added, for an estimator that reads them.
+    """
+    return ESTIMATORS[name](batch, options, running)
 
 
 def options_for(name: str, config: Mapping[str, object] | None) -> AdvantageOptions:
@@ -96,12 +128,16 @@ def within(
     unit: tuple[str, ...] = ("task", "session"),
     pool: tuple[str, ...] = ("agent",),
     invocations: Partition | None = None,
+    prior: Prior | None = None,
 ) -> AdvantageOutput:
     """Compare every row with its group, by the options: what an estimator returns.
 
     `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
     `invocations`: parts of a unit that count the same, whatever their rows.
+    `prior`: what every group is joined with; without it, what mas.advantage.shrinkage says.
     """
+    if options.shrinkage is not None and batch.running is not None:
+        prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)
     units, weight = _counted(batch, groups, options, unit, invocations)
     advantages, stats = normalise(
         batch.scores if scores is None else scores,
@@ -110,6 +146,7 @@ def within(
         weight=weight,
         unit=units,
         pool=batch.partition(*pool) if options.scale == "batch_std" else None,
+        prior=prior,
     )
     return AdvantageOutput(advantages, groups, stats)
 

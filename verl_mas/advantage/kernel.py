@@ -35,6 +35,15 @@ class GroupStats:
         return self.size == 1
 
 
+@dataclass(frozen=True)
+class Prior:
+    """What is known of every group [G] before its rows: it counts as rows of that mass, mean and variance."""
+
+    mass: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
 @torch.no_grad()
 def normalise(
     scores: Tensor,
@@ -44,6 +53,7 @@ def normalise(
     weight: Tensor | None = None,
     unit: Partition | None = None,
     pool: Partition | None = None,
+    prior: Prior | None = None,
 ) -> tuple[Tensor, GroupStats]:
     """Advantages [N] in float64, and the statistics of every group.
 
@@ -51,23 +61,25 @@ def normalise(
     unit    rows that count as one in a group's size and when one is left out; each lies in one group (default:
             every row by itself).
     pool    rows whose deviation is shared when scale is batch_std (default: all).
+    prior   what every group is joined with. It never takes part in what is left out of a baseline.
     """
     x = scores.double()
-    centred, mass, stats = moments(x, groups, options.deviation, weight)
+    centred, mass, stats = moments(x, groups, options.deviation, weight, prior)
     if unit is not None:
         stats = GroupStats(units_per_group(groups, unit), stats.mean, stats.std, stats.uniform)
     advantage = centred
     if options.baseline == "leave_one_out":
         advantage = centred + _own_share(centred, mass, groups, weight, unit)
-    gain = _gain(x, stats, options, groups, weight, pool)
+    alone = stats.single if prior is None else stats.single & (prior.mass <= ROUNDING)
+    gain = _gain(x, stats, options, groups, weight, pool).masked_fill(stats.uniform | alone, 0.0)
     advantage = advantage * gain.index_select(0, groups.ids)
     if options.group_of_one == "raw":
-        advantage = torch.where(stats.single.index_select(0, groups.ids), x, advantage)
+        advantage = torch.where(alone.index_select(0, groups.ids), x, advantage)
     return advantage, stats
 
 
 def moments(
-    x: Tensor, groups: Partition, deviation: str, weight: Tensor | None = None
+    x: Tensor, groups: Partition, deviation: str, weight: Tensor | None = None, prior: Prior | None = None
 ) -> tuple[Tensor, Tensor, GroupStats]:
     """Centred scores [N], mass [G] (the sum of weights) and statistics [G], the size counted in rows."""
     size = torch.bincount(groups.ids, minlength=groups.count)
@@ -76,6 +88,11 @@ def moments(
     centred = x - mean.index_select(0, groups.ids)
     square = centred * centred
     spread = total(square if weight is None else weight * square, groups)
+    if prior is not None:
+        shift = (prior.mean - mean) * (prior.mass / (mass + prior.mass).clamp_min(1e-300))
+        spread = spread + prior.mass * prior.variance + mass * shift * (prior.mean - mean)
+        mean, mass = mean + shift, mass + prior.mass
+        centred = x - mean.index_select(0, groups.ids)
     freedom = mass - 1 if deviation == "sample" else mass
     std = torch.where(freedom > ROUNDING, spread / freedom.clamp_min(ROUNDING), 0.0).sqrt()
     return centred, mass, GroupStats(size, mean, std, std <= ROUNDING * mean.abs())
@@ -97,17 +114,14 @@ def _gain(
     weight: Tensor | None,
     pool: Partition | None,
 ) -> Tensor:
-    """What a centred score is multiplied by; exactly 0 where there is nothing to compare."""
+    """What a group's centred scores are multiplied by."""
     if options.scale == "none":
-        gain = torch.ones_like(stats.std)
-    elif options.scale == "std":
-        gain = 1 / (stats.std + options.eps)
-    else:
-        pool = pool or Partition(torch.zeros_like(groups.ids), 1)
-        _, _, shared = moments(x, pool, options.deviation, weight)
-        pool_of_group = pool.ids.new_empty(groups.count).index_copy_(0, groups.ids, pool.ids)
-        gain = 1 / (shared.std.index_select(0, pool_of_group) + options.eps)
-    return gain.masked_fill(stats.uniform | stats.single, 0.0)
+        return torch.ones_like(stats.std)
+    if options.scale == "std":
+        return 1 / (stats.std + options.eps)
+    pool = pool or Partition(torch.zeros_like(groups.ids), 1)
+    _, _, shared = moments(x, pool, options.deviation, weight)
+    return 1 / (shared.std.index_select(0, part_of_group(groups, pool)) + options.eps)
 
 
 def _own_share(
@@ -124,8 +138,12 @@ def _own_share(
 
 def units_per_group(groups: Partition, unit: Partition) -> Tensor:
     """How many units lie in each group, every unit in one."""
-    group_of_unit = groups.ids.new_empty(unit.count).index_copy_(0, unit.ids, groups.ids)
-    return torch.bincount(group_of_unit, minlength=groups.count)
+    return torch.bincount(part_of_group(unit, groups), minlength=groups.count)
+
+
+def part_of_group(groups: Partition, parts: Partition) -> Tensor:
+    """The part [G] in which the rows of every group are; each group lies in one part."""
+    return parts.ids.new_empty(groups.count).index_copy_(0, groups.ids, parts.ids)
 
 
 def compact(ids: Tensor, span: int | None = None) -> Partition:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from verl_mas.config.values import Count, NotNegative, Share, check_fields, load_dataclass
+from verl_mas.config.values import Count, NotNegative, Positive, Share, check_fields, load_dataclass
 from verl_mas.errors import ConfigError
 
 
@@ -48,6 +48,13 @@ class AdvantageOptions:
     main: str | None = None
     """hierarchical_grpo: the agent that calls the others, whose acts in a session are one invocation. Required."""
 
+    shrinkage: Positive | None = None
+    """agent_grpo, agent_rloo: every group is joined with so many acts (or what `weighting` counts) of the mean and
+    deviation that the role had in earlier steps. null: none."""
+
+    decay: Share | None = None
+    """agent_rae, and shrinkage: by how much earlier scores count less at each step in which the role acts."""
+
     def __post_init__(self) -> None:
         check_fields(self, PATH)
 
@@ -65,6 +72,12 @@ class AdvantageOptions:
                     rule=f"{estimator} does not read {name}",
                     fix="remove it, or choose the estimator that reads it",
                 )
+        if self.decay is not None and "shrinkage" in defaults and self.shrinkage is None:
+            raise ConfigError(
+                f"mas.advantage.decay={self.decay}",
+                rule=f"{estimator} keeps running scores for shrinkage only",
+                fix="set ++mas.advantage.shrinkage=2, or remove decay",
+            )
         chosen = {name: value for name, value in asdict(self).items() if value is not None}
         for name, value in {**defaults, **chosen}.items():
             if value is REQUIRED:
@@ -78,6 +91,6 @@ class AdvantageOptions:
 
 PATH = "mas.advantage"
 _COMMON = {"baseline": "mean", "scale": "std", "weighting": "per_act"}
-_OWN_TO_ESTIMATORS = {"group_size", "step_weight", "gamma", "main"}
+_OWN_TO_ESTIMATORS = {"group_size", "step_weight", "gamma", "main", "shrinkage", "decay"}
 # The default of an option that an estimator reads and the user has to set.
 REQUIRED = object()

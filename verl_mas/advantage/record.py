@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from verl_mas.advantage.kernel import GroupStats, Partition, compact
 from verl_mas.errors import DataError
+
+if TYPE_CHECKING:
+    from verl_mas.advantage.state import RunningScores
 
 # A name or a number.
 Label: TypeAlias = Any
@@ -35,6 +38,7 @@ class AdvantageInput:
     session: Labels  # distinct within a task
     agent: Labels
     role: Labels | None = None
+    source: Labels | None = None  # the task's data source
     instance: Labels | None = None  # number of the spawned agent or conversation, else 0
     turn: Labels | None = None  # 0-based index of the acts of the agent's instance
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
@@ -43,6 +47,7 @@ class AdvantageInput:
     tokens: Tensor | None = None  # [N], how many of the row's tokens are trained: its response mask, summed
     padding: Tensor | None = None  # [N] bool: takes no part, gets advantage 0
     agents: Sequence[str] | None = None  # the names that `agent` may hold; None: any
+    running: RunningScores | None = None  # of earlier steps, for an estimator that reads them
     _codes: dict[str, Codes] = field(default_factory=dict, init=False, repr=False)
     _partitions: dict[tuple[str, ...], Partition] = field(default_factory=dict, init=False, repr=False)
 

@@ -15,6 +15,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.trainer.checkpoint import auto_resumes, other_policies, other_run, run_identity
+from verl_mas.trainer.running import running_state
 
 
 def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
@@ -48,13 +49,15 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
             yield from _of_this_team(config, mas, checkpoint) if checkpoint else ()
 
 
-def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[ConfigError]:
+def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[Problem]:
     lacking = list(other_policies(checkpoint.folder, trained(mas)))
     yield from lacking
+    with user_code(mas.workflow.check_timeout_s):
+        identity, running = run_identity(config, mas), running_state(config, mas)
     if not lacking and auto_resumes(config):
-        with user_code(mas.workflow.check_timeout_s):
-            identity = run_identity(config, mas)
         yield from other_run(checkpoint, identity)
+    if running:
+        yield from running.problems(checkpoint.folder)
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:

@@ -36,7 +36,7 @@ def _compared(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterato
     """at_grpo has a rule of its own."""
     name = str(config.algorithm.adv_estimator)
     branching = workflow.branches and mas.branch.k > 1
-    alone = config[SECTION].rollout.n == 1 and not branching
+    alone = config[SECTION].rollout.n == 1 and not branching and mas.advantage.get("shrinkage") is None
     if alone and name in ESTIMATORS and ESTIMATORS[name].compares_sessions:
         yield ConfigError(
             f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}",

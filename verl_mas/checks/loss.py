@@ -115,6 +115,8 @@ def _drop_uniform(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
 
 def _task_by_task(name: str, options: AdvantageOptions) -> bool:
     """Whether the estimator gives no row an advantage in a batch of two uniform tasks of different scores."""
+    if ESTIMATORS[name].reads_running(options):
+        return False
     sessions, constant = [0, 1, 0, 1], [0] * 4
     rows = AdvantageInput(
         scores=torch.tensor([0.0, 0.0, 1.0, 1.0]),

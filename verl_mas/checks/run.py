@@ -28,7 +28,7 @@ from verl_mas.checks.target import run_on, target
 from verl_mas.checks.team import check_config
 from verl_mas.checks.tool_prompts import check_tool_prompts
 from verl_mas.checks.tools import configured_tools
-from verl_mas.checks.trainer import check_mode, is_team
+from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
 from verl_mas.checks.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
@@ -109,7 +109,7 @@ def examine(config: DictConfig) -> Report:
 
 
 def _examine_run(config: DictConfig, found: Refusals) -> None:
-    found.of(check_mode(config))
+    found.of(check_mode(config), check_own_estimator(config))
     if not found.of(check_values(config)):
         return  # Other checks calculate with these values.
     found.of(check_served(config), check_resources(config), check_data(config, None))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.schema import MasConfig
@@ -90,6 +91,17 @@ def check_mode(config: DictConfig) -> Iterator[Problem]:
             f"trainer.v1.trainer_mode={mode} with a team (`mas`)",
             reason="verl's own trainer runs, which knows no agents and no policies",
             fix=f"remove trainer.v1.trainer_mode, which +mas=<team> sets to {TRAINER_MODE}",
+        )
+
+
+def check_own_estimator(config: DictConfig) -> Iterator[ConfigError]:
+    """Of a run of verl's own trainers."""
+    name = str(config.algorithm.adv_estimator)
+    if name in ESTIMATORS and ESTIMATORS[name].remembers:
+        yield ConfigError(
+            f"algorithm.adv_estimator={name} without a team",
+            rule="it compares rows with the scores of earlier steps, which verl's own trainers do not keep",
+            fix="add +mas=<team>, or set algorithm.adv_estimator=agent_grpo",
         )
 
 

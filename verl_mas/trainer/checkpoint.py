@@ -25,6 +25,7 @@ from verl_mas.workflow.base import agents_of
 
 if TYPE_CHECKING:
     from verl_mas.trainer.policy_trainer import PolicyTrainer
+    from verl_mas.trainer.running import RunningState
 
 RNG_FILE = "driver_rng.pt"
 
@@ -32,9 +33,15 @@ RNG_FILE = "driver_rng.pt"
 class Checkpoints:
     """In place of the worker group whose checkpoint verl's trainer loads."""
 
-    def __init__(self, policies: Mapping[str, PolicyTrainer], trainer: DictConfig, run: Mapping[str, object]):
+    def __init__(
+        self,
+        policies: Mapping[str, PolicyTrainer],
+        trainer: DictConfig,
+        run: Mapping[str, object],
+        running: RunningState | None = None,
+    ):
         """`trainer` is verl's section of that name, `run` the identity of the run."""
-        self.policies, self.trainer, self.run = policies, trainer, run
+        self.policies, self.trainer, self.run, self.running = policies, trainer, run, running
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -51,6 +58,8 @@ class Checkpoints:
         with writing(folder):
             torch.save(data, folder / DATA_FILE)
             torch.save(_rng_state(), folder / RNG_FILE)
+            if self.running:
+                self.running.save(folder)
             complete(folder, self.run)
         return folder
 
@@ -66,6 +75,8 @@ class Checkpoints:
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
         raise_all(other_policies(folder, self.policies))
+        if self.running:
+            self.running.load(folder)
         for name, policy in self.policies.items():
             with reading(folder, name):
                 policy.load(str(folder), del_local_after_load)

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from verl_mas import data_plane
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages, to_tokens
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 from verl_mas.trainer.loss_weights import Weights
@@ -104,10 +104,11 @@ def step_advantages(
     options: AdvantageOptions,
     team: Sequence[str],
     chosen: Sequence[int] | None = None,
+    running: RunningScores | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Advantages and diagnostics over all rows of the step, so that groups may span policies.
 
-    `chosen`: the rows that take part, None for all; the others get 0.
+    `chosen`: the rows that take part, None for all; the others get 0. Their scores are added to `running`.
     """
     keys, tags = columns.keys, columns.tags
     left_out = torch.ones(len(keys), dtype=torch.bool)
@@ -123,6 +124,7 @@ def step_advantages(
             session=[key.session for key in keys],
             agent=[tag.agent for tag in tags],
             role=[tag.role for tag in tags],
+            source=[tag.source for tag in tags],
             instance=[tag.instance for tag in tags],
             turn=[tag.turn for tag in tags],
             branch=[tag.branch for tag in tags],
@@ -133,6 +135,7 @@ def step_advantages(
             agents=team,
         ),
         options,
+        running,
     )
     return output.advantages, output.metrics
 

@@ -24,7 +24,7 @@ from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
-from verl_mas.advantage import AdvantageOptions
+from verl_mas.advantage import AdvantageOptions, RunningScores
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view, updates_per_step
@@ -66,6 +66,7 @@ from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.running import running_state
 from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
@@ -116,6 +117,7 @@ class MasTrainer(PPOTrainerSync):
         self.estimator = str(config.algorithm.adv_estimator)
         self.options = AdvantageOptions.from_config(self.mas.advantage)
         self.filter = TaskFilter(self.mas.filter, self._teaching)
+        self.running = running_state(config, self.mas)
         self._fetched = 0
         self._sessions = SessionCounts()  # of the current step
         self._findings = Findings([name for name, member in members.items() if member.trainable])
@@ -139,7 +141,7 @@ class MasTrainer(PPOTrainerSync):
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.
-        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity)
+        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity, self.running)
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
@@ -301,7 +303,8 @@ class MasTrainer(PPOTrainerSync):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            per_row, found = self._advantages(columns, trained_on)
+            running = self.running.scores if self.running else None
+            per_row, found = self._advantages(columns, trained_on, running)
             write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
                 self.global_steps, {batch.keys[i]: float(per_row[i]) for i in trained_on}
@@ -321,12 +324,16 @@ class MasTrainer(PPOTrainerSync):
 
     def _teaching(self, rows: Rows) -> set[str]:
         columns = read_columns(rows)
-        advantages, _ = self._advantages(columns, range(len(rows)))
+        # A copy: the scores of a step are added once, when it is trained on.
+        running = RunningScores(self.running.scores.scores) if self.running else None
+        advantages, _ = self._advantages(columns, range(len(rows)), running)
         return with_advantage(columns, advantages, self.trained)
 
-    def _advantages(self, columns: Columns, trained_on: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
+    def _advantages(
+        self, columns: Columns, trained_on: Sequence[int], running: RunningScores | None
+    ) -> tuple[Tensor, dict[str, float]]:
         """Advantages and diagnostics of these rows; the others get 0."""
-        return step_advantages(columns, self.estimator, self.options, self.agents, trained_on)
+        return step_advantages(columns, self.estimator, self.options, self.agents, trained_on, running)
 
     def _parts(self, batch: Rows, trained_on: Sequence[int]) -> dict[str, PolicyRows]:
         rows = by_policy(batch.tags, list(self.mas.policies))

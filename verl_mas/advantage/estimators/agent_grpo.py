@@ -5,9 +5,10 @@ from __future__ import annotations
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.advantage.state import RUNNING_DECAY
 
 
-@estimator(compares_sessions=True)
+@estimator(compares_sessions=True, shrinkage=None, decay=RUNNING_DECAY)
 def agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over all acts of agent k in the sessions of one task."""
     return within(batch, batch.partition("task", "agent"), options)

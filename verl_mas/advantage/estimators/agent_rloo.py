@@ -5,9 +5,10 @@ from __future__ import annotations
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.advantage.state import RUNNING_DECAY
 
 
-@estimator(compares_sessions=True, baseline="leave_one_out", scale="none")
+@estimator(compares_sessions=True, baseline="leave_one_out", scale="none", shrinkage=None, decay=RUNNING_DECAY)
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R minus the mean of agent k's acts in the *other* sessions of the task.
 

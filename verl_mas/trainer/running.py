@@ -1,0 +1,93 @@
+"""The scores that an estimator remembers, in the checkpoints of a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_mas.advantage import ESTIMATORS, RunningScores, options_for
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigError, ConfigWarning, raise_all
+from verl_mas.run_folder.checkpoints import choices
+from verl_mas.workflow.base import agents_of
+
+# A child of verl's logger, which has the handler in the trainer's process.
+logger = logging.getLogger(f"verl.{__name__}")
+
+RUNNING_FILE = "running_scores.json"
+_SCORES = "scores"
+
+
+@dataclass
+class RunningState:
+    """The running scores of a run. `of` says what they are scores of: a run that differs in it cannot use them."""
+
+    of: Mapping[str, object]
+    scores: RunningScores = field(default_factory=RunningScores)
+
+    def save(self, folder: Path) -> None:
+        (folder / RUNNING_FILE).write_text(json.dumps({**self.of, _SCORES: self.scores.to_list()}, indent=1))
+
+    def load(self, folder: Path) -> None:
+        """Of the checkpoint in a folder. Raises ConfigError if that is of another team."""
+        found = list(self.problems(folder))
+        raise_all(problem for problem in found if isinstance(problem, ConfigError))
+        for warning in found:
+            logger.warning("%s", warning)
+        if not found:
+            _, self.scores = _read(folder)
+
+    def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
+        """Why a run cannot resume with the running scores of the checkpoint in a folder, or restarts them."""
+        path = folder / RUNNING_FILE
+        if not path.exists():
+            yield ConfigWarning(
+                f"{folder} has no {RUNNING_FILE}",
+                reason="its run kept none; they restart with this run, as mas/<role>/group/running_count shows",
+                fix="resume from a checkpoint that has them, unless the estimator or its shrinkage is new to the run",
+            )
+            return
+        try:
+            saved, _ = _read(folder)
+        except (ValueError, TypeError, KeyError):
+            yield ConfigError(
+                f"{path} cannot be read",
+                rule="it holds the running scores of a run as JSON",
+                fix=choices(folder.parent, without=folder),
+            )
+            return
+        for key, value in self.of.items():
+            if saved.get(key) != value:
+                yield ConfigError(
+                    f"{path} is of {key}={saved.get(key)}, and this run has {value}",
+                    rule="running scores are compared with scores of the same team, estimator and weighting",
+                    fix="set it as in that run, or set trainer.resume_mode=disable",
+                )
+
+
+def running_state(config: DictConfig, mas: MasConfig) -> RunningState | None:
+    """A new one for a run whose estimator remembers scores."""
+    name = str(config.algorithm.adv_estimator)
+    if name not in ESTIMATORS:
+        return None  # Refused by check_estimator.
+    options = options_for(name, mas.advantage)
+    if not ESTIMATORS[name].reads_running(options):
+        return None
+    return RunningState(
+        {
+            "algorithm.adv_estimator": name,
+            "mas.advantage.weighting": options.weighting,
+            "roles": sorted({member.role for member in agents_of(mas).values()}),
+        }
+    )
+
+
+def _read(folder: Path) -> tuple[Mapping[str, object], RunningScores]:
+    """What the scores of a checkpoint are of, and the scores."""
+    found = json.loads((folder / RUNNING_FILE).read_bytes())
+    return found, RunningScores.from_list(found[_SCORES])
