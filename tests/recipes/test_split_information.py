@@ -29,7 +29,7 @@ BRANCHES = (
     "mas.branch.k=8",
     "actor_rollout_ref.rollout.n=1",
 )
-PER_ROLE = "mas.policies={{{0}: {{}}, {1}: {{}}}} ++mas.agents.{0}.policy={0} ++mas.agents.{1}.policy={1}"
+PER_ROLE = "mas.policies={{{0}: {{}}, {1}: {{}}}} mas.agents.{0}.policy={0} mas.agents.{1}.policy={1}"
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ PER_ROLE = "mas.policies={{{0}: {{}}, {1}: {{}}}} ++mas.agents.{0}.policy={0} ++
         ("split_clues", "", ["sender", "receiver"]),
         ("split_clues", PER_ROLE.format("sender", "receiver"), ["sender", "receiver"]),
         ("split_clues", "++mas.workflow.args.parts=3", ["sender_0", "sender_1", "receiver"]),
-        ("split_clues", "++mas.workflow.args.control=all", ["receiver"]),
+        ("split_clues", "++mas.workflow.args.control=all", ["sender", "receiver"]),
         ("guide_driver", "", ["guide", "driver"]),
         ("guide_driver", PER_ROLE.format("guide", "driver"), ["guide", "driver"]),
-        ("guide_driver", "++mas.workflow.args.control=part", ["driver"]),
+        ("guide_driver", "++mas.workflow.args.control=part", ["guide", "driver"]),
     ],
 )
 def test_the_recipe_takes_the_variants_of_its_page(recipe, overrides, agents):

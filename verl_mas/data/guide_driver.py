@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
-from typing import Any
 
 from verl_mas.data.items import Item
-from verl_mas.errors import DataError
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.puzzles import boards
 from verl_mas.puzzles.boards import Size
 from verl_mas.puzzles.grid import WALL, neighbours
 from verl_mas.puzzles.kinds.plan_path import PlanPath, distances
+from verl_mas.workflow.client import DatasetFields
 
 PUZZLE = "plan_path"
+# Of rows and columns: different letters, so that a message is read without counting its places.
+ROWS, COLUMNS = "abcdefghi", "123456789"
 SOURCE, SHUFFLED = "guide_driver", "guide_driver_shuffled"
 # The seed of the board that the guide sees.
 GUIDE = "guide_seed"
@@ -31,17 +33,22 @@ class BoardItem(Item):
     size: Size | None = None
 
     def row(self, index: int, split: str) -> dict[str, object]:
-        made = boards.row(PUZZLE, self.seed, self.split, self.size or {})
-        return {**super().row(index, split), "extra_info": {**_info(made), "index": index, GUIDE: self.guide_seed}}
+        board = boards.row(PUZZLE, self.seed, self.split, self.size or {})["extra_info"]
+        assert isinstance(board, dict)
+        return super().row(index, split) | {"extra_info": {**board, "index": index, GUIDE: self.guide_seed}}
 
 
-def _info(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = row["extra_info"]
-    return found
+def named(cell: int, size: int) -> str:
+    """Row and column of a cell: b3."""
+    row, column = divmod(cell, size)
+    return ROWS[row] + COLUMNS[column]
 
 
 def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list[BoardItem]:
     """Boards of a split by their numbers; no layout is in both splits."""
+    rows = size.get("size")
+    if not isinstance(rows, int) or rows > len(ROWS):
+        raise ConfigError(f"size={rows}", rule=f"rows and columns have {len(ROWS)} names", fix="use size=4")
     seeds = range(first, first + count)
     return [BoardItem(f"{PUZZLE} {split} {seed}", "", SOURCE, seed, seed, split, size) for seed in seeds]
 
@@ -52,7 +59,7 @@ def shuffled(tasks: Sequence[BoardItem]) -> list[BoardItem]:
     return [replace(task, source=SHUFFLED, guide_seed=other.seed) for task, other in zip(tasks, others, strict=True)]
 
 
-def boards_of(extra_info: Mapping[str, Any]) -> tuple[PlanPath, PlanPath]:
+def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     """The board that the driver is on, and the one that the guide sees."""
     puzzle = boards.board_of(extra_info)
     if GUIDE not in extra_info or not isinstance(puzzle, PlanPath):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.splits import TRAIN, split_of
+from verl_mas.workflow.client import DatasetFields
 
 LETTERS = "abcdefgh"
 # By the number of parts: how many letters a part alone rules out, so that every part is needed.
@@ -130,7 +130,7 @@ def shuffled(tasks: Sequence[ClueItem]) -> list[ClueItem]:
     ]
 
 
-def clues_of(extra_info: Mapping[str, Any], answer: object, parts: int) -> Clues:
+def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
     """The task of a dataset row."""
     given = extra_info.get(PARTS)
     if given is None or len(given) != parts or answer not in list(LETTERS):

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import cast
 
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.data.guide_driver import PUZZLE
+from verl_mas.data.guide_driver import COLUMNS, PUZZLE, ROWS, named
 from verl_mas.puzzles.boards import Size, board
-from verl_mas.puzzles.grid import MOVES, NAMES, place
+from verl_mas.puzzles.grid import MOVES
 from verl_mas.puzzles.kinds.plan_path import PlanPath
 from verl_mas.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson
@@ -39,9 +39,11 @@ def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -
         drive = workflow.opening(puzzle, puzzle)
         while not workflow.over(drive):
             if drive.message is None:
-                goal, names = place(puzzle.board.goal, puzzle.board.size), NAMES[: puzzle.board.size]
-                said = "".join(rng.choices(names, k=2)) if rng.random() < noise else goal
-                yield Lesson("guide", workflow.prompt(drive), workflow.message_codec(drive).render(said))
+                cells = puzzle.board.size
+                goal = named(puzzle.board.goal, cells)
+                wrong = rng.choice(ROWS[:cells]) + rng.choice(COLUMNS[:cells])
+                message = wrong if rng.random() < noise else goal
+                yield Lesson("guide", workflow.prompt(drive), workflow.message_codec(drive).render(message))
                 drive = replace(drive, message=goal)
             else:
                 move = rng.choice(list(MOVES) if rng.random() < noise else drive.puzzle.best_actions())

@@ -36,10 +36,10 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
         task = with_hint(rng.choice(found), decoys, rng)
         talk = workflow.opening(task, rng)
         while not workflow.over(talk):
-            heard = replace(talk, said=tuple(_misread(message, noise, rng) for message in talk.said))
-            reply = _answer(task.answer, heard, noise, rng) if talk.last else _message(heard, noise, rng)
-            codec = workflow.codec(heard)
-            yield Lesson(workflow.actor(talk), workflow.prompt(heard), codec.render(reply))
+            misread = replace(talk, written=tuple(_misread(message, noise, rng) for message in talk.written))
+            reply = _answer(task.answer, misread, noise, rng) if talk.last else _message(misread, noise, rng)
+            codec = workflow.codec(misread)
+            yield Lesson(workflow.actor(talk), workflow.prompt(misread), codec.render(reply))
             # Right, so that an answer can be learned from it.
             talk = talk.after(talk.part)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from verl_mas.config.values import Count
-from verl_mas.data.guide_driver import boards_of
+from verl_mas.data.guide_driver import COLUMNS, ROWS, boards_of, named
 from verl_mas.puzzles.game import COMPACT
-from verl_mas.puzzles.grid import FREE, MOVES, NAMES, WALL, place
+from verl_mas.puzzles.grid import FREE, MOVES, WALL
 from verl_mas.puzzles.kinds.plan_path import GOAL, PlanPath
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.codecs.letters import Letters
@@ -41,6 +40,8 @@ class Drive:
 class GuideDriver(States[Drive]):
     """The guide writes two letters, the driver makes one move per act. Reaching the goal alone is rewarded."""
 
+    agents = ("guide", "driver")
+
     max_turns: Count = 6
     """The maximum number of moves."""
 
@@ -48,15 +49,11 @@ class GuideDriver(States[Drive]):
     """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
 
     control: Literal["none", "all", "part"] = "none"
-    """none: the team. all: the driver alone sees everything, which is the ceiling. part: the driver alone, without map,
-    goal and message."""
+    """none: the team. all, part: the driver acts alone. It sees everything, which is the ceiling, or no map and no
+    goal, which is the floor."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
-
-    @property
-    def agents(self) -> Sequence[str]:
-        return ("guide", "driver") if self.control == "none" else ("driver",)
 
     async def run(self, task: Task, team: Team) -> Outcome:
         puzzle, seen = boards_of(task.extra_info)
@@ -91,7 +88,8 @@ class GuideDriver(States[Drive]):
         return Drive(puzzle, drive.seen, None if asks_again else drive.message, drive.moved + 1, move or NONE)
 
     def message_codec(self, drive: Drive) -> Letters:
-        return Letters(NAMES[: drive.seen.board.size], WORDS, None if self.text == COMPACT else "message")
+        size = drive.seen.board.size
+        return Letters(ROWS[:size] + COLUMNS[:size], WORDS, None if self.text == COMPACT else "message")
 
     def move_codec(self, drive: Drive) -> ActionList:
         tag = None if self.text == COMPACT else "actions"
@@ -110,21 +108,21 @@ class GuideDriver(States[Drive]):
 
     def _words(self, drive: Drive) -> list[str]:
         size = drive.puzzle.board.size
-        names = f"Rows and columns have the letters {NAMES[0]} to {NAMES[size - 1]}, from the top and from the left."
+        names = f"Rows are {', '.join(ROWS[:size])} from the top, columns {', '.join(COLUMNS[:size])} from the left."
         if drive.message is None:
             picture = drive.seen.board.picture
-            told = f"The driver's last move: {drive.last}." if drive.last != NONE else "The driver has not moved yet."
+            moved = f"The driver's last move: {drive.last}." if drive.last != NONE else "The driver has not moved yet."
             return [
                 f"You guide a driver who does not see this map: walls {WALL}, free cells {FREE}, goal {GOAL}. {names}",
                 picture,
-                "You do not see the driver. " + (told if self.speaks == "every_turn" else ""),
+                "You do not see the driver. " + (moved if self.speaks == "every_turn" else ""),
                 self.message_codec(drive).prompt(),
             ]
         sides = ", ".join(f"{move} {kind}" for move, kind in zip(MOVES, _sides(drive.puzzle), strict=True))
         return [
             f"You drive to a goal on a map of {size} by {size} cells. {names}",
             *([drive.puzzle.render()] if self.control == "all" else []),
-            f"You are at {place(drive.puzzle.at, size)}. Around you: {sides} ({WALL} is a wall). "
+            f"You are at {named(drive.puzzle.at, size)}. Around you: {sides} ({WALL} is a wall). "
             f"Your last move: {drive.last}.",
             *(
                 [f"The guide, who sees the goal and not you, wrote: {drive.message or 'nothing that can be read'}"]
@@ -137,12 +135,12 @@ class GuideDriver(States[Drive]):
 
 def _map(puzzle: PlanPath) -> str:
     board = puzzle.board
-    return f"{board.layout}{place(board.goal, board.size)}"
+    return f"{board.layout}{named(board.goal, board.size)}"
 
 
 def _around(drive: Drive) -> str:
     """Row and column of the driver, and the cells up, down, left and right of it."""
-    return place(drive.puzzle.at, drive.puzzle.board.size) + _sides(drive.puzzle)
+    return named(drive.puzzle.at, drive.puzzle.board.size) + _sides(drive.puzzle)
 
 
 def _sides(puzzle: PlanPath) -> str:

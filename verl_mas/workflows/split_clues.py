@@ -19,23 +19,23 @@ SPEAKERS, ANSWER = "ABCD", "?"
 
 @dataclass(frozen=True)
 class Talk:
-    """A conversation: the parts of those who speak in turn, what they read at the start, and what has been said."""
+    """A conversation: the parts of those who speak in turn, what they read at the start, and what they have written."""
 
     answer: str
     parts: tuple[str, ...]
     hint: str
     acts: int
     read: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
 
     @property
     def last(self) -> bool:
         """Whether the next act answers."""
-        return len(self.said) == self.acts - 1
+        return len(self.written) == self.acts - 1
 
     @property
     def speaker(self) -> int:
-        return len(self.said) % len(self.parts)
+        return len(self.written) % len(self.parts)
 
     @property
     def part(self) -> str:
@@ -44,11 +44,11 @@ class Talk:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        return self.read + self.said
+        return self.read + self.written
 
-    def after(self, written: str | Malformed) -> Talk:
+    def after(self, letters: str | Malformed) -> Talk:
         """A message that cannot be read reaches the others empty."""
-        return replace(self, said=(*self.said, "" if isinstance(written, Malformed) else written))
+        return replace(self, written=(*self.written, "" if isinstance(letters, Malformed) else letters))
 
 
 @register_workflow("split_clues")
@@ -65,16 +65,14 @@ class SplitClues(States[Talk]):
     """How often each agent acts. From the second round on, senders have read what the others wrote."""
 
     control: Literal["none", "all", "part"] = "none"
-    """none: the team. all: the receiver alone has all clues, which is the ceiling. part: the receiver alone has its
-    own clues, which is the floor."""
+    """none: the team. all, part: the receiver acts alone. It has all clues, which is the ceiling, or its own, which
+    is the floor."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
 
     @property
     def agents(self) -> Sequence[str]:
-        if self.control != "none":
-            return ("receiver",)
         senders = self.parts - 1
         return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
 
@@ -91,18 +89,18 @@ class SplitClues(States[Talk]):
         return Talk(task.answer, parts[-1:], task.hint, 1, read=parts[:-1] if self.control == "all" else ())
 
     def over(self, state: Talk) -> bool:
-        return len(state.said) == state.acts
+        return len(state.written) == state.acts
 
     def actor(self, state: Talk) -> str:
-        return self.agents[state.speaker]
+        return self.agents[state.speaker] if self.control == "none" else "receiver"
 
     def after(self, reply: Reply, state: Talk) -> Talk:
-        written = reply.parse(self.codec(state))
-        return state.after(written)
+        letters = reply.parse(self.codec(state))
+        return state.after(letters)
 
     def outcome(self, state: Talk) -> Outcome:
-        right = float(state.said[-1] == state.answer)
-        return Outcome(answer=state.said[-1], reward=right, info={"acc": right, "named": named(state)})
+        right = float(state.written[-1] == state.answer)
+        return Outcome(answer=state.written[-1], reward=right, info={"acc": right, "named": named(state)})
 
     def codec(self, state: Talk) -> Letters:
         tag = "answer" if state.last else "message"
@@ -118,7 +116,7 @@ class SplitClues(States[Talk]):
 
 def named(talk: Talk) -> float:
     """The share of the senders' letters that their messages name."""
-    written = [(talk.parts[turn % len(talk.parts)], message) for turn, message in enumerate(talk.said[:-1])]
+    written = [(talk.parts[turn % len(talk.parts)], message) for turn, message in enumerate(talk.written[:-1])]
     shares = [len(set(part) & set(message)) / len(part) for part, message in written]
     return sum(shares) / len(shares) if shares else 0.0
 

@@ -16,13 +16,13 @@ from verl_mas.warmup.train import WarmUp
 
 # A vocabulary without merges: every cell and letter is one token.
 TAUGHT = WarmUp(
-    hidden=32, initial=0.1, steps=600, batch=128, learning_rate=3e-3, lessons=80_000, texts=100, vocabulary=259
+    hidden=32, initial=0.1, steps=1_000, batch=128, learning_rate=3e-3, lessons=120_000, texts=100, vocabulary=259
 )
 
 
 @DATA_SETS.register("guide_driver")
 class GuideDriverData(DataSet):
-    """Boards for a guide and a driver; the test has each board a second time with the messages of another one."""
+    """Boards for a guide and a driver. In the test every board is there twice, once with messages of another one."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the boards")

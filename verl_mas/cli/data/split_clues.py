@@ -21,7 +21,7 @@ TAUGHT = WarmUp(
 
 @DATA_SETS.register("split_clues")
 class SplitCluesData(DataSet):
-    """Clues that are split between agents; the test has each task a second time with shuffled messages."""
+    """Clues that are split between agents. In the test every task is there twice, once with messages of another one."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--parts", type=int, default=2, help="agents that have clues: 2, 3 or 4")
