@@ -73,7 +73,7 @@ class GuideDriver(States[Drive]):
             written = reply.parse(self.message_codec(state))
             return replace(state, message="" if isinstance(written, Malformed) else written)
         moves = reply.parse(self.move_codec(state))
-        return self.moved(state, moves[0] if moves else None)
+        return self.moved(state, None if isinstance(moves, Malformed) else moves[0])
 
     def outcome(self, state: Drive) -> Outcome:
         solved = float(state.puzzle.solved)
