@@ -99,3 +99,57 @@ def test_every_other_function_makes_one_call(calls, tags):
         ("async_kv_batch_put", {"keys": ["u_0_0"], "partition_id": "train", "tags": [row.tags.as_dict()]}),
     ]
     assert set(fields.keys()) == {"prompts", "uid"} and fields["prompts"].shape == (1, 2)
+
+
+def stored(tags, uid, **fields):
+    return StoredRow(RowKey(uid, 0, 0), {"prompts": torch.zeros(2), **fields}, tags())
+
+
+def test_tasks_that_end_while_rows_are_written_share_the_next_call(monkeypatch, tags):
+    calls = []
+
+    async def slow(keys, partition_id, **rest):
+        calls.append((partition_id, keys))
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", slow)
+
+    async def end(writer, after, row, partition):
+        await asyncio.sleep(after)
+        await writer.put([row], partition)
+        assert any(str(row.key) in keys for _, keys in calls)
+
+    async def run():
+        writer = data_plane.Writer()
+        train, val = data_plane.TRAIN, data_plane.VALIDATION
+        ends = [(0, "a", train), (0.005, "b", train), (0.006, "c", train), (0.007, "d", val), (0.06, "e", train)]
+        others = [end(writer, 0.008, stored(tags, "f", extra="x"), train)]
+        await asyncio.gather(*[end(writer, after, stored(tags, uid), part) for after, uid, part in ends], *others)
+
+    asyncio.run(run())
+    assert sorted(calls) == [
+        ("train", ["a_0_0"]),
+        ("train", ["b_0_0", "c_0_0"]),
+        ("train", ["e_0_0"]),
+        ("train", ["f_0_0"]),
+        ("val", ["d_0_0"]),
+    ]
+
+
+def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(monkeypatch, tags):
+    async def put(keys, partition_id, **rest):
+        await asyncio.sleep(0)
+        if "bad_0_0" in keys:
+            raise RuntimeError("no storage")
+
+    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
+
+    async def run():
+        writer = data_plane.Writer()
+        first = await asyncio.gather(
+            *[writer.put([stored(tags, uid)], data_plane.TRAIN) for uid in ("bad", "beside")], return_exceptions=True
+        )
+        await writer.put([stored(tags, "later")], data_plane.TRAIN)
+        return first
+
+    assert [str(error) for error in asyncio.run(run())] == ["no storage"] * 2

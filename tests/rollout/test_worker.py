@@ -89,7 +89,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.session_config = SessionConfig(
             members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
-        worker.slots = asyncio.Semaphore(at_once)
+        worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
         worker.logged, worker.broken, worker.distillation_enabled = set(), None, False

@@ -11,6 +11,7 @@ import pytest
 
 from verl_mas.errors import DataError
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Malformed, Tag
+from verl_mas.workflow.codecs.letters import Letters
 
 
 class Verdict(Choice, tag="verify"):
@@ -26,6 +27,7 @@ CODECS = {
     "code": CodeBlock(),
     "json": JsonBlock({"move": str}),
     "actions": MOVES,
+    "letters": Letters("abcdejnoprtuvw", 9, "answer"),
 }
 PIECES = (
     "<verify>reject</verify>", "```python\nx = 1\n```\n", "<answer>", "</answer>", "<verify>",
@@ -51,6 +53,7 @@ def value_for(name: str, rng: random.Random):
         "code": words + "\n    " + words,
         "json": {"move": words, "n": rng.randrange(9), "list": [words, None, True, 0.5]},
         "actions": [rng.choice(MOVES.actions) for _ in range(rng.randrange(1, 9))],
+        "letters": "".join(rng.choices("abcdejnoprtuvw", k=rng.randrange(1, 4))),
     }[name]
 
 
@@ -96,7 +99,7 @@ def test_two_different_answers_are_malformed_and_the_same_one_twice_is_not(name)
 @pytest.mark.parametrize("name", CODECS)
 def test_text_in_the_thinking_is_not_an_answer(name):
     codec = CODECS[name]
-    value = value_for(name, random.Random(0)) if name in ("choice", "actions", "json") else "plain"
+    value = value_for(name, random.Random(0)) if name in ("choice", "actions", "json", "letters") else "plain"
     text = codec.render(value)
     assert codec.parse(f"<think>{text}</think>\n{text}") == value
     assert isinstance(codec.parse(f"<think>\n{text}\n"), Malformed), "a thought that was cut off"
@@ -191,3 +194,13 @@ def test_ambiguous_actions_and_a_pattern_without_help_are_refused(actions):
 @pytest.mark.parametrize("name", CODECS)
 def test_the_prompt_says_how_to_answer(name):
     assert len(CODECS[name].prompt()) > 20
+
+
+@pytest.mark.parametrize("text", ["", "i", "abcd", "ab c!", "a b cc", "message"])
+def test_anything_but_a_few_letters_of_the_alphabet_is_malformed(text):
+    assert isinstance(Letters("abcdefgh", 3, None).parse(text), Malformed)
+
+
+def test_letters_are_read_in_any_case_and_with_commas():
+    assert Letters("abcdefgh", 3, "message").parse("So: <message>C, e, f</message>") == "cef"
+    assert Letters("abcdefgh", 3, None).parse(" cef ") == "cef"

@@ -85,6 +85,7 @@ class MasAgentLoopWorker(_StockWorker):
         self.session_config = self._session_config(served)
         # First come, first served, so the sessions of the first tasks end first.
         self.slots = asyncio.Semaphore(sessions_per_worker(config, self.mas))
+        self.writer = data_plane.Writer()
         # Since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.trajectories = self._trajectory_writer()
@@ -115,7 +116,7 @@ class MasAgentLoopWorker(_StockWorker):
         try:
             rows = await self._run_group(prompt, trajectory, trace)
             if rows:
-                await data_plane.put(rows, partition)
+                await self.writer.put(rows, partition)
                 written = True
         except GroupFailed as failure:
             self.counts[validate] += SessionCounts(groups_given_up=1)
