@@ -136,8 +136,8 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
         model,
         engine,
         spec.pool,
-        float(policy_value(config, spec, "actor.optim.lr")) if spec.trainable else None,
-        updates_per_step(config, mas, name) if spec.trainable else None,
+        float(policy_value(config, spec, "actor.optim.lr")) if spec.is_trained else None,
+        updates_per_step(config, mas, name) if spec.is_trained else None,
         _context(config, spec),
     )
 

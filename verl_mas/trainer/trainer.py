@@ -27,7 +27,7 @@ from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
-from verl_mas.config.merge import policy_view, updates_per_step
+from verl_mas.config.merge import policy_view, snapshot_sources, updates_per_step
 from verl_mas.config.placement import (
     apply_placement,
     local_policies,
@@ -65,6 +65,7 @@ from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.snapshots import refresh, snapshot_metrics, untrained, with_state
 from verl_mas.trainer.step import (
     NO_TOKENS,
     Columns,
@@ -79,6 +80,7 @@ from verl_mas.trainer.step import (
 )
 from verl_mas.trainer.validation import Validation, ValidationHost
 from verl_mas.trainer.watcher import name_actors
+from verl_mas.trainer.weight_folder import use_folder
 from verl_mas.verl_types import Actor, Fields
 from verl_mas.workflow.base import agents_of
 
@@ -137,7 +139,7 @@ class MasTrainer(PPOTrainerSync):
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.
-        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity)
+        self.actor_rollout_wg = Checkpoints(with_state(self.members), self.config.trainer, self.identity)
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
@@ -163,8 +165,10 @@ class MasTrainer(PPOTrainerSync):
         view = policy_view(self.config, name, spec)
         apply_placement(view, self.mas, name)
         set_options(view, local_policies(self.mas).index(name), shared=len(policies_on(self.mas, spec.pool)) > 1)
-        if not spec.trainable:
-            return FrozenPolicy(name, view, self.pools.of(name))
+        if not spec.is_trained:
+            return untrained(name, view, self.pools.of(name), spec.snapshot)
+        if name in snapshot_sources(self.mas):
+            use_folder(view)
         updates = updates_per_step(self.config, self.mas, name)
         policy = PolicyTrainer(name, view, self.pools.of(name), updates, self.total_training_steps)
         policy._setup()  # noqa: SLF001
@@ -212,6 +216,7 @@ class MasTrainer(PPOTrainerSync):
         return SlicesActor.start(engines, awake=names[-1])
 
     def _wake(self) -> None:
+        refresh(self.members, self.global_steps)
         self.pools.each(self.members, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
@@ -308,6 +313,7 @@ class MasTrainer(PPOTrainerSync):
             self.pools.each(parts, lambda name: self._update(name, parts[name], columns, batch))
         metrics.update(agent_metrics(columns, per_row, found))
         metrics.update(policy_metrics(parts, list(self.trained)))
+        metrics.update(prefixed(snapshot_metrics(self.members, self.global_steps)))
         return self._whole(batch, parts)
 
     def _parts(self, batch: Rows) -> dict[str, PolicyRows]:
