@@ -13,6 +13,10 @@ from verl_mas.warmup.train import WarmUp, log_loss, warm_up
 def add_arguments(parser: argparse.ArgumentParser, *, train: int, test: int) -> None:
     parser.add_argument("--train-rows", type=int, default=train)
     parser.add_argument("--test-rows", type=int, default=test)
+    add_warm_up(parser)
+
+
+def add_warm_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--noise",
