@@ -38,7 +38,7 @@ def test_snapshots_in_turn_have_the_last_states():
 def test_weights_come_out_of_a_folder_as_they_went_in(tmp_path):
     tied = WEIGHTS | {"head": WEIGHTS["layer.1"]}
     weight_folder.write(tmp_path / "past", tied.items(), step=3, file_bytes=20)
-    assert len(list((tmp_path / "past").glob("*.safetensors"))) == 3, "two tensors of 16 bytes a file"
+    assert len(list((tmp_path / "past").glob("*.safetensors"))) == 3, "two tensors of 16 bytes fill a file"
     found = dict(weight_folder.read(tmp_path / "past"))
     assert found.keys() == tied.keys() and all(torch.equal(found[name], tied[name]) for name in tied)
     assert weight_folder.step_of(tmp_path / "past") == 3

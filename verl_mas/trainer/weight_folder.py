@@ -16,7 +16,7 @@ from omegaconf import DictConfig, open_dict
 from safetensors import safe_open
 from safetensors.torch import save_file
 from verl.checkpoint_engine.base import CheckpointEngineRegistry, ColocatedCheckpointEngine
-from verl.utils.device import get_device_id, get_device_name
+from verl.utils.device import get_device_id, get_torch_device
 
 BACKEND = "verl_mas_folder"
 # Written last: a folder without it is not whole.
@@ -45,7 +45,8 @@ class WeightFolder(ColocatedCheckpointEngine):
     def receive_weights(  # type: ignore[override]  # as the class for one process, it does not wait
         self, global_steps: int | None = None
     ) -> Generator[tuple[str, torch.Tensor], None, None]:
-        return read(self._folder)
+        device = get_device_id() if get_torch_device().is_available() else "cpu"
+        return ((name, tensor.to(device)) for name, tensor in read(self._folder))
 
 
 def use_folder(view: DictConfig) -> None:
@@ -77,12 +78,11 @@ def step_of(folder: Path) -> int:
     return step
 
 
-def read(folder: Path) -> Generator[tuple[str, torch.Tensor], None, None]:
-    """One tensor after the other, on the worker's device."""
+def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """One tensor after the other."""
     step_of(folder)  # Of a folder that is not there, no weights would be sent.
-    device = get_device_id() if get_device_name() != "cpu" else "cpu"
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  not a mapping
                 yield name, file.get_tensor(name)
 

@@ -1,4 +1,4 @@
-"""Snapshots that cannot be taken, and self-play without an opponent."""
+"""Snapshots of policies that cannot be taken, or never are."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ CASES = (
     wrong(_past("of:main,every:2", ",trainable:true"), "snapshot with trainable=true"),
     wrong(_past("of:main,every:2", ",remote:{base_url:'http://h/v1',model:m}"), "snapshot with remote"),
     wrong(_past("of:main,every:2", ",overrides:{model:{path:{task}/other}}"), "remove mas.policies.past.overrides"),
+    wrong(_past("of:main,every:2", main="overrides:{model:{lora_rank:4}}"), "and a snapshot, past"),
     wrong(_past("of:main,every:9") + " trainer.total_training_steps=9", "start model in all of them", warned=True),
-    wrong("+mas=self_play ++mas.workflow.args.opponent=past", "policy", alone=False),
 )

@@ -32,7 +32,7 @@ class KuhnPoker(Game):
     rules = (
         "Kuhn poker: the deck is J, Q and K, and K is the highest card. Each player has one card, which the other does "
         "not see, and puts one chip into the pot. A player may check or bet one more chip; who faces a bet folds, and "
-        "loses one chip, or calls with one more. If nobody folds, the higher card wins."
+        "loses one chip, or calls with one more. Unless a player folds, the higher card wins."
     )
     stake = 2.0
     dealt = True
