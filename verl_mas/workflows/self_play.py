@@ -24,8 +24,8 @@ class SelfPlay(Workflow):
     """The learner is agent `first` where it plays as player 0, and `second` as player 1: it has a baseline per seat."""
 
     opponent: Opponent = "self"
-    """Who plays against the learner: self, the other seat, which learns as well; past, an agent `opponent` on a policy
-    that is a snapshot of the learner's; random or optimal, a player without an LLM."""
+    """Who plays against the learner: self, the other seat, which learns as well; past, an agent `opponent`, whose
+    policy should be a snapshot of the learner's; random or optimal, a player without an LLM."""
 
     validation_opponent: Opponent = "random"
     """The same in validation."""
