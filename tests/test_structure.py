@@ -24,7 +24,7 @@ ORDER = [
     ["config"],
     ["user_code"],
     ["workflow"],
-    ["puzzles", "grading", "execution", "retrieval"],
+    ["puzzles", "games", "grading", "execution", "retrieval"],
     ["coding"],
     ["workflows", "data"],
     ["advantage", "rollout", "engines", "platform", "warmup", "testing", "recipes", "planning"],

@@ -57,6 +57,11 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_release_server": "self, server_id, request_id=",
     },
     f"{_ROLLOUT}.llm_server:LLMServerManager": {"_initialize_llm_servers": "self, start_rank="},
+    "verl.checkpoint_engine.base:ColocatedCheckpointEngine": {
+        "__init__": "self, bucket_size, is_master=",
+        "receive_weights": "self, global_steps=",
+        "send_weights": "self, weights, global_steps=",
+    },
     f"{_ROLLOUT}.base:BaseRollout": {
         "__init__": "self, config, model_config, device_mesh, *args, **kwargs",
         "release": "self",
@@ -245,6 +250,8 @@ KEYS: tuple[str, ...] = (
     "actor_rollout_ref.actor.loss_agg_mode",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.ref.fsdp_config.param_offload",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module",
     "actor_rollout_ref.rollout.engine_kwargs.sglang",
     "actor_rollout_ref.rollout.load_format",
     "actor_rollout_ref.rollout.n_gpus_per_node",

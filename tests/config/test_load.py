@@ -36,6 +36,15 @@ def test_values_arrive_typed():
     assert team.branch.k == 4
 
 
+def test_a_snapshot_is_served_as_its_policy_where_it_has_no_overrides_of_its_own():
+    source = {"model": {"path": "m"}, "rollout": {"dtype": "float16", "n": 2}, "actor": {"optim": {"lr": 1e-6}}}
+    past = {"snapshot": {"of": "main", "every": 2}, "overrides": {"rollout": {"n": 3}}}
+    policies = load({"policies": {"past": past, "main": {"overrides": source}}}).policies
+    assert policies["past"].overrides == {"model": {"path": "m"}, "rollout": {"dtype": "float16", "n": 3}}
+    assert policies["main"].overrides == source
+    assert [policies[name].is_trained for name in ("main", "past")] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("node", "says"),
     [

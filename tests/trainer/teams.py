@@ -17,6 +17,17 @@ class Pair(Workflow):
         return Outcome(answer=await team.copier.act(f"{task.question} {draft}"))
 
 
+class Rehearsed(Workflow):
+    """A writer, then an earlier writer, then a copier who has read both; the copy is the answer."""
+
+    agents = ("writer", "earlier", "copier")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        draft = await team.writer.act(task.messages)
+        other = await team.earlier.act(task.messages)
+        return Outcome(answer=await team.copier.act(f"{task.question} {draft} {other}"))
+
+
 class Trio(Workflow):
     """Three in a row. Every other task ends after the first, so that policies see different numbers of rows."""
 

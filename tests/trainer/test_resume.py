@@ -1,5 +1,5 @@
-"""Two policies with their own sizes, tokenizers, learning rates, FSDP versions and GPUs: trained, killed, resumed,
-exported."""
+"""Two policies with their own sizes, tokenizers, learning rates, FSDP versions and GPUs, and a snapshot of one of them:
+trained, killed, resumed, exported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
 from verl_mas.trainer.running import RUNNING_FILE
+from verl_mas.trainer.weight_folder import read
 from verl_mas.warmup.tiny_model import tiny_model
 
 pytestmark = pytest.mark.e2e
@@ -28,12 +30,12 @@ def overrides(tmp_path_factory):
     words = ["a b c d aaaa bbbb cccc dddd"] * 9
     other = tiny_model(tmp_path_factory.mktemp("other"), hidden=48, layers=1, text=words, seed=1)
     return [
-        "mas.policies={mini:{},other:{pool:fast}}",
+        "mas.policies={mini:{},other:{pool:fast},past:{snapshot:{of:mini,every:2,first:1}}}",
         "+mas.policies.mini.overrides.actor.optim.lr=1e-3",
         "+mas.policies.other.overrides.actor.optim.lr=5e-3",
         "+mas.policies.other.overrides.actor.strategy=fsdp",
         f"+mas.policies.other.overrides.model.path={other}",
-        "mas.agents={writer:{policy:mini},copier:{policy:other}}",
+        "mas.agents={writer:{policy:mini},earlier:{policy:past},copier:{policy:other}}",
         "mas.pools={fast:{n_gpus_per_node:1}}",
         "ray_kwargs.ray_init.num_gpus=2",
         "actor_rollout_ref.rollout.full_determinism=true",
@@ -46,7 +48,7 @@ def overrides(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unbroken(train_team, overrides, tmp_path_factory):
-    return train_team(tmp_path_factory.mktemp("unbroken") / "run", "Pair", *overrides)
+    return train_team(tmp_path_factory.mktemp("unbroken") / "run", "Rehearsed", *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +60,12 @@ def broken(train_team, overrides, tmp_path_factory):
         patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         patch.setenv("DIE_BEFORE", "other")
         patch.setenv("DIE_AT", "4")
-        return train_team(folder, "Pair", *overrides, exit_code=1)
+        return train_team(folder, "Rehearsed", *overrides, exit_code=1)
 
 
 @pytest.fixture(scope="module")
 def resumed(train_team, overrides, broken):
-    return train_team(broken.folder, "Pair", *overrides, "trainer.val_before_train=true")
+    return train_team(broken.folder, "Rehearsed", *overrides, "trainer.val_before_train=true")
 
 
 def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weights_of):
@@ -100,6 +102,18 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
             name = f"{part}_world_size_1_rank_0.pt"
             states = (torch.load(run.checkpoint(4) / policy / name, weights_only=False) for run in (unbroken, resumed))
             same(*map(select, states))
+
+
+def test_a_snapshot_has_the_weights_of_its_step_also_after_a_resume(unbroken, resumed, weights_of):
+    ages = [[run.steps[step]["mas/past/snapshot/step"] for step in (3, 4)] for run in (unbroken, resumed)]
+    assert ages == [[1, 3], [1, 3]], "step 3 is played against the snapshot that the checkpoint of step 2 has"
+    used = {step: dict(read(unbroken.checkpoint(step) / "past")) for step in (2, 4)}
+    assert all(torch.equal(weight, used[4][name]) for name, weight in read(resumed.checkpoint(4) / "past"))
+    # `past` has the weights after steps 1 and 3, which differ from each other and from those of steps 2 and 4.
+    others = [weights_of(unbroken.checkpoint(step) / "mini") for step in (2, 4)]
+    name = next(name for name in used[2] if name.endswith("q_proj.weight"))
+    different = [used[2][name], used[4][name], *(other[name] for other in others)]
+    assert not any(torch.equal(one, other) for one, other in combinations(different, 2))
 
 
 def test_the_sessions_of_a_repeated_step_are_read_once_with_their_own_advantages(resumed):

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
-from verl_mas.config.merge import trained
+from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
@@ -50,7 +50,7 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
 
 
 def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[Problem]:
-    lacking = list(other_policies(checkpoint.folder, trained(mas)))
+    lacking = list(other_policies(checkpoint.folder, [*trained(mas), *snapshots(mas)]))
     yield from lacking
     with user_code(mas.workflow.check_timeout_s):
         identity, running = run_identity(config, mas), running_state(config, mas)

@@ -60,7 +60,7 @@ def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
             if value and name not in learning:
                 yield ConfigWarning(
                     f"mas.policies.{name}.{key}={value}",
-                    reason="the policy is frozen or remote, so it has no optimiser",
+                    reason="the policy is frozen, remote or a snapshot, so it has no optimiser",
                     fix="remove it, or train the policy",
                 )
 
@@ -107,13 +107,13 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         yield from check_heads(view, name)
         yield from check_engine_options(view, name)
-        yield from check_lengths(view, name, trained=spec.trainable)
-        if spec.trainable:
+        yield from check_lengths(view, name, trained=spec.is_trained)
+        if spec.is_trained:
             yield from check_lora(view, name)
             yield from check_trained(view, name)
             yield from check_training_engine(view, name)
             yield from check_sharding(view, name)
-        else:
+        elif not spec.snapshot:
             yield from check_frozen_adapter(view, name)
         yield from _verl_accepts(view, name, config[SECTION])
 

@@ -19,7 +19,7 @@ from verl_mas.config.merge import (
     updates_per_step,
 )
 from verl_mas.config.placement import policies_on, pool_shape
-from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec
+from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec, SnapshotSpec
 from verl_mas.engines.serving import serving
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
@@ -46,6 +46,9 @@ class PolicySummary:
     optimiser_steps: int | None
     context: int | None
     """Tokens; null for a model that is neither on this machine nor a known one."""
+
+    snapshot: str | None = None
+    """What it is a snapshot of, and when; null for another policy."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,16 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
         model,
         engine,
         spec.pool,
-        float(policy_value(config, spec, "actor.optim.lr")) if spec.trainable else None,
-        updates_per_step(config, mas, name) if spec.trainable else None,
+        float(policy_value(config, spec, "actor.optim.lr")) if spec.is_trained else None,
+        updates_per_step(config, mas, name) if spec.is_trained else None,
         _context(config, spec),
+        _snapshot(spec.snapshot) if spec.snapshot else None,
     )
+
+
+def _snapshot(snapshot: SnapshotSpec) -> str:
+    first = f", first at {snapshot.first}" if snapshot.first else ""
+    return f"of {snapshot.of} every {snapshot.every} steps{first}"
 
 
 def _context(config: DictConfig, spec: PolicySpec) -> int | None:

@@ -25,6 +25,7 @@ from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.sampling import check_sampling
 from verl_mas.checks.sessions import check_limits, check_serving, check_sessions
 from verl_mas.checks.settings import check_override_keys, check_override_values, check_values
+from verl_mas.checks.snapshots import check_snapshots
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
 from verl_mas.config.load import load
@@ -69,6 +70,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if mas is None:
         return None, False
     found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
+    found.of(check_snapshots(config, mas))
     known = found.of(check_override_keys(config, mas))
     if not found.of(check_override_values(config, mas)) or not sound:
         return None, False  # Other checks calculate with these values.

@@ -104,7 +104,8 @@ def _policy(name: str, policy: PolicySummary) -> str:
         return f"{name}: remote, {policy.model} at {policy.engine}"
     where = f"{policy.model}, served by {policy.engine} on pool {policy.pool}"
     if policy.optimiser_steps is None:
-        return f"{name}: frozen, {where}"
+        kind = f"a snapshot {policy.snapshot}" if policy.snapshot else "frozen"
+        return f"{name}: {kind}, {where}"
     steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
     return f"{name}: trained, {where}, learning rate {policy.learning_rate:g}, {steps} per training step"
 

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, MasConfig, PolicySpec, PoolSpec
+from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
 from verl_mas.config.values import load_dataclass
+
+# What a snapshot has as the policy of which it is one. The rest is of the training.
+SERVED = ("model", "rollout")
 
 
 def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
@@ -16,5 +19,15 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
     config = load_dataclass(MasConfig, plain, "mas")
     if not config.policies:
         config.policies[DEFAULT_POLICY] = PolicySpec()
+    for spec in config.policies.values():
+        if spec.snapshot and spec.snapshot.of in config.policies:
+            spec.overrides = _as_source(spec.overrides, config.policies[spec.snapshot.of].overrides)
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
     return config
+
+
+def _as_source(own: FreeSettings, source: FreeSettings) -> FreeSettings:
+    served = {section: source[section] for section in SERVED if section in source}
+    merged = OmegaConf.to_container(OmegaConf.merge(served, own))
+    assert isinstance(merged, dict)
+    return {str(name): value for name, value in merged.items()}

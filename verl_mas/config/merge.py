@@ -126,7 +126,17 @@ def policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
 
 def trained(mas: MasConfig) -> list[str]:
     """The policies that are updated."""
-    return [name for name, spec in mas.policies.items() if spec.trainable and not spec.remote]
+    return [name for name, spec in mas.policies.items() if spec.is_trained]
+
+
+def snapshots(mas: MasConfig) -> list[str]:
+    """The policies that have the weights of another one at an earlier step."""
+    return [name for name, spec in mas.policies.items() if spec.snapshot]
+
+
+def snapshot_sources(mas: MasConfig) -> set[str]:
+    """The policies whose weights snapshots take."""
+    return {spec.snapshot.of for spec in mas.policies.values() if spec.snapshot}
 
 
 def sessions_per_step(config: DictConfig) -> int:

@@ -15,6 +15,8 @@ from verl_mas.errors import ConfigError
 
 # CPUs that verl reserves with each GPU of a pool that is not a team's.
 CPUS_PER_GPU = 3
+# Where `actor` and `ref` have the settings of the engine that they train with.
+TRAINING_ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _profile_own_ranks(view: DictConfig) -> None:
 
 def _offload(view: DictConfig) -> None:
     for role in ("actor", "ref"):
-        for key in ("fsdp_config", "megatron", "veomni", "torchtitan"):
+        for key in TRAINING_ENGINES:
             engine = view[SECTION][role].get(key)
             if engine is None:
                 continue

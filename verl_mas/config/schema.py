@@ -194,11 +194,35 @@ class McpSpec(Checked):
 
 
 @dataclass
+class SnapshotSpec(Checked):
+    """`mas.policies.<name>.snapshot`: an earlier state of a trained policy, such as an opponent in self-play."""
+
+    of: Text
+    """The trained policy whose weights it takes. It starts with the same weights."""
+
+    every: Count
+    """Steps between two refreshes."""
+
+    first: Count | None = None
+    """The step of the first refresh. null: `every`. K snapshots that are refreshed in turn (every: K * N, first: N,
+    2 * N, ...) are the last K states."""
+
+    def due(self, step: int) -> bool:
+        """Whether it takes the weights that its policy has after this step."""
+        first = self.first or self.every
+        return step >= first and (step - first) % self.every == 0
+
+
+@dataclass
 class PolicySpec:
     """One LLM with its weights."""
 
     trainable: bool = True
     """false: served from its model path, never updated, without optimiser memory."""
+
+    snapshot: SnapshotSpec | None = None
+    """It has the weights that a trained policy had at an earlier step. It is never trained itself. Overrides of the
+    model and the rollout of that policy apply to it, too."""
 
     pool: str = DEFAULT_POOL
     """The pool of `mas.pools` whose GPUs it uses."""
@@ -211,6 +235,11 @@ class PolicySpec:
 
     overrides: FreeSettings = field(default_factory=dict)
     """Merged over `actor_rollout_ref`."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has an optimiser; a remote policy and a snapshot have none."""
+        return self.trainable and self.remote is None and self.snapshot is None
 
 
 @dataclass

@@ -35,8 +35,10 @@ class OffsetReplica:
     server_mixin: type[object] | None = None
 
     def __init__(self, replica_rank: int, config: Config, *args: object, **kwargs: object):
-        tag = EngineTag.of(config)
-        self._offset = tag.rank_offset
+        self._offset = EngineTag.of(config).rank_offset
+        if EngineTag.is_in(config):
+            # The rank is of this policy only, and its adapters look the server up by it.
+            kwargs.pop("name_suffix", None)
         super().__init__(replica_rank + self._offset, config, *args, **kwargs)  # type: ignore[call-arg]
         if self.server_mixin and EngineTag.is_in(config):
             self.server_class = with_mixin(self.server_mixin, self.server_class)

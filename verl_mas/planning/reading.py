@@ -43,7 +43,7 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
     apply_placement(view, mas, name)
     values = _View(view)
     training = None
-    if spec.trainable:
+    if spec.is_trained:
         training = _training(
             values, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
         )

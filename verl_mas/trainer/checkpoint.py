@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -24,10 +24,17 @@ from verl_mas.verl_types import Fields
 from verl_mas.workflow.base import agents_of
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.policy_trainer import PolicyTrainer
     from verl_mas.trainer.running import RunningState
 
 RNG_FILE = "driver_rng.pt"
+
+
+class Saved(Protocol):
+    """A policy with weights that no file of its model has: a trained one, or a snapshot."""
+
+    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None: ...
+
+    def load(self, folder: str, delete: bool) -> None: ...
 
 
 class Checkpoints:
@@ -35,7 +42,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        policies: Mapping[str, PolicyTrainer],
+        policies: Mapping[str, Saved],
         trainer: DictConfig,
         run: Mapping[str, object],
         running: RunningState | None = None,
@@ -128,7 +135,7 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
     if missing and found:
         yield ConfigError(
             f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}",
-            rule="a run resumes with the trainable policies that it was saved with",
+            rule="a run resumes with the trainable policies and the snapshots that it was saved with",
             fix="name the policies as in that run, or set trainer.resume_mode=disable",
         )
 
@@ -154,6 +161,7 @@ def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
         "mas.workflow.name": mas.workflow.name,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(mas).items()},
         "mas.swap.agents": list(mas.swap.agents),
+        "snapshots": {name: spec.snapshot.of for name, spec in mas.policies.items() if spec.snapshot},
         # A folder may move, or hold the hub's model of that name.
         "models": {name: Path(path).name for name, path in paths.items()},
     }

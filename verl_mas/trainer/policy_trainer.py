@@ -9,8 +9,10 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
+import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torch import Tensor
@@ -28,12 +30,14 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.advantage import trained_tokens
+from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer import loss_weights
 from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
+from verl_mas.trainer.checkpoint import writing
 from verl_mas.trainer.servers import Servers
 from verl_mas.trainer.step import (
     COLUMNS,
@@ -44,6 +48,7 @@ from verl_mas.trainer.step import (
     scale_for_skipped,
     without_zero_advantage,
 )
+from verl_mas.trainer.weight_folder import BACKEND
 from verl_mas.verl_types import Actor
 
 T = TypeVar("T")
@@ -211,6 +216,17 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     def sleep(self) -> None:
         self.checkpoint_manager.sleep_replicas()
+
+    def write_weights(self, folder: Path, step: int) -> None:
+        """The current weights into a folder. Needs `use_folder` in the view with which this was made."""
+        group = self.actor_rollout_wg
+        with writing(folder):
+            ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
+            ray.get(group.update_weights(global_steps=step, mode=BACKEND))
+        actor = self.config.actor_rollout_ref.actor
+        if any((actor.get(engine) or {}).get("param_offload") for engine in TRAINING_ENGINES):
+            # As verl does after it has sent weights to the engines of this policy.
+            group.to("cpu", model=True, optimizer=False, grad=False)
 
     @property
     def workers(self) -> list[Actor]:

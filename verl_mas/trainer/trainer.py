@@ -24,10 +24,9 @@ from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
-from verl_mas.advantage import AdvantageOptions, RunningScores
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
-from verl_mas.config.merge import policy_view, updates_per_step
+from verl_mas.config.merge import policy_view, snapshot_sources, updates_per_step
 from verl_mas.config.placement import (
     apply_placement,
     local_policies,
@@ -58,7 +57,8 @@ from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
-from verl_mas.trainer.filters import TaskFilter, with_advantage
+from verl_mas.trainer.credit import Credit
+from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.findings import Findings
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
@@ -66,18 +66,17 @@ from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.phases import PhasedClient, SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
-from verl_mas.trainer.running import running_state
+from verl_mas.trainer.snapshots import refresh, snapshot_metrics, untrained, with_state
 from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
     in_order,
-    read_columns,
-    step_advantages,
     step_columns,
     write_advantages,
 )
 from verl_mas.trainer.validation import Validation, ValidationHost
 from verl_mas.trainer.watcher import name_actors
+from verl_mas.trainer.weight_folder import use_folder
 from verl_mas.verl_types import Actor, Fields
 from verl_mas.workflow.base import agents_of
 
@@ -113,11 +112,8 @@ class MasTrainer(PPOTrainerSync):
         super().__init__(config)
         self.members: dict[str, PolicyTrainer | FrozenPolicy] = {}
         members = agents_of(self.mas)
-        self.agents = list(members)
-        self.estimator = str(config.algorithm.adv_estimator)
-        self.options = AdvantageOptions.from_config(self.mas.advantage)
-        self.filter = TaskFilter(self.mas.filter, self._teaching)
-        self.running = running_state(config, self.mas)
+        self.credit = Credit(config, self.mas, list(members))
+        self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
         self._fetched = 0
         self._sessions = SessionCounts()  # of the current step
         self._findings = Findings([name for name, member in members.items() if member.trainable])
@@ -141,7 +137,9 @@ class MasTrainer(PPOTrainerSync):
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.
-        self.actor_rollout_wg = Checkpoints(self.trained, self.config.trainer, self.identity, self.running)
+        self.actor_rollout_wg = Checkpoints(
+            with_state(self.members), self.config.trainer, self.identity, self.credit.running
+        )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
@@ -167,8 +165,10 @@ class MasTrainer(PPOTrainerSync):
         view = policy_view(self.config, name, spec)
         apply_placement(view, self.mas, name)
         set_options(view, local_policies(self.mas).index(name), shared=len(policies_on(self.mas, spec.pool)) > 1)
-        if not spec.trainable:
-            return FrozenPolicy(name, view, self.pools.of(name))
+        if not spec.is_trained:
+            return untrained(name, view, self.pools.of(name), spec.snapshot)
+        if name in snapshot_sources(self.mas):
+            use_folder(view)
         updates = updates_per_step(self.config, self.mas, name)
         pool, weighting = self.pools.of(name), self.mas.loss.weighting
         policy = PolicyTrainer(name, view, pool, updates, self.total_training_steps, weighting)
@@ -217,6 +217,7 @@ class MasTrainer(PPOTrainerSync):
         return SlicesActor.start(engines, awake=names[-1])
 
     def _wake(self) -> None:
+        refresh(self.members, self.global_steps)
         self.pools.each(self.members, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
@@ -303,8 +304,7 @@ class MasTrainer(PPOTrainerSync):
             self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            running = self.running.scores if self.running else None
-            per_row, found = self._advantages(columns, trained_on, running)
+            per_row, found = self.credit.of_step(columns, trained_on)
             write_advantages(batch, columns, per_row, parts)
             self.agent_loop_manager.record_advantages(
                 self.global_steps, {batch.keys[i]: float(per_row[i]) for i in trained_on}
@@ -313,6 +313,7 @@ class MasTrainer(PPOTrainerSync):
             self.pools.each(parts, lambda name: self._update(name, parts[name], columns, batch))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, found))
         metrics.update(policy_metrics(parts, list(self.trained)))
+        metrics.update(prefixed(snapshot_metrics(self.members, self.global_steps)))
         return self._whole(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
@@ -321,19 +322,6 @@ class MasTrainer(PPOTrainerSync):
             global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=tasks
         )
         return sampled
-
-    def _teaching(self, rows: Rows) -> set[str]:
-        columns = read_columns(rows)
-        # A copy: the scores of a step are added once, when it is trained on.
-        running = RunningScores(self.running.scores.scores) if self.running else None
-        advantages, _ = self._advantages(columns, range(len(rows)), running)
-        return with_advantage(columns, advantages, self.trained)
-
-    def _advantages(
-        self, columns: Columns, trained_on: Sequence[int], running: RunningScores | None
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Advantages and diagnostics of these rows; the others get 0."""
-        return step_advantages(columns, self.estimator, self.options, self.agents, trained_on, running)
 
     def _parts(self, batch: Rows, trained_on: Sequence[int]) -> dict[str, PolicyRows]:
         rows = by_policy(batch.tags, list(self.mas.policies))

@@ -89,7 +89,7 @@ def members_of(
     for name, role in roles.items():
         spec = specs.get(name) or specs.get(role) or AgentSpec()
         policy = policies.get(spec.policy, PolicySpec())
-        trainable = spec.trainable and policy.trainable and policy.remote is None
+        trainable = spec.trainable and policy.is_trained
         members[name] = Member(name, spec.role or role, spec, trainable)
     raise_all(error for member in members.values() for error in _penalties(member))
     if swap is None or not swap.agents:

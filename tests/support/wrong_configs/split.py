@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ def without_an_answer(folder: Path) -> None:
     _write(folder, [Item(f"question {number}", "z", "split_clues") for number in range(8)])
 
 
-def _write(folder: Path, items: list[Item]) -> None:
+def _write(folder: Path, items: Sequence[Item]) -> None:
     pq.write_table(
         pa.Table.from_pylist([item.row(index, "train") for index, item in enumerate(items)]), folder / "rows.parquet"
     )

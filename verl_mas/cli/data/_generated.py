@@ -14,6 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, train: int | None, test: i
     """`train` and `test` are the default numbers of rows; None: as many as there are."""
     parser.add_argument("--train-rows", type=int, default=train)
     parser.add_argument("--test-rows", type=int, default=test)
+    add_warm_up(parser)
+
+
+def add_warm_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--noise",

@@ -34,7 +34,9 @@ class TransformersReplica(RolloutReplica):
     @property
     def name(self) -> str:
         kind = "_reward" if self.is_reward_model else "_teacher" if self.is_teacher_model else ""
-        return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + self.name_suffix)
+        # A team's servers have the policy in their names, by which its adapters look them up.
+        suffix = "" if EngineTag.is_in(self.config) else self.name_suffix
+        return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + suffix)
 
     async def launch_servers(self) -> None:
         threads = str(Options.of(self.config.engine_kwargs).threads)

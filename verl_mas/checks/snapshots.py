@@ -1,0 +1,75 @@
+"""Checks of snapshots: policies with the weights that a trained policy had at an earlier step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.merge import optional_policy_value, trained
+from verl_mas.config.schema import MasConfig, SnapshotSpec
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.registry import nearest
+
+
+def check_snapshots(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+    for name, spec in mas.policies.items():
+        if spec.snapshot is None:
+            continue
+        # `mas` does not tell a value from its default.
+        yield from _not_also(name, OmegaConf.select(config, f"mas.policies.{name}.trainable") is True, "trainable=true")
+        yield from _not_also(name, spec.remote is not None, "remote")
+        if spec.snapshot.of not in trained(mas):
+            yield _of_untrained(name, spec.snapshot, mas)
+            continue
+        yield from _same_model(config, mas, name, spec.snapshot)
+        yield from _ever_refreshed(config, name, spec.snapshot)
+
+
+def _not_also(name: str, wrong: bool, setting: str) -> Iterator[ConfigError]:
+    if wrong:
+        yield ConfigError(
+            f"mas.policies.{name}.snapshot with {setting}",
+            rule="a snapshot is served here and never trained: its weights are those of another policy",
+            fix=f"remove one of the two from mas.policies.{name}",
+        )
+
+
+def _of_untrained(name: str, snapshot: SnapshotSpec, mas: MasConfig) -> ConfigError:
+    source = mas.policies.get(snapshot.of)
+    kind = "is not there" if source is None else "is a snapshot" if source.snapshot else "is not trained"
+    return ConfigError(
+        f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}",
+        rule="a snapshot takes the weights of a policy that this run trains",
+        fix=nearest(snapshot.of, trained(mas)),
+    )
+
+
+def _same_model(config: DictConfig, mas: MasConfig, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigError]:
+    own, source = mas.policies[name], mas.policies[snapshot.of]
+    path, of_source = (optional_policy_value(config, spec, "model.path") for spec in (own, source))
+    if path != of_source:
+        yield ConfigError(
+            f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}",
+            rule="a snapshot has the weights of its policy, and starts with the same model",
+            fix=f"remove mas.policies.{name}.overrides.model",
+        )
+    rank = optional_policy_value(config, source, "model.lora_rank") or 0
+    if rank > 0 and not optional_policy_value(config, source, "model.lora.merge"):
+        yield ConfigError(
+            f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}",
+            rule="a snapshot takes whole weights, so the trainer merges the adapter into them",
+            fix="set actor_rollout_ref.model.lora.merge=True",
+        )
+
+
+def _ever_refreshed(config: DictConfig, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigWarning]:
+    steps, first = config.trainer.total_training_steps, snapshot.first or snapshot.every
+    if isinstance(steps, int) and first >= steps:
+        setting = f"first={first}" if snapshot.first else f"every={first}"
+        yield ConfigWarning(
+            f"mas.policies.{name}.snapshot.{setting} with trainer.total_training_steps={steps}",
+            reason="no step follows the first refresh, so it is the start model in all of them",
+            fix=f"lower it; for a policy that never changes, use mas.policies.{name}.trainable=false without snapshot",
+        )

@@ -1,0 +1,34 @@
+"""The data set `self_play`."""
+
+from __future__ import annotations
+
+import argparse
+
+from verl_mas.cli._arguments import check_noise, values
+from verl_mas.cli.data._generated import add_warm_up, teach
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.games import starts
+from verl_mas.data.prepare import Prepared
+from verl_mas.games.base import GAMES
+from verl_mas.splits import TEST, TRAIN
+from verl_mas.warmup.games import lessons
+from verl_mas.warmup.train import WarmUp
+
+TAUGHT = WarmUp(steps=600, lessons=60_000)
+
+
+@DATA_SETS.register("self_play")
+class SelfPlay(DataSet):
+    """The starts of a game of two players, for workflow self_play."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--game", default="tic_tac_toe", help=", ".join(GAMES))
+        add_warm_up(parser)
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        check_noise(options.noise)
+        taught = TAUGHT.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
+        train, test = starts(options.game, TRAIN), starts(options.game, TEST)
+        if options.noise is not None:
+            teach(options, lessons(options.game, noise=options.noise, seed=options.seed), taught)
+        return Prepared(train, test, test, {options.game: {}}, keep_overlap=GAMES[options.game].dealt)

@@ -1,0 +1,1 @@
+"""Games of two players in which one wins what the other loses."""

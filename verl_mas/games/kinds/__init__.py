@@ -1,0 +1,1 @@
+"""One game per file, under the name with which it is registered."""

@@ -1,0 +1,101 @@
+"""Weights that go through a folder: how a snapshot gets those of a trained policy, whatever engine serves it.
+
+A checkpoint engine of verl: its workers of the trained policy write, and its workers beside the snapshot's engines read
+and pass on. verl imports this module in both.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, open_dict
+from safetensors import safe_open
+from safetensors.torch import save_file
+from verl.checkpoint_engine.base import CheckpointEngineRegistry, ColocatedCheckpointEngine
+from verl.utils.device import get_device_id, get_torch_device
+
+BACKEND = "verl_mas_folder"
+# Written last: a folder without it is not whole.
+RECORD = "snapshot.json"
+
+
+@CheckpointEngineRegistry.register(BACKEND)
+class WeightFolder(ColocatedCheckpointEngine):
+    """Each transfer is preceded by `use` with its folder."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False):
+        super().__init__(bucket_size, is_master)
+        self._is_writer = is_master
+        self._folder = Path()
+
+    def use(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
+        if self._is_writer:
+            write(self._folder, weights, global_steps or 0, self.bucket_size)
+        else:
+            for _ in weights:
+                """Every worker takes part in gathering a tensor."""
+
+    def receive_weights(  # type: ignore[override]  # as the class for one process, it does not wait
+        self, global_steps: int | None = None
+    ) -> Generator[tuple[str, torch.Tensor], None, None]:
+        device = get_device_id() if get_torch_device().is_available() else "cpu"
+        return ((name, tensor.to(device)) for name, tensor in read(self._folder))
+
+
+def use_folder(view: DictConfig) -> None:
+    """Have the workers of a policy write and read folders. verl's own transfer to their engines does not change."""
+    with open_dict(view):
+        engine = view.actor_rollout_ref.rollout.checkpoint_engine
+        engine.backend, engine.custom_backend_module = BACKEND, __name__
+
+
+def write(folder: Path, weights: Iterable[tuple[str, torch.Tensor]], step: int, file_bytes: int) -> None:
+    """Replace the folder by files of about `file_bytes` with these weights, by the names of the model's checkpoint."""
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    for number, tensors in enumerate(_parts(weights, file_bytes)):
+        save_file(tensors, new / f"{number:05d}.safetensors")
+    record(new, step)
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+
+
+def record(folder: Path, step: int) -> None:
+    (folder / RECORD).write_text(json.dumps({"step": step}))
+
+
+def step_of(folder: Path) -> int:
+    """The step after which a policy had the weights in a folder."""
+    step: int = json.loads((folder / RECORD).read_text())["step"]
+    return step
+
+
+def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """One tensor after the other."""
+    step_of(folder)  # Of a folder that is not there, no weights would be sent.
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  not a mapping
+                yield name, file.get_tensor(name)
+
+
+def _parts(weights: Iterable[tuple[str, torch.Tensor]], file_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+    part: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in weights:
+        # A copy: tied weights are one tensor under two names, which a file cannot hold.
+        part[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        size += tensor.nbytes
+        if size >= file_bytes:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part
