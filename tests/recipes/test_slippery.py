@@ -66,7 +66,7 @@ def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     assert first["mas/session/dropped"] == 0 and first["mas/session/probe_acts"] > first["mas/session/acts/mean"] * 2
     assert 0 < first["mas/session/probe_tokens"] < first["mas/session/generated_tokens"]
     # Candidates of one prompt: every group has four rows, and probes are no rows.
-    assert first["mas/planner/advantage/one_prompt"] == first["mas/executor/advantage/one_prompt"] == 1
+    assert first["mas/planner/group/one_prompt"] == first["mas/executor/group/one_prompt"] == 1
     assert first["mas/planner/acts"] + first["mas/executor/acts"] == first["mas/session/acts/mean"] * 2
     assert "val-aux/mas/session/probe_acts" not in done.steps[2]
     records = sorted((tmp_path / "run" / "checkpoints" / "trajectories" / "train").glob("*.jsonl"))
