@@ -10,6 +10,7 @@ import torch
 import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
@@ -19,6 +20,7 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.row import RowKey
+from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
 from verl_mas.trainer.step import Columns, step_advantages
 from verl_mas.trainer.trainer import MasTrainer
@@ -241,15 +243,16 @@ def trainer(monkeypatch, rollout):
         monkeypatch.setattr(MasTrainer, "_count_sessions", lambda self: None)
         monkeypatch.setattr(MasTrainer, "_add_prompts_to_generate", lambda self, count: None)
         made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
-        made.members, made.slices, made.agents = {}, {}, ["solver"]
-        made.estimator, made.options = "agent_grpo", AdvantageOptions()
+        made.members, made.slices = {}, {}
+        config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
+        made.credit = Credit(config, made.mas, ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
         made.replay_buffer = SimpleNamespace(
             sample=lambda global_steps, partition_id, batch_size: source.sample(batch_size)
         )
         made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
         # Without policies no row is trained, so the trainer itself finds no task.
-        made.filter = TaskFilter(spec, lambda rows: made._teaching(rows) or source.teaching(rows))
+        made.filter = TaskFilter(spec, lambda rows: made.credit.teaching(rows, made.trained) or source.teaching(rows))
         return made, written
 
     return make
