@@ -59,7 +59,8 @@ def test_the_floor_is_the_success_of_the_best_guess_from_one_shard(shards, keys)
         for asked in symbols:
             first = following[asked]
             if asked // keys != first // keys:
-                answers[asked, *(following[symbol] for symbol in symbols[:keys])][following[first]] += 1
+                shard = tuple(following[symbol] for symbol in symbols[:keys])
+                answers[asked, shard][following[first]] += 1
     best, every = (sum(map(of, answers.values())) for of in (lambda seen: max(seen.values()), Counter.total))
     assert floor(shards, keys) == Fraction(best, every)
 

@@ -34,7 +34,7 @@ def test_without_noise_every_reply_is_right():
     for lesson in taught:
         if lesson.agent == "leader":
             reports = lesson.prompt.rpartition("<|im_end|>")[2].split()
-            symbol, = [word for word in reports if word not in "$-"]
+            (symbol,) = [word for word in reports if word not in "$-"]
             assert lesson.reply in (f" {symbol}", f" = {symbol}")
 
 

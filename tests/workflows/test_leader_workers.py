@@ -6,8 +6,10 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, DataError, SessionFault
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import build
 from verl_mas.testing.check_workflow import check_workflow
-from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Generation, Malformed, Task
 from verl_mas.workflow.run import run
 from verl_mas.workflows.leader_workers import Answer, Delegation, LeaderWorkers, Moves
@@ -140,3 +142,22 @@ def test_the_workflow_passes_its_own_check():
     agents = {"worker": AgentSpec(format_penalty=0.1)}
     report = check_workflow(lambda: LeaderWorkers(score="em"), {"leader": [TWO, BOX], "worker": "2"}, TASK, agents)
     assert report.ok, report
+
+
+def test_workers_search_with_a_tool_of_their_own_and_the_leader_has_none(tmp_path):
+    pytest.importorskip("tantivy")
+    build([Passage("mars", "Mars has two moons.", "Mars")], tmp_path / "index")
+    worker = [calls(("search", {"query": "moons of Mars"})), "two"]
+    llm = ScriptedLLM({"leader": ["<subtask>Moons of Mars?</subtask>", BOX], "worker": worker})
+    session = run(LeaderWorkers(retriever=str(tmp_path / "index")), TASK, llm)
+    (call,) = session.replies[1].tool_calls
+    assert call.result == "(1) Mars: Mars has two moons." and "Report: two" in str(llm.requests[-1].messages)
+    assert [bool(request.tools) for request in llm.requests] == [False, True, True, False]
+
+
+def test_a_search_that_fails_is_no_error_of_the_team():
+    worker = calls(("search", {"query": "moons of Mars"}))
+    llm = ScriptedLLM({"leader": [TWO, BOX], "worker": worker})
+    workflow = LeaderWorkers(retriever="http://127.0.0.1:9/retrieve", retriever_timeout_s=0.1)
+    with pytest.raises(SessionFault, match="retriever: "):
+        run(workflow, TASK, llm, faults=FaultSpec(retries=0))

@@ -15,9 +15,7 @@ from verl_mas.workflows.sharded_lookup import LookupMoves, ShardedLookup, Symbol
 from verl_mas.workflows.single_reader import SingleReader
 
 # b -> c -> a, in the first shard and then in the second.
-TASK = Task(
-    [{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])}
-)
+TASK = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})
 
 
 def prompts(llm) -> list[str]:

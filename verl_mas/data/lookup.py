@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import comb
@@ -97,7 +97,9 @@ class LookupItem(Item):
 
     def row(self, index: int, split: str) -> dict[str, object]:
         row = super().row(index, split)
-        return row | {"extra_info": {"split": split, "index": index, SHARDS: CUT.join(self.shards), CONTROL: self.control}}
+        return row | {
+            "extra_info": {"split": split, "index": index, SHARDS: CUT.join(self.shards), CONTROL: self.control}
+        }
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:

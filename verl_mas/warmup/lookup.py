@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.lookup import CUT, HOPS, SHARDS, SYMBOLS, draw, successors
 from verl_mas.warmup.demonstrations import Lesson, demonstrate
 from verl_mas.workflow import Message, Request, Task
+from verl_mas.workflow.base import resolve
 from verl_mas.workflows.leader_workers import Answer, Delegation
-from verl_mas.workflows.sharded_lookup import READER, WORKER, LookupMoves, ShardedLookup, Symbols
-from verl_mas.workflows.single_reader import SingleReader
+from verl_mas.workflows.sharded_lookup import READER, WORKER, LookupMoves, Symbols
 
 # The share of lessons in which there is nothing to find that are kept: they are most acts of a session, and alike.
 _NOTHING = 0.4
@@ -20,7 +21,11 @@ def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: 
     """Endless. `noise` is the share of wrong replies of the leader, `worker_noise` that of workers and of readers."""
     rng = random.Random(f"lookup lessons {seed}")
     experts = Experts(shards * keys, noise, worker_noise, rng)
-    teams = [ShardedLookup(max_workers=shards), SingleReader(window="shard"), SingleReader(window="all")]
+    teams = [
+        resolve(WorkflowSpec("sharded_lookup", args={"max_workers": shards})),
+        resolve(WorkflowSpec("single_reader", args={"window": "shard"})),
+        resolve(WorkflowSpec("single_reader", args={"window": "all"})),
+    ]
     while True:
         table, asked = draw(shards, keys, rng)
         task = Task([{"role": "user", "content": asked}], extra_info={SHARDS: CUT.join(table.shards)})

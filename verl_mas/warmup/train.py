@@ -59,6 +59,9 @@ class WarmUp:
     """Weight of the loss on the prompts' tokens. It speeds up learning to copy from long prompts; short prompts do not
     need it."""
 
+    std: Positive = 0.02
+    """Standard deviation of the initial weights. With 0.1 a tiny model learns to look up in half the steps."""
+
     seed: int = 0
     """Seed of the initial weights and of the order of lessons."""
 
@@ -113,6 +116,7 @@ def _new_model(folder: Path, lessons: list[Lesson], config: WarmUp) -> Path:
         text=(text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply)),
         vocabulary=config.vocabulary,
         max_length=512,
+        std=config.std,
         seed=config.seed,
     )
 

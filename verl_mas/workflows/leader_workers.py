@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from verl_mas.config.values import Count
+from verl_mas.config.values import Count, Positive
+from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
+from verl_mas.retrieval.source import check_source, source
 from verl_mas.workflow import (
     Codec,
     Malformed,
@@ -24,6 +26,7 @@ from verl_mas.workflow import (
 from verl_mas.workflow.codecs.base import between, checked, visible
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
+from verl_mas.workflow.tools import Tools
 
 # Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
@@ -136,7 +139,8 @@ class Delegating(Workflow):
             if isinstance(move, Answer) or not left:
                 break
             prompts = self.prompts(task, move) if isinstance(move, Delegation) else []
-            replies = await together([partial(team.spawn("worker").act, each) for each in prompts])
+            tools = self.tools()
+            replies = await together([partial(team.spawn("worker").act, each, tools=tools) for each in prompts])
             rounds.append(len(replies))
             prompt = self.following(task, move, [self.report(each) for each in replies], left - 1)
         return Played(reply, move.text if isinstance(move, Answer) else None, rounds)
@@ -153,6 +157,10 @@ class Delegating(Workflow):
         """The prompt of each worker."""
         raise NotImplementedError
 
+    def tools(self) -> Tools:
+        """The tools of a worker, beside those that `mas.agents.worker.tools` names."""
+        return ()
+
     def report(self, reply: Reply) -> str:
         """What the leader reads of a worker's reply."""
         raise NotImplementedError
@@ -165,6 +173,16 @@ class Delegating(Workflow):
 @register_workflow("leader_workers")
 class LeaderWorkers(Delegating):
     """For language models: subtasks, reports and the answer are texts."""
+
+    retriever: str | None = None
+    """Where workers search, as a tool: a `/retrieve` URL, or the folder of an index, which is then searched in this
+    process. null: they have only the tools that mas.agents.worker.tools names."""
+
+    topk: Count = 3
+    """Passages per search."""
+
+    retriever_timeout_s: Positive = 30.0
+    """Seconds that a search may take."""
 
     score: str = VERL
     """verl: verl's reward function scores the answer. Any other value names a grader, such as math or em, which
@@ -181,6 +199,8 @@ class LeaderWorkers(Delegating):
     def check(self) -> None:
         if grader := self.grader():
             grader.check()
+        if self.retriever is not None:
+            check_source(self.retriever, self.topk)
 
     def grader(self) -> Grader | None:
         return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
@@ -202,6 +222,25 @@ class LeaderWorkers(Delegating):
 
     def prompts(self, task: Task, delegation: Delegation) -> list[Prompt]:
         return [f"{WORK}\n\n{subtask}" for subtask in delegation.subtasks]
+
+    def tools(self) -> Tools:
+        if self.retriever is None:
+            return ()
+        passages = source(self.retriever, self.topk, self.retriever_timeout_s)
+
+        async def search(query: str) -> str:
+            """Search the corpus.
+
+            Args:
+                query: A short query for one fact.
+            """
+            found = await passages.search(query)
+            if found.error is not None:
+                # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.
+                raise SessionFault(FaultKind.REFUSED, f"retriever: {found.error}")
+            return "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(found.passages, 1))
+
+        return [search]
 
     def report(self, reply: Reply) -> str:
         text = visible(reply.text).strip()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from verl_mas.config.values import Count
-from verl_mas.data.lookup import CUT, SYMBOLS, shards_of
+from verl_mas.data.lookup import SYMBOLS, shards_of
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, register_workflow
+from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.codecs.base import checked
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflows.leader_workers import Answer, Delegating, Delegation, Move

@@ -1,4 +1,4 @@
-"""Teams that spawn workers: more workers than a session has acts, formats that do not exist, nothing that is trained."""
+"""Teams that spawn workers: more workers than a session has acts, arguments and agents that do not exist."""
 
 from __future__ import annotations
 

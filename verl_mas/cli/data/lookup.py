@@ -13,7 +13,7 @@ from verl_mas.splits import TEST, TRAIN
 from verl_mas.warmup.lookup import lessons
 from verl_mas.warmup.train import WarmUp
 
-TAUGHT = WarmUp(steps=1_000, batch=64, learning_rate=4e-3, lessons=60_000, vocabulary=4_096)
+TAUGHT = WarmUp(steps=1_000, batch=64, learning_rate=2e-3, lessons=15_000, texts=2_000, vocabulary=4_096, std=0.1)
 
 
 @DATA_SETS.register("lookup")
