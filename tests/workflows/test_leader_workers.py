@@ -90,7 +90,7 @@ def test_an_empty_report_is_malformed():
 
 
 def test_a_last_reply_without_an_answer_is_not_graded():
-    assert play("I give up", max_rounds=1, score="em")[0].team_reward == 0.0
+    assert play("I do not know", max_rounds=1, score="em")[0].team_reward == 0.0
 
 
 def test_more_workers_than_a_session_has_acts_is_a_clear_error():
