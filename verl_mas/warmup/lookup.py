@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.lookup import CUT, HOPS, SHARDS, SYMBOLS, draw, successors
 from verl_mas.warmup.demonstrations import Lesson, demonstrate
+from verl_mas.warmup.tiny_model import TURN_END
 from verl_mas.workflow import Message, Request, Task
 from verl_mas.workflow.base import resolve
 from verl_mas.workflows.leader_workers import Answer, Delegation
@@ -32,7 +34,8 @@ def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: 
         for team in teams:
             for lesson in demonstrate(team, task, experts):
                 if lesson.agent == "leader" or found(lesson.prompt) or rng.random() < _NOTHING:
-                    yield lesson
+                    # verl ends a turn of a conversation with a line break, whatever the chat template.
+                    yield replace(lesson, prompt=lesson.prompt.replace(TURN_END, f"{TURN_END}\n"))
 
 
 class Experts:
