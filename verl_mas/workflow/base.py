@@ -22,8 +22,8 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `scored_by_verl`, `least_acts` and `check`, and annotated fields, which `mas.workflow.args` sets (subclasses are
-    dataclasses). A value that does not fit its field's type is refused. The base owns construction only.
+    `scored_by_verl`, `least_acts`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets
+    (subclasses are dataclasses). A value that does not fit its field's type is refused. The base owns construction only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
@@ -59,6 +59,11 @@ class Workflow:
         """Whether verl's reward function scores every session, so that it must know the data sources. It belongs to
         `run`: a subclass that has its own says it again."""
         return False
+
+    @property
+    def most_acts(self) -> int | None:
+        """The acts of the longest session, if there is one: refused if `mas.faults.max_acts` is less."""
+        return None
 
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)

@@ -1,0 +1,261 @@
+"""A leader divides a task and spawns a worker for each part; reports come back, and it delegates again or answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from verl_mas.config.values import Count, Positive
+from verl_mas.errors import FaultKind, SessionFault
+from verl_mas.grading.grader import Grader, grader
+from verl_mas.grading.math import BoxedAnswer
+from verl_mas.retrieval.source import check_source, source
+from verl_mas.workflow import (
+    Codec,
+    Malformed,
+    Outcome,
+    Reply,
+    Task,
+    Team,
+    Workflow,
+    register_workflow,
+    with_instruction,
+)
+from verl_mas.workflow.codecs.base import between, checked, visible
+from verl_mas.workflow.tasks import together
+from verl_mas.workflow.team import Prompt
+from verl_mas.workflow.tools import Tools
+
+# Not a grader: verl's reward function scores the answer after the session.
+VERL = "verl"
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """The subtasks of one round, a worker each."""
+
+    subtasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of the team."""
+
+    text: str
+
+
+Move = Delegation | Answer
+
+
+@dataclass(frozen=True)
+class Played:
+    """The leader's last reply, its answer if that could be read, and the number of workers of each round."""
+
+    last: Reply
+    answer: str | None
+    rounds: Sequence[int]
+
+    @property
+    def info(self) -> dict[str, object]:
+        return {
+            "rounds": len(self.rounds),
+            "workers": sum(self.rounds),
+            # Acts that wait for each other: workers of a round act at the same time.
+            "critical_path": 1 + len(self.rounds) + sum(workers > 0 for workers in self.rounds),
+        }
+
+
+@dataclass(frozen=True)
+class Moves:
+    r"""Either `<subtask>...</subtask>`, once per worker, or `\boxed{...}`; both, neither, or too many subtasks are
+    malformed."""
+
+    at_most: int
+    """Subtasks in one reply; 0: only an answer is read."""
+
+    tag: ClassVar[str] = "subtask"
+
+    def prompt(self) -> str:
+        answer = BoxedAnswer().prompt()
+        if not self.at_most:
+            return f"No further subtask can be delegated. {answer}"
+        return (
+            f"Either delegate: write 1 to {self.at_most} subtasks, each between <{self.tag}> and </{self.tag}>. "
+            f"Each goes to a worker of its own that reads nothing else. Or answer: {answer}"
+        )
+
+    def render(self, value: Move) -> str:
+        text = (
+            BoxedAnswer().render(value.text)
+            if isinstance(value, Answer)
+            else "\n".join(f"<{self.tag}>{subtask}</{self.tag}>" for subtask in value.subtasks)
+        )
+        return checked(text, value, self.parse(text))
+
+    def parse(self, text: str) -> Move | Malformed:
+        subtasks = between(visible(text), f"<{self.tag}>", f"</{self.tag}>")
+        if isinstance(subtasks, Malformed):
+            return subtasks
+        answer = BoxedAnswer().parse(text)
+        if not subtasks:
+            return answer if isinstance(answer, Malformed) else Answer(answer)
+        if not isinstance(answer, Malformed):
+            return Malformed("subtasks and an answer")
+        if not all(subtasks):
+            return Malformed("an empty subtask")
+        if len(subtasks) > self.at_most:
+            return Malformed(f"{len(subtasks)} subtasks, not {f'1 to {self.at_most}' if self.at_most else 'an answer'}")
+        return Delegation(tuple(subtasks))
+
+
+class Delegating(Workflow):
+    """Base of teams whose leader delegates at most `max_rounds` times, to up to `max_workers` at a time, then answers.
+
+    The workers of a round act in parallel, each on its own prompt alone. The leader's acts are one conversation.
+    Override `run`, which calls `play`, and the prompts and formats that raise NotImplementedError.
+    """
+
+    agents = ("leader", "worker")
+    max_rounds: Count = 3
+    """Delegations at most. One that cannot be read counts, and reaches no worker."""
+
+    max_workers: Count = 4
+    """Workers of one round at most."""
+
+    @property
+    def most_acts(self) -> int:
+        return self.max_rounds * (1 + self.max_workers) + 1
+
+    async def play(self, task: Task, team: Team) -> Played:
+        """Delegations and reports, until the leader answers or has none left."""
+        leader = team.leader.conversation()
+        prompt = self.opening(task)
+        rounds: list[int] = []
+        for left in reversed(range(self.max_rounds + 1)):
+            reply = await leader.act(prompt)
+            move = reply.parse(self.moves(task, left))
+            if isinstance(move, Answer) or not left:
+                break
+            prompts = self.prompts(task, move) if isinstance(move, Delegation) else []
+            tools = self.tools()
+            replies = await together([partial(team.spawn("worker").act, each, tools=tools) for each in prompts])
+            rounds.append(len(replies))
+            prompt = self.following(task, move, [self.report(each) for each in replies], left - 1)
+        return Played(reply, move.text if isinstance(move, Answer) else None, rounds)
+
+    def moves(self, task: Task, left: int) -> Codec[Move]:
+        """What the leader may reply with `left` delegations left."""
+        raise NotImplementedError
+
+    def opening(self, task: Task) -> Prompt:
+        """The leader's first prompt."""
+        raise NotImplementedError
+
+    def prompts(self, task: Task, delegation: Delegation) -> list[Prompt]:
+        """The prompt of each worker."""
+        raise NotImplementedError
+
+    def tools(self) -> Tools:
+        """The tools of a worker, beside those that `mas.agents.worker.tools` names."""
+        return ()
+
+    def report(self, reply: Reply) -> str:
+        """What the leader reads of a worker's reply."""
+        raise NotImplementedError
+
+    def following(self, task: Task, move: Delegation | Malformed, reports: Sequence[str], left: int) -> Prompt:
+        """What the leader reads after a delegation, with `left` more to make."""
+        raise NotImplementedError
+
+
+@register_workflow("leader_workers")
+class LeaderWorkers(Delegating):
+    """For language models: subtasks, reports and the answer are texts."""
+
+    retriever: str | None = None
+    """Where workers search, as a tool: a `/retrieve` URL, or the folder of an index, which is then searched in this
+    process. null: they have only the tools that mas.agents.worker.tools names."""
+
+    topk: Count = 3
+    """Passages per search."""
+
+    retriever_timeout_s: Positive = 30.0
+    """Seconds that a search may take."""
+
+    score: str = VERL
+    """verl: verl's reward function scores the answer. Any other value names a grader, such as math or em, which
+    compares the box of the leader's last reply with the ground truth."""
+
+    @property
+    def scored_by_verl(self) -> bool:
+        return self.score == VERL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.grader()
+
+    def check(self) -> None:
+        if grader := self.grader():
+            grader.check()
+        if self.retriever is not None:
+            check_source(self.retriever, self.topk)
+
+    def grader(self) -> Grader | None:
+        return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        grader = self.grader()
+        truth = grader.read(task.ground_truth) if grader else None
+        played = await self.play(task, team)
+        if grader is None:
+            return Outcome(answer=played.last, info=played.info)
+        right = (await grader(truth, played.answer) or 0.0) if played.answer is not None else 0.0
+        return Outcome(answer=played.answer, reward=right, info={"acc": right, **played.info})
+
+    def moves(self, task: Task, left: int) -> Moves:
+        return Moves(self.max_workers if left else 0)
+
+    def opening(self, task: Task) -> Prompt:
+        return with_instruction(task.messages, f"{LEAD} {self.moves(task, self.max_rounds).prompt()}")
+
+    def prompts(self, task: Task, delegation: Delegation) -> list[Prompt]:
+        return [f"{WORK}\n\n{subtask}" for subtask in delegation.subtasks]
+
+    def tools(self) -> Tools:
+        if self.retriever is None:
+            return ()
+        passages = source(self.retriever, self.topk, self.retriever_timeout_s)
+
+        async def search(query: str) -> str:
+            """Search the corpus.
+
+            Args:
+                query: A short query for one fact.
+            """
+            found = await passages.search(query)
+            if found.error is not None:
+                # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.
+                raise SessionFault(FaultKind.REFUSED, f"retriever: {found.error}")
+            return "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(found.passages, 1))
+
+        return [search]
+
+    def report(self, reply: Reply) -> str:
+        text = visible(reply.text).strip()
+        if not text:
+            reply.mark_malformed("an empty report")
+        return text or "none"
+
+    def following(self, task: Task, move: Delegation | Malformed, reports: Sequence[str], left: int) -> Prompt:
+        if isinstance(move, Malformed):
+            found = f"Your reply could not be read: {move.reason}."
+        else:
+            pairs = zip(move.subtasks, reports, strict=True)
+            found = "\n\n".join(f"Subtask: {subtask}\nReport: {report}" for subtask, report in pairs)
+        return f"{found}\n\n{self.moves(task, left).prompt()}"
+
+
+LEAD = "You lead a team of workers. Divide the task into parts that can be worked on at the same time."
+WORK = "You work on one part of a larger task. Reply with a short report of what you found."
