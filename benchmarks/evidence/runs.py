@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.evidence.arms import ROOT, Arm, Evaluation, Piece, Start, Training, Trial
 from benchmarks.evidence.matrix import ARMS, needs
+from benchmarks.evidence.places import Places
 from verl_mas.demos.metrics import Step, read_steps, series
 
 RESULTS = Path(__file__).with_name("results")
@@ -33,6 +34,9 @@ KEPT = (
     "session/generated_tokens",
     "session/probe_tokens",
 )
+
+
+OWN = {"OMP_NUM_THREADS": "1"}
 
 
 def result_of(piece: Piece) -> Path:
@@ -73,6 +77,7 @@ class Runner:
     """`through` is a prefix of every command, such as `nice -n 10`."""
 
     through: Sequence[str] = ()
+    places: Places = field(default_factory=Places)
     _locks: defaultdict[Path, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def run(self, piece: Piece) -> None:
@@ -105,8 +110,9 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         metrics = folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
-        command = [
-            *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", f"+mas={piece.arm.workflow}"),
+        overrides = [
+            "+platform=cpu",
+            f"+mas={piece.arm.workflow}",
             *piece.arm.trial.settings,
             f"data.train_files={start}/train.parquet",
             f"data.val_files={start}/test.parquet",
@@ -114,9 +120,12 @@ class Runner:
             f"trainer.default_local_dir={folder}/checkpoints",
             "trainer.resume_mode=disable",
         ]
-        began = time.time()
-        self._call(command, folder / "log.txt", VERL_FILE_LOGGER_PATH=str(metrics))
-        return read_steps(metrics), round(time.time() - began)
+        with self.places.one() as place:
+            environment, more = place.joined(os.environ | OWN | {"VERL_FILE_LOGGER_PATH": str(metrics)})
+            began = time.time()
+            main_ppo = (place.python, "-m", "verl.trainer.main_ppo")
+            self._call([*main_ppo, *overrides, *more], folder / "log.txt", environment)
+            return read_steps(metrics), round(time.time() - began)
 
     def _start(self, start: Start, seed: int) -> Path:
         """Tasks and the warmed-up model, the same for all arms of a seed and start."""
@@ -142,13 +151,13 @@ class Runner:
                 self._call(command, RUNS / trained.key / "merge.txt")
         return target
 
-    def _call(self, command: Sequence[str], log: Path, **environment: str) -> None:
+    def _call(self, command: Sequence[str], log: Path, environment: Mapping[str, str] = OWN) -> None:
         with log.open("w") as output:
             subprocess.run(
                 [*self.through, *command],
                 check=True,
                 cwd=ROOT,
-                env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+                env={**os.environ, **environment},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
