@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.evidence.arms import Arm, Piece, by_seeds
-from benchmarks.evidence.tasks import plan_path
+from benchmarks.evidence.tasks import plan_path, split_clues
 from benchmarks.evidence.tasks.base import Task
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (plan_path.TASK,)}
+TASKS: Mapping[str, Task] = {task.name: task for task in (plan_path.TASK, split_clues.TASK)}
 ARMS: Mapping[str, Arm] = {arm.name: arm for task in TASKS.values() for arm in task.arms}
 
 
