@@ -42,8 +42,13 @@ def check_noise(noise: float | None) -> None:
         raise ConfigError(f"--noise {noise}", rule="it is at least 0 and less than 1", fix="use --noise 0.25")
 
 
-def check_count(option: str, count: int) -> None:
-    if count < 1:
+def check_share(option: str, share: float | None) -> None:
+    if share is not None and not 0 <= share <= 1:
+        raise ConfigError(f"{option} {share}", rule="a share is 0 to 1", fix=f"use {option} 0.5")
+
+
+def check_count(option: str, count: int | None) -> None:
+    if count is not None and count < 1:
         raise ConfigError(f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default")
 
 

@@ -32,12 +32,13 @@ def tiny_model(
     text: Iterable[str] | None = None,
     vocabulary: int = 1024,
     max_length: int = 4096,
+    initial: float = 0.02,
     seed: int = 0,
 ) -> Path:
     """Save a random Qwen2 with its tokenizer in `path`; the same arguments give the same weights.
 
-    The width is `hidden`, or the one that gives about `parameters`. Without `text` a token is a byte; with it, a
-    byte-level BPE of up to `vocabulary` tokens is trained on it.
+    The width is `hidden`, or the one that gives about `parameters`; `initial` is the standard deviation of the weights.
+    Without `text` a token is a byte; with it, a byte-level BPE of up to `vocabulary` tokens is trained on it.
     """
     import torch
     from transformers import Qwen2ForCausalLM
@@ -50,6 +51,7 @@ def tiny_model(
         if hidden
         else _nearest_config(tokenizer, parameters, layers, max_length)
     )
+    config.initializer_range = initial
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)

@@ -37,6 +37,9 @@ class WarmUp:
     layers: Count = 2
     """Layers of the model."""
 
+    initial: Positive = 0.02
+    """Standard deviation of the initial weights. A width of 32 learns from 0.1, and hardly from 0.02."""
+
     steps: Count = 800
     """Optimiser steps."""
 
@@ -113,6 +116,7 @@ def _new_model(folder: Path, lessons: list[Lesson], config: WarmUp) -> Path:
         text=(text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply)),
         vocabulary=config.vocabulary,
         max_length=512,
+        initial=config.initial,
         seed=config.seed,
     )
 

@@ -10,7 +10,8 @@ from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.train import WarmUp, log_loss, warm_up
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, train: int, test: int) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, train: int | None, test: int | None) -> None:
+    """`train` and `test` are the default numbers of rows; None: as many as there are."""
     parser.add_argument("--train-rows", type=int, default=train)
     parser.add_argument("--test-rows", type=int, default=test)
     parser.add_argument("--seed", type=int, default=0)
