@@ -9,7 +9,7 @@ from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
-from verl_mas.workflows.split_clues import Letters, SplitClues
+from verl_mas.workflows.split_clues import SplitClues
 
 
 def task(parts: int = 2, **more) -> Task:
@@ -84,17 +84,6 @@ def test_of_several_candidates_only_answers_are_scored():
     session = run(SplitClues(text="compact"), task(), llm, branch=BranchSpec(k=2))
     assert [reply.team_reward for reply in session.replies] == [0.0, 0.0, 0.0, 1.0]
     assert session.answer == right and session.team_reward == 1.0
-
-
-@pytest.mark.parametrize("text", ["", "i", "abcd", "ab c!", "message"])
-def test_anything_but_a_few_letters_is_malformed(text):
-    assert not Letters(3, None).parse(text)
-
-
-def test_letters_round_trip():
-    for codec in (Letters(3, None), Letters(3, "message")):
-        assert codec.parse(codec.render("cab")) == "cab"
-    assert Letters(3, "message").parse("So: <message>C, e, f</message>") == "cef"
 
 
 def test_rows_of_another_number_of_parts_fail_with_the_command():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -11,35 +10,10 @@ from typing import Annotated, Literal
 from verl_mas.config.values import Count, Range
 from verl_mas.data.split_clues import LETTERS, Clues, clues_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, Workflow, instances, register_workflow
-from verl_mas.workflow.codecs.base import checked
-from verl_mas.workflow.codecs.tag import Tag
+from verl_mas.workflow.codecs.letters import Letters
 
 # The last mark of a compact prompt: who writes a message, or that the answer is wanted.
 SPEAKERS, ANSWER = "ABCD", "?"
-
-
-@dataclass(frozen=True)
-class Letters:
-    """A few letters of a to h: `<message>c e f</message>`, or `cef` without a tag."""
-
-    at_most: int
-    tag: str | None
-
-    def prompt(self) -> str:
-        many = "one letter" if self.at_most == 1 else f"at most {self.at_most} letters"
-        return f"Give {many}" + (f" between <{self.tag}> and </{self.tag}>." if self.tag else ".")
-
-    def render(self, value: str) -> str:
-        text = Tag(self.tag).render(" ".join(value)) if self.tag else value
-        return checked(text, value, self.parse(text))
-
-    def parse(self, text: str) -> str | Malformed:
-        body = Tag(self.tag).parse(text) if self.tag else text
-        if isinstance(body, Malformed):
-            return body
-        if not re.fullmatch(rf"\s*(?:[{LETTERS}][\s,]*){{1,{self.at_most}}}", body.casefold()):
-            return Malformed(f"{body[:40]!r} is not 1 to {self.at_most} letters")
-        return "".join(re.findall(r"\w", body.casefold()))
 
 
 @dataclass(frozen=True)
@@ -140,7 +114,7 @@ class SplitClues(Workflow):
 
     def codec(self, talk: Talk) -> Letters:
         tag = "answer" if talk.last else "message"
-        return Letters(1 if talk.last else len(talk.part), None if self.text == "compact" else tag)
+        return Letters(LETTERS, 1 if talk.last else len(talk.part), None if self.text == "compact" else tag)
 
     def prompt(self, talk: Talk) -> str:
         if self.text == "compact":
