@@ -11,8 +11,9 @@ from verl_mas.data.guide_driver import boards_of
 from verl_mas.puzzles.game import COMPACT
 from verl_mas.puzzles.grid import FREE, MOVES, NAMES, WALL, place
 from verl_mas.puzzles.kinds.plan_path import GOAL, PlanPath
-from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
+from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.codecs.letters import Letters
+from verl_mas.workflows._states import States
 
 # The last mark of a compact prompt: which role is asked.
 GUIDE_MARK, DRIVER_MARK = "G", "D"
@@ -37,11 +38,8 @@ class Drive:
 
 
 @register_workflow("guide_driver")
-class GuideDriver(Workflow):
+class GuideDriver(States[Drive]):
     """The guide writes two letters, the driver makes one move per act. Reaching the goal alone is rewarded."""
-
-    branches = True
-    sparse = True
 
     max_turns: Count = 6
     """The maximum number of moves."""
@@ -67,30 +65,22 @@ class GuideDriver(Workflow):
     def opening(self, puzzle: PlanPath, seen: PlanPath) -> Drive:
         return Drive(puzzle, seen, None if self.control == "none" else "")
 
-    def over(self, drive: Drive) -> bool:
-        return drive.puzzle.solved or drive.moved == self.max_turns
+    def over(self, state: Drive) -> bool:
+        return state.puzzle.solved or state.moved == self.max_turns
 
-    async def play(self, drive: Drive, team: Team) -> Outcome:
-        """From any state to the end."""
-        while not self.over(drive):
-            agent = team.driver if drive.message is not None else team.guide
-            replies = await agent.branch(self.prompt(drive))
-            drives = {reply: self.candidate(reply, drive, len(replies)) for reply in replies}
-            drive = drives[team.commit(replies)]
-        solved = float(drive.puzzle.solved)
-        return Outcome(answer=drive.puzzle.render(), reward=solved, info={"acc": solved, "turns": drive.moved})
+    def actor(self, state: Drive) -> str:
+        return "guide" if state.message is None else "driver"
 
-    def candidate(self, reply: Reply, drive: Drive, among: int) -> Drive:
-        """The drive after one of `among` candidates. Of itself, only a move to the goal is rewarded."""
-        if drive.message is None:
-            written = reply.parse(self.message_codec(drive))
-            after = replace(drive, message="" if isinstance(written, Malformed) else written)
-        else:
-            moves = reply.parse(self.move_codec(drive))
-            after = self.moved(drive, moves[0] if moves else None)
-        if among > 1:
-            reply.team_reward = float(after.puzzle.solved)
-        return after
+    def after(self, reply: Reply, state: Drive) -> Drive:
+        if state.message is None:
+            written = reply.parse(self.message_codec(state))
+            return replace(state, message="" if isinstance(written, Malformed) else written)
+        moves = reply.parse(self.move_codec(state))
+        return self.moved(state, moves[0] if moves else None)
+
+    def outcome(self, state: Drive) -> Outcome:
+        solved = float(state.puzzle.solved)
+        return Outcome(answer=state.puzzle.render(), reward=solved, info={"acc": solved, "turns": state.moved})
 
     def moved(self, drive: Drive, move: str | None) -> Drive:
         """A move that is not legal, or could not be read (None), changes nothing on the board."""
@@ -107,10 +97,8 @@ class GuideDriver(Workflow):
         tag = None if self.text == COMPACT else "actions"
         return ActionList(drive.puzzle.action_pattern, 1, tag, drive.puzzle.action_help)
 
-    def prompt(self, drive: Drive) -> str:
-        if self.text == COMPACT:
-            return self._compact(drive)
-        return "\n\n".join(self._words(drive))
+    def prompt(self, state: Drive) -> str:
+        return self._compact(state) if self.text == COMPACT else "\n\n".join(self._words(state))
 
     def _compact(self, drive: Drive) -> str:
         if drive.message is None:

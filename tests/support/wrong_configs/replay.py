@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wrong_configs.case import Case, wrong
-
 from verl_mas.puzzles.boards import write_boards
+from wrong_configs.case import Case, wrong
 
 
 def puzzle(arguments: str, says: str, **more: object) -> Case:
