@@ -21,7 +21,16 @@ def sessions(draw):
     faults = [SessionFault(kind, "x") for kind in draw(st.lists(KINDS, max_size=3))]
     failed = bool(faults) and draw(st.booleans())
     errors = draw(st.lists(st.sampled_from([None, "Error"]), max_size=4))
-    replies = [SimpleNamespace(agent="a", tool_calls=[SimpleNamespace(error=error)]) for error in errors]
+    probes = draw(st.lists(st.booleans(), min_size=len(errors), max_size=len(errors)))
+    replies = [
+        SimpleNamespace(
+            agent="a",
+            tool_calls=[SimpleNamespace(error=error)],
+            probe=probe,
+            generation=SimpleNamespace(sampled=draw(st.integers(0, 5))),
+        )
+        for error, probe in zip(errors, probes, strict=True)
+    ]
     task = SimpleNamespace(key="u_0")
     session = SimpleNamespace(info=info, replies=replies, seconds=float(draw(st.integers(0, 9))), task=task)
     return SimpleNamespace(session=session, faults=faults, failed=failed)
@@ -40,7 +49,12 @@ def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
     for kind in FaultKind:
         of_kind = sum(fault.kind is kind for one in finished for fault in one.faults)
         assert metrics.get(f"session/faults/{kind.value}", 0) == of_kind
-    calls = [call.error for one in finished for reply in one.session.replies for call in reply.tool_calls]
+    replies = [reply for one in finished for reply in one.session.replies]
+    probes = [reply for reply in replies if reply.probe]
+    assert metrics["session/generated_tokens"] == sum(reply.generation.sampled for reply in replies)
+    assert metrics.get("session/probe_acts", 0) == len(probes)
+    assert metrics.get("session/probe_tokens", 0) == sum(reply.generation.sampled for reply in probes)
+    calls = [call.error for reply in replies if not reply.probe for call in reply.tool_calls]
     if calls:
         assert metrics["a/tool_calls"] == len(calls) / len(finished)
         assert metrics["a/tool_errors"] == calls.count("Error") / len(calls)

@@ -26,6 +26,7 @@ def check_learning(
     yield from _compared(config, mas, workflow)
     yield from _trained_agents(mas, members)
     yield from _rewards(config, mas, workflow)
+    yield from _played_on(config, mas, workflow)
     yield from _drawn(config, mas, members)
     yield from _fused_kernels(config, mas, members)
 
@@ -121,6 +122,24 @@ def _rewards(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator
             f"algorithm.adv_estimator=at_grpo with mas.branch.k={mas.branch.k} and rewards at the end only",
             reason="the candidates of an act that does not end the session all have one reward, so it learns nothing",
             fix="give every candidate a reward of its own (shipped teams: ++mas.workflow.args.reward=dense)",
+        )
+
+
+def _played_on(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[Problem]:
+    """Candidates that the workflow plays on to the end."""
+    if not (workflow.probes or workflow.forks):
+        return
+    if mas.branch.k == 1:
+        yield ConfigWarning(
+            f"mas.branch.k=1 with mas.workflow.name={mas.workflow.name}, whose arguments play candidates on to the end",
+            reason="an act without other candidates has nothing to compare, so nothing is played on",
+            fix="set mas.branch.k=4",
+        )
+    if workflow.forks and config.algorithm.adv_estimator == "at_grpo":
+        yield ConfigError(
+            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={mas.workflow.name}, which forks",
+            rule="at_grpo compares candidates of one prompt, and the forks of a session read different prompts",
+            fix="set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task",
         )
 
 

@@ -296,6 +296,9 @@ class FaultSpec(Checked):
     max_acts: Count = 256
     """Acts per session at most."""
 
+    max_probe_acts: Count = 16384
+    """Acts per session at most that only tell how candidates end; they are not counted in `max_acts`."""
+
     max_dropped_share: Share = 0.5
     """The run ends if a larger share of the sessions of a step, or of a validation, failed."""
 

@@ -40,11 +40,11 @@ class Puzzle(ABC):
 
     @abstractmethod
     def step(self, action: str) -> bool:
-        """Apply an action. An illegal one changes nothing and returns False."""
+        """Apply an action. An illegal one changes nothing and returns False; `chance` may change a legal one."""
 
     @abstractmethod
     def distance(self) -> int | None:
-        """The length of the shortest solution; None if there is no solution."""
+        """The length of the shortest solution, without bad luck; None if there is no solution."""
 
     @abstractmethod
     def value(self) -> float:
@@ -63,6 +63,18 @@ class Puzzle(ABC):
         """Identifies a state of a board: equal keys, equal states."""
 
     @property
+    def chance(self) -> str:
+        """What chance decides when an action is applied, for the prompt; empty in a puzzle without chance."""
+        return ""
+
+    def reseed(self, rng: random.Random) -> None:  # noqa: B027  # a puzzle without chance has nothing to draw
+        """Draw what chance decides from here on anew. A copy draws what its original would draw."""
+
+    def certain(self) -> Puzzle:
+        """A copy in which every action has its intended effect; `distance` is the same."""
+        return self.copy()
+
+    @property
     def solved(self) -> bool:
         return self.distance() == 0
 
@@ -79,7 +91,7 @@ class Puzzle(ABC):
             return []
         best = []
         for action in self.legal_actions():
-            after = self.copy()
+            after = self.certain()
             after.step(action)
             there = after.distance()
             if there is not None and there < here:

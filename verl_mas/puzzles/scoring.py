@@ -34,6 +34,27 @@ class ActionScore:
     legal_share: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A copy of a puzzle after some actions: how many were applied, and how many of those were legal."""
+
+    after: Puzzle
+    tried: int
+    legal: int
+
+
+def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> Played:
+    """Up to `limit` actions on a copy of the puzzle, until it is solved."""
+    after = puzzle.copy()
+    tried = legal = 0
+    for action in actions[:limit]:
+        if after.solved:
+            break
+        tried += 1
+        legal += after.step(action)
+    return Played(after, tried, legal)
+
+
 def score_actions(
     puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: Weights | None = DENSE
 ) -> ActionScore:
@@ -43,16 +64,11 @@ def score_actions(
     the same state earn nothing. Format and legality are penalties: the paper's rewards minus a constant, which cancels
     within a group of one prompt.
     """
-    after = puzzle.copy()
     if isinstance(actions, Malformed):
-        return ActionScore(after, 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
-    tried = legal = 0
-    for action in actions[:limit]:
-        if after.solved:
-            break
-        tried += 1
-        legal += after.step(action)
-    share = legal / tried if tried else 1.0
+        return ActionScore(puzzle.copy(), 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
+    done = played(puzzle, actions, limit)
+    after = done.after
+    share = done.legal / done.tried if done.tried else 1.0
     if weights is None:
         return ActionScore(after, float(after.solved), 0.0, share)
     team = 1.0 if after.solved else after.value() - puzzle.value()

@@ -30,6 +30,9 @@ class Reported:
 class SessionCounts:
     sessions: int = 0
     acts: int = 0
+    probe_acts: int = 0  # of candidates that were played on; in none of the other counts but the tokens
+    probe_tokens: int = 0
+    generated_tokens: int = 0  # of all acts
     seconds: float = 0.0
     failed: Mapping[str, int] = field(default_factory=dict)  # sessions, by the kind of their last fault
     retried: int = 0
@@ -45,10 +48,16 @@ class SessionCounts:
     def of(cls, finished: SessionResult) -> SessionCounts:
         session, failed = finished.session, finished.failed
         numbers = {} if failed else {k: v for k, v in session.info.items() if isinstance(v, int | float | np.number)}
-        calls = [(reply.agent, call) for reply in session.replies for call in reply.tool_calls]
+        played = [reply for reply in session.replies if not reply.probe]
+        probes = [reply for reply in session.replies if reply.probe]
+        calls = [(reply.agent, call) for reply in played for call in reply.tool_calls]
+        probe_tokens = sum(reply.generation.sampled for reply in probes)
         return cls(
             sessions=1,
-            acts=len(session.replies),
+            acts=len(played),
+            probe_acts=len(probes),
+            probe_tokens=probe_tokens,
+            generated_tokens=sum(reply.generation.sampled for reply in played) + probe_tokens,
             seconds=session.seconds,
             failed={finished.faults[-1].kind.value: 1} if failed else {},
             retried=int(bool(finished.faults) and not failed),
@@ -64,6 +73,9 @@ class SessionCounts:
         return SessionCounts(
             sessions=self.sessions + other.sessions,
             acts=self.acts + other.acts,
+            probe_acts=self.probe_acts + other.probe_acts,
+            probe_tokens=self.probe_tokens + other.probe_tokens,
+            generated_tokens=self.generated_tokens + other.generated_tokens,
             seconds=self.seconds + other.seconds,
             failed=_add(self.failed, other.failed),
             retried=self.retried + other.retried,
@@ -141,10 +153,13 @@ class SessionCounts:
     def metrics(self) -> dict[str, float]:
         sessions = max(1, self.sessions)
         given_up = {"session/groups_given_up": self.groups_given_up} if self.groups_given_up else {}
+        probes = {"session/probe_acts": self.probe_acts, "session/probe_tokens": self.probe_tokens}
         return {
             **{f"session/{name}/mean": info.total / info.sessions for name, info in self.infos.items()},
             "session/count": self.sessions,
             "session/acts/mean": self.acts / sessions,
+            "session/generated_tokens": self.generated_tokens,
+            **(probes if self.probe_acts else {}),
             "session/seconds/mean": self.seconds / sessions,
             "session/dropped": self.dropped,
             "session/retried": self.retried,

@@ -36,7 +36,7 @@ def tiny_workflow(name: str, args: Mapping[str, object]) -> Play:
 
 def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) -> list[str]:
     """Up to `length` actions of a shortest plan, each replaced by a random legal one with probability `noise`."""
-    ahead = puzzle.copy()
+    ahead = puzzle.certain()
     plan: list[str] = []
     while len(plan) < length and not ahead.solved:
         best, legal = ahead.best_actions(), list(ahead.legal_actions())

@@ -35,11 +35,11 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
     while True:
         task = with_hint(rng.choice(found), decoys, rng)
         talk = workflow.opening(task, rng)
-        while not talk.over:
+        while not workflow.over(talk):
             heard = replace(talk, said=tuple(_misread(message, noise, rng) for message in talk.said))
             reply = _answer(task.answer, heard, noise, rng) if talk.last else _message(heard, noise, rng)
             codec = workflow.codec(heard)
-            yield Lesson(workflow.agents[talk.speaker], workflow.prompt(heard), codec.render(reply))
+            yield Lesson(workflow.actor(talk), workflow.prompt(heard), codec.render(reply))
             # Right, so that an answer can be learned from it.
             talk = talk.after(talk.part)
 

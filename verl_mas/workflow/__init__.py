@@ -3,6 +3,7 @@
 from verl_mas.workflow.base import Workflow, register_workflow
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, ToolCall
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
+from verl_mas.workflow.continuation import restored
 from verl_mas.workflow.members import instances, nested
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
@@ -39,5 +40,6 @@ __all__ = [
     "instances",
     "nested",
     "register_workflow",
+    "restored",
     "with_instruction",
 ]

@@ -21,9 +21,9 @@ from verl_mas.workflow.team import Team
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
-    Override: `agents`, `run`, `branches`, `sparse`, `own_rewards`, `scored_by_verl` and `check` where needed, and
-    annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's
-    type is refused. The base owns construction only.
+    Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
+    `scored_by_verl` and `check`, and annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A
+    value that does not fit its field's type is refused. The base owns construction only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
@@ -37,6 +37,16 @@ class Workflow:
     @property
     def branches(self) -> bool:
         """Whether `run` branches; at_grpo compares the candidates of a branch. A plain bool in most workflows."""
+        return False
+
+    @property
+    def probes(self) -> bool:
+        """Whether `run` scores candidates by playing them on: `team.continue_from`."""
+        return False
+
+    @property
+    def forks(self) -> bool:
+        """Whether `run` plays candidates on by acts that are trained on: `team.fork`."""
         return False
 
     @property

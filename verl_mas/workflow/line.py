@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verl_mas.workflow.reply import Reply
 
 
 @dataclass(frozen=True)
 class Line:
     """Counts the acts and instances of every agent, so that lines in parallel do not change each other's numbers."""
 
+    # Of the random numbers of this line, which the acts of other lines do not change.
+    seed: str = ""
     # The candidate of a fork that is played on; its acts are trained on, as the candidate's own branch.
     fork: int | None = None
     # Its acts are played by the current weights, and take part in nothing: they are not stored.
     probe: bool = False
+    # Its acts so far, without those before it began.
+    replies: list[Reply] = field(default_factory=list)
     _turns: Counter[tuple[str, int]] = field(default_factory=Counter)
     _instances: Counter[str] = field(default_factory=Counter)
 
@@ -36,13 +45,18 @@ class Line:
         self._instances[agent] += 1
         return self._instances[agent]
 
-    def probing(self) -> Line:
-        """The same, to be played on by acts that nothing is learned from."""
-        return self._copy(self.fork, probe=True)
+    def random(self, name: str) -> random.Random:
+        """Random numbers for one purpose, the same whenever the session is repeated."""
+        return random.Random(f"{self.seed}/{name}")
 
-    def forked(self, candidate: int) -> Line:
+    def probing(self, name: str = "probe") -> Line:
+        """The same, to be played on by acts that nothing is learned from. `name` makes its random numbers its own."""
+        return self._copy(self.fork, name, probe=True)
+
+    def forked(self, candidate: int, name: str = "fork") -> Line:
         """The same, to be played on after this candidate."""
-        return self._copy(candidate, probe=self.probe)
+        return self._copy(candidate, f"{name}/{candidate}", probe=self.probe)
 
-    def _copy(self, fork: int | None, *, probe: bool) -> Line:
-        return Line(fork, probe, Counter(self._turns), Counter(self._instances))
+    def _copy(self, fork: int | None, name: str, *, probe: bool) -> Line:
+        seed = f"{self.seed}/{name}"
+        return Line(seed, fork, probe, _turns=Counter(self._turns), _instances=Counter(self._instances))

@@ -46,6 +46,8 @@ class Reply:
     generation: Generation
     instance: int = 0
     branch: int = 0
+    # How many candidates its act has.
+    among: int = 1
     trainable: bool = True
     # An act that only tells how a candidate ends: it is recorded, and neither stored nor counted in any statistic.
     probe: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -59,10 +60,13 @@ class Session:
         self.score: Score | None = None
         self.started, self.seconds = time.time(), 0.0
         # Seeded by the task and the attempt, so a run can be repeated.
-        self.rng = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}")
-        self.line = Line()
+        seed = f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}"
+        self.rng = random.Random(seed)
+        self.line = Line(seed)
+        # verl's reward function, for outcomes without a reward.
+        self.scorer: Scorer | None = None
         self._rows = 0
-        self._acts = 0
+        self._acts = {False: 0, True: 0}  # of the session, and of probes
         self._pending: set[asyncio.Future[list[Acted]]] = set()
         self._over = False
 
@@ -81,7 +85,7 @@ class Session:
         """`n` replies to one prompt, recorded. Each calls tools until it has none to call."""
         line = line or self.line
         usable = toolsets(self._configured(member), tools, n)
-        await self._admit(n)
+        await self._admit(n, line)
         turn = line.next_turn(member.name, instance)
         schemas = [tool.schema for tool in usable[0].values()]
         request = self._request(member, instance, turn, messages, sampling, continues, schemas)
@@ -102,6 +106,7 @@ class Session:
                 messages=request.messages,
                 generation=act.generation,
                 branch=branch if line.fork is None else line.fork,
+                among=n,
                 probe=line.probe,
                 trainable=member.trainable and not line.probe,
                 committed=n == 1,
@@ -114,6 +119,7 @@ class Session:
             )
             replies.append(reply)
         self.replies.extend(replies)
+        line.replies.extend(replies)
         return replies
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
@@ -142,6 +148,21 @@ class Session:
         if self.task.validate:
             return spec.validation_k
         return spec.k if k is None else k
+
+    async def score_of(self, outcome: Outcome) -> Score:
+        """The reward of an outcome: its own, else that of verl's reward function for its answer."""
+        if outcome.reward is not None:
+            return Score(outcome.reward)
+        if self.scorer is None:
+            raise WorkflowError(
+                "a candidate was played on to an outcome without a reward",
+                rule="the outcome of a candidate that is played on has a reward, or verl's reward function scores it",
+                fix="return Outcome(reward=...) or a number",
+            )
+        # The scorer reads the outcome from its session; this one's own is not there yet.
+        ended = copy.copy(self)
+        ended.outcome = outcome
+        return await asyncio.wait_for(self.scorer(ended), self.config.faults.session_timeout_s)
 
     @property
     def team_reward(self) -> float | None:
@@ -196,13 +217,21 @@ class Session:
         named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
         return [self.config.tools[name] for name in selected or named if name in named]
 
-    async def _admit(self, n: int) -> None:
-        limit = self.config.faults.max_acts
-        if not self._over and self._acts + n <= limit:
-            self._acts += n
+    async def _admit(self, n: int, line: Line) -> None:
+        faults = self.config.faults
+        limit = faults.max_probe_acts if line.probe else faults.max_acts
+        if not self._over and self._acts[line.probe] + n <= limit:
+            self._acts[line.probe] += n
             return
         # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
         await asyncio.sleep(0)
+        if line.probe and not self._over:
+            raise SessionFault(
+                FaultKind.LIMIT,
+                f"more than {limit} acts of candidates that are played on; rule: a session has at most "
+                f"mas.faults.max_probe_acts={limit} of them; fix: play fewer candidates on, fewer times (mas.branch.k, "
+                "the continuations of the workflow), or raise mas.faults.max_probe_acts",
+            )
         raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 
     def _request(
@@ -294,8 +323,9 @@ async def run_session(
     spec = config.faults
     while True:
         session = Session(task, config, attempt=len(faults))
+        session.scorer = score
         try:
-            await _attempt(workflow(), session, score)
+            await _attempt(workflow(), session)
         except SessionFault as fault:
             fault.traceback = traceback_of(fault)
             faults.append(fault)
@@ -306,7 +336,7 @@ async def run_session(
             return SessionResult(session, faults)
 
 
-async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -> None:
+async def _attempt(workflow: Workflow, session: Session) -> None:
     try:
         with failures():
             limit = session.config.faults.session_timeout_s
@@ -318,8 +348,8 @@ async def _attempt(workflow: Workflow, session: Session, score: Scorer | None) -
                     fix="return Outcome(answer=reply) or Outcome(reward=...)",
                 )
             session.outcome = outcome
-            if score is not None and needs_score(session.outcome, session.replies):
-                session.score = await asyncio.wait_for(score(session), limit)
+            if session.scorer is not None and needs_score(session.outcome, session.replies):
+                session.score = await asyncio.wait_for(session.scorer(session), limit)
     finally:
         await session.close()
 

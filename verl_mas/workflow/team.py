@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Continuation, Message
+from verl_mas.workflow.continuation import PlayOn, State, continued, forked
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
+from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.tools import Tools
 
@@ -60,6 +63,34 @@ class Team:
         """One of the candidates, by the configured rule. Step the environment with this candidate only."""
         return self._session.commit(replies)
 
+    async def continue_from(self, candidate: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
+        """Score a candidate by playing it on to the end `n` times: `play(team, candidate, copy of state)` returns the
+        outcome, and the mean of the rewards becomes `candidate.team_reward`.
+
+        The acts on the way are by the current weights and are not trained on. An act without other candidates has
+        nothing to compare: nothing is played, and None is returned.
+        """
+        return await continued(self._session, self._line, self._on, candidate, play, state, n)
+
+    async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
+        """Play every candidate on to the end by acts that are trained on, and commit one of them; the acts of each have
+        its outcome's reward as their team reward.
+
+        The outcomes are in the order of the candidates. An act without other candidates is played on as it is.
+        """
+        return await forked(self._session, self._line, self._on, candidates, play, state)
+
+    def twin(self, agent: Agent) -> Agent:
+        """An agent of another line of play, such as one that was spawned before it, on the line of this team."""
+        return agent.on(self._line)
+
+    def random(self, name: str) -> random.Random:
+        """Random numbers for one purpose; those of a candidate that is played on are its own."""
+        return self._line.random(name)
+
+    def _on(self, line: Line) -> Team:
+        return Team(self._session, self._prefix, line)
+
 
 class Agent:
     """One agent of a session: `await agent.act(prompt)` is one LLM call."""
@@ -70,6 +101,10 @@ class Agent:
     @property
     def name(self) -> str:
         return self._member.name
+
+    def on(self, line: Line) -> Agent:
+        """The same instance of this agent, on another line of play."""
+        return Agent(self._session, self._member, line, self.instance)
 
     def spawned(self) -> Agent:
         """One more instance of this agent."""
@@ -167,6 +202,12 @@ class Conversation:
                 fix="give them where it begins: conversation(tools=[...])",
             )
         return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
+
+    def after(self, candidate: Reply, team: Team) -> Conversation:
+        """The conversation on the line of `team`, as it is after one of its candidates, which is played on there."""
+        twin = Conversation(team.twin(self._agent), self.messages, self._tools)
+        twin._continue_from(candidate, row=None)
+        return twin
 
     def _continue_from(self, reply: Reply, row: int | None) -> None:
         self.messages = [*reply.messages, *reply.steps]

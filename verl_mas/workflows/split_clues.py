@@ -3,58 +3,30 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from verl_mas.config.values import Count, Range
 from verl_mas.data.split_clues import LETTERS, Clues, clues_of
-from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, Workflow, instances, register_workflow
-from verl_mas.workflow.codecs.base import checked
-from verl_mas.workflow.codecs.tag import Tag
+from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
+from verl_mas.workflow.codecs.letters import Letters
+from verl_mas.workflows._states import States
 
 # The last mark of a compact prompt: who writes a message, or that the answer is wanted.
 SPEAKERS, ANSWER = "ABCD", "?"
 
 
 @dataclass(frozen=True)
-class Letters:
-    """A few letters of a to h: `<message>c e f</message>`, or `cef` without a tag."""
-
-    at_most: int
-    tag: str | None
-
-    def prompt(self) -> str:
-        many = "one letter" if self.at_most == 1 else f"at most {self.at_most} letters"
-        return f"Give {many}" + (f" between <{self.tag}> and </{self.tag}>." if self.tag else ".")
-
-    def render(self, value: str) -> str:
-        text = Tag(self.tag).render(" ".join(value)) if self.tag else value
-        return checked(text, value, self.parse(text))
-
-    def parse(self, text: str) -> str | Malformed:
-        body = Tag(self.tag).parse(text) if self.tag else text
-        if isinstance(body, Malformed):
-            return body
-        if not re.fullmatch(rf"\s*(?:[{LETTERS}][\s,]*){{1,{self.at_most}}}", body.casefold()):
-            return Malformed(f"{body[:40]!r} is not 1 to {self.at_most} letters")
-        return "".join(re.findall(r"\w", body.casefold()))
-
-
-@dataclass(frozen=True)
 class Talk:
     """A conversation: the parts of those who speak in turn, what they read at the start, and what has been said."""
 
+    answer: str
     parts: tuple[str, ...]
     hint: str
     acts: int
     read: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
-
-    @property
-    def over(self) -> bool:
-        return len(self.said) == self.acts
 
     @property
     def last(self) -> bool:
@@ -80,14 +52,11 @@ class Talk:
 
 
 @register_workflow("split_clues")
-class SplitClues(Workflow):
+class SplitClues(States[Talk]):
     """Agents write letters in turn, and each reads all messages before its own. The last act answers.
 
     The answer alone is rewarded: what a message is worth depends on the acts after it.
     """
-
-    branches = True
-    sparse = True
 
     parts: Annotated[int, Range(2, 4)] = 2
     """The number of agents that have clues: `sender` and `receiver`, or `sender_0`, `sender_1`, ... and `receiver`."""
@@ -113,41 +82,38 @@ class SplitClues(Workflow):
         task_clues = clues_of(task.extra_info, task.ground_truth, self.parts)
         # The order of clues says nothing, and differs from session to session.
         order = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
-        return await self.play(self.opening(task_clues, order), task_clues.answer, team)
+        return await self.play(self.opening(task_clues, order), team)
 
     def opening(self, task: Clues, order: random.Random) -> Talk:
         parts = tuple("".join(order.sample(part, len(part))) for part in task.parts)
         if self.control == "none":
-            return Talk(parts, task.hint, self.rounds * self.parts)
-        return Talk(parts[-1:], task.hint, 1, read=parts[:-1] if self.control == "all" else ())
+            return Talk(task.answer, parts, task.hint, self.rounds * self.parts)
+        return Talk(task.answer, parts[-1:], task.hint, 1, read=parts[:-1] if self.control == "all" else ())
 
-    async def play(self, talk: Talk, answer: str, team: Team) -> Outcome:
-        """From a state of the conversation to its end."""
-        while not talk.over:
-            replies = await team[self.agents[talk.speaker]].branch(self.prompt(talk))
-            talks = {reply: self.candidate(reply, talk, answer, len(replies)) for reply in replies}
-            talk = talks[team.commit(replies)]
-        right = float(talk.said[-1] == answer)
-        return Outcome(answer=talk.said[-1], reward=right, info={"acc": right, "named": named(talk)})
+    def over(self, state: Talk) -> bool:
+        return len(state.said) == state.acts
 
-    def candidate(self, reply: Reply, talk: Talk, answer: str, among: int) -> Talk:
-        """The conversation after one of `among` candidates. Of itself, only an answer is right or wrong."""
-        written = reply.parse(self.codec(talk))
-        after = talk.after(written)
-        if among > 1:
-            reply.team_reward = float(after.over and after.said[-1] == answer)
-        return after
+    def actor(self, state: Talk) -> str:
+        return self.agents[state.speaker]
 
-    def codec(self, talk: Talk) -> Letters:
-        tag = "answer" if talk.last else "message"
-        return Letters(1 if talk.last else len(talk.part), None if self.text == "compact" else tag)
+    def after(self, reply: Reply, state: Talk) -> Talk:
+        written = reply.parse(self.codec(state))
+        return state.after(written)
 
-    def prompt(self, talk: Talk) -> str:
+    def outcome(self, state: Talk) -> Outcome:
+        right = float(state.said[-1] == state.answer)
+        return Outcome(answer=state.said[-1], reward=right, info={"acc": right, "named": named(state)})
+
+    def codec(self, state: Talk) -> Letters:
+        tag = "answer" if state.last else "message"
+        return Letters(LETTERS, 1 if state.last else len(state.part), None if self.text == "compact" else tag)
+
+    def prompt(self, state: Talk) -> str:
         if self.text == "compact":
-            hint = f"+{talk.hint}" if talk.hint else ""
-            messages = "".join(f"|{message}" for message in talk.messages)
-            return f"{talk.part}{hint}{messages}{ANSWER if talk.last else SPEAKERS[talk.speaker]}"
-        return "\n\n".join([*_scene(talk), self.codec(talk).prompt()])
+            hint = f"+{state.hint}" if state.hint else ""
+            messages = "".join(f"|{message}" for message in state.messages)
+            return f"{state.part}{hint}{messages}{ANSWER if state.last else SPEAKERS[state.speaker]}"
+        return "\n\n".join([*_scene(state), self.codec(state).prompt()])
 
 
 def named(talk: Talk) -> float:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from verl_mas.execution.executor import Execution
 from verl_mas.puzzles.base import Puzzle
-from verl_mas.puzzles.game import REWARDS, Attempt, Choose, Play
+from verl_mas.puzzles.game import Attempt, Choose, Play
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 
@@ -42,10 +42,9 @@ class ToolUserPlanner(Play):
         ran = await self.execution.open().execute(code, limits=self.execution.limits)
         actions = Malformed(ran.error) if ran.error is not None else self.codec(puzzle).parse(ran.stdout)
         attempt = self.scored(reply, actions, puzzle, among)
-        weights = REWARDS[self.reward]
-        if weights and isinstance(actions, Malformed) and reply.reward is not None:
+        if self.weights and isinstance(actions, Malformed) and reply.reward is not None:
             # The form was right, the result was not.
-            reply.reward += weights.format
+            reply.reward += self.weights.format
         return attempt
 
     def program(self, puzzle: Puzzle) -> str:

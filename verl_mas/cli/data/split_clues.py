@@ -29,7 +29,7 @@ class SplitCluesData(DataSet):
         parser.add_argument(
             "--decoys", type=float, metavar="SHARE", help="all agents also read a hint, wrong in this share of tasks"
         )
-        add_arguments(parser, train=None, test=None)
+        add_arguments(parser, train=None, test=140)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         taught = checked(options, TAUGHT)

@@ -1,9 +1,11 @@
-"""Plan-Path: walk from the start to the goal on a grid with walls."""
+"""Plan-Path: walk from the start to the goal on a grid with walls, on which moves may slip."""
 
 from __future__ import annotations
 
+import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from verl_mas.errors import ConfigError
 from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
@@ -44,11 +46,13 @@ class Board:
     layout: str
     # The rows of the layout, for `compact`.
     words: str
+    # The probability that a move slips.
+    slip: float
 
 
 @register_puzzle("plan_path")
 class PlanPath(Puzzle):
-    __slots__ = ("at", "board", "initial_distance")
+    __slots__ = ("at", "board", "initial_distance", "moved", "seed")
 
     name = "plan_path"
     rules = (
@@ -58,15 +62,25 @@ class PlanPath(Puzzle):
     action_help = "U, D, L, R: one cell up, down, left, right"
     action_pattern = re.compile("[UDLR]")
 
-    def __init__(self, board: Board, at: int, initial_distance: int):
+    def __init__(self, board: Board, at: int, initial_distance: int, seed: int = 0, moved: int = 0):
         self.board, self.at, self.initial_distance = board, at, initial_distance
+        # Slips depend on the seed and on the number of moves so far.
+        self.seed, self.moved = seed, moved
 
     @classmethod
     def generate(
-        cls, seed: int, split: str = TRAIN, *, size: int = 10, walls: float = 0.22, min_distance: int = 2
+        cls,
+        seed: int,
+        split: str = TRAIN,
+        *,
+        size: int = 10,
+        walls: float = 0.22,
+        min_distance: int = 2,
+        slip: float = 0.0,
     ) -> PlanPath:
-        """A board whose start is at least `min_distance` moves from the goal."""
+        """A board whose start is at least `min_distance` moves from the goal; a move slips with probability `slip`."""
         check_share("walls", walls)
+        check_slip(slip)
         check_distance(min_distance)
         if not 2 <= size <= _LARGEST:
             raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="use a size in that range")
@@ -82,7 +96,7 @@ class PlanPath(Puzzle):
             to_goal = distances(goal, table)
             starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
             if starts:
-                return cls(_board(size, goal, table, to_goal, layout), *rng.choice(starts))
+                return cls(_board(size, goal, table, to_goal, layout, slip), *rng.choice(starts), seed)
         raise ConfigError(
             f"plan_path size={size} walls={walls} min_distance={min_distance}",
             rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind",
@@ -90,7 +104,21 @@ class PlanPath(Puzzle):
         )
 
     def copy(self) -> PlanPath:
-        return PlanPath(self.board, self.at, self.initial_distance)
+        return PlanPath(self.board, self.at, self.initial_distance, self.seed, self.moved)
+
+    @property
+    def chance(self) -> str:
+        if not self.board.slip:
+            return ""
+        return f"With probability {self.board.slip:g} a move slips: it goes in another direction that is free."
+
+    def reseed(self, rng: random.Random) -> None:
+        self.seed, self.moved = rng.getrandbits(64), 0
+
+    def certain(self) -> PlanPath:
+        twin = self.copy()
+        twin.board = replace(self.board, slip=0.0) if self.board.slip else self.board
+        return twin
 
     def legal_actions(self) -> list[str]:
         return list(self.board.moves[self.at])
@@ -99,8 +127,18 @@ class PlanPath(Puzzle):
         to = self.board.moves[self.at].get(action)
         if to is None:
             return False
-        self.at = to
+        self.at = self._slipped(to) if self.board.slip else to
+        self.moved += 1
         return True
+
+    def _slipped(self, to: int) -> int:
+        """Where a move to `to` ends: there, or by a slip on one of the other free neighbours; without any, here."""
+        draw = blake2b(f"{self.seed}/{self.moved}".encode(), digest_size=8).digest()
+        number = int.from_bytes(draw, "little") / 2**64
+        if number >= self.board.slip:
+            return to
+        others = [cell for cell in self.board.moves[self.at].values() if cell != to]
+        return others[int(number / self.board.slip * len(others))] if others else self.at
 
     def distance(self) -> int | None:
         return self.board.to_goal[self.at]
@@ -124,8 +162,17 @@ class PlanPath(Puzzle):
         return (self.at,)
 
 
-def _board(size: int, goal: int, table: tuple[dict[str, int], ...], to_goal: list[int | None], layout: str) -> Board:
+def check_slip(slip: float) -> None:
+    if not 0 <= slip < 1:
+        raise ConfigError(
+            f"slip={slip}", rule="the probability that a move slips is at least 0 and below 1", fix="use 0.2"
+        )
+
+
+def _board(
+    size: int, goal: int, table: tuple[dict[str, int], ...], to_goal: list[int | None], layout: str, slip: float
+) -> Board:
     cells = layout[:goal] + GOAL + layout[goal + 1 :]
     rows = [cells[i : i + size] for i in range(0, len(cells), size)]
     words = " ".join(layout[i : i + size] for i in range(0, len(cells), size))
-    return Board(size, goal, table, to_goal, "\n".join(rows), layout, words)
+    return Board(size, goal, table, to_goal, "\n".join(rows), layout, words, slip)

@@ -1,0 +1,83 @@
+"""Slippery Plan-Path: the arms of its page, and real steps in which candidates are played on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from verl_mas.checks.team import validate
+from verl_mas.cli import puzzle
+from verl_mas.config.compose import compose
+from verl_mas.workflow.base import resolve
+
+RECIPE = ("+platform=cpu", "+mas=planner_executor", "+recipe=slippery/laptop")
+SESSIONS = (
+    "mas.workflow.args.continuations=0",
+    "mas.branch.k=1",
+    "actor_rollout_ref.rollout.n=8",
+    "mas.advantage=null",
+)
+ARMS = {
+    "branch and continuation": (),
+    "branch": ("mas.workflow.args.continuations=0",),
+    "sessions": (*SESSIONS, "algorithm.adv_estimator=agent_grpo"),
+    "GiGPO": (*SESSIONS, "algorithm.adv_estimator=agent_gigpo"),
+    "dense": ("mas.workflow.args.reward=dense",),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_hydra():
+    yield
+    GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_arms_of_the_page_compose(arm):
+    team = validate(compose([*RECIPE, *ARMS[arm]]))
+    workflow = resolve(team.workflow)
+    assert workflow.max_turns == 16 and team.branch.commit == "uniform"
+    assert workflow.probes == (arm in ("branch and continuation", "dense"))
+    assert workflow.sparse == (arm in ("branch", "sessions", "GiGPO"))
+
+
+@pytest.mark.e2e
+def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
+    made = tmp_path / "slippery"
+    size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train", "16", "--test", "8"]
+    brief = ["--args", "moves=1", "--warm-up", "steps=20", "batch=16", "lessons=500"]
+    assert puzzle.main(["plan_path", "--out", str(made), *size, "--noise", "0.6", *brief]) == 0
+    done = main_ppo(
+        tmp_path / "run",
+        "+mas=planner_executor",
+        f"data.train_files={made}/train.parquet",
+        f"data.val_files={made}/test.parquet",
+        f"actor_rollout_ref.model.path={made}/model",
+        "data.train_batch_size=2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "mas.workflow.args.max_turns=3",
+        "trainer.total_training_steps=2",
+        "trainer.test_freq=2",
+        "trainer.save_freq=-1",
+        recipe="slippery/laptop",
+    )
+    assert done.exit_code == 0, done.output[-6000:]
+    first = done.steps[1]
+    assert first["mas/session/dropped"] == 0 and first["mas/session/probe_acts"] > first["mas/session/acts/mean"] * 2
+    assert 0 < first["mas/session/probe_tokens"] < first["mas/session/generated_tokens"]
+    # Candidates of one prompt: every group has four rows, and probes are no rows.
+    assert first["mas/planner/advantage/one_prompt"] == first["mas/executor/advantage/one_prompt"] == 1
+    assert first["mas/planner/acts"] + first["mas/executor/acts"] == first["mas/session/acts/mean"] * 2
+    assert "val-aux/mas/session/probe_acts" not in done.steps[2]
+    records = sorted((tmp_path / "run" / "checkpoints" / "trajectories" / "train").glob("*.jsonl"))
+    acts = [
+        act
+        for file in records
+        if "advantages" not in file.name
+        for line in file.open()
+        for act in json.loads(line)["acts"]
+    ]
+    probes = [act for act in acts if act["probe"]]
+    assert probes and all(act["key"] is None for act in probes) and all(act["key"] for act in acts if not act["probe"])

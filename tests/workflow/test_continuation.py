@@ -1,0 +1,343 @@
+"""Candidates that are played on: their scores, what the session does not notice of them, and states that cannot be
+restored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, RewardSpec
+from verl_mas.errors import FaultKind, WorkflowError
+from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.trajectories import session_record
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Outcome, Task, Workflow
+from verl_mas.workflow.continuation import restored
+from verl_mas.workflow.rewards import Score
+from verl_mas.workflow.team import Conversation
+
+UNIFORM = BranchSpec(k=3, commit="uniform")
+
+
+class Sum(Workflow):
+    """Three acts of one digit each, two of them by `first`; the reward is the sum."""
+
+    agents = ("first", "second")
+    branches = True
+    n: int = 1
+    forks_at: int = -1
+    scores: bool = True
+
+    async def run(self, task, team):
+        return await self.play(team, [])
+
+    async def play(self, team, digits):
+        for place in range(len(digits), 3):
+            agent = team["first" if place != 1 else "second"]
+            candidates = (
+                await agent.branch(f"digits {digits}")
+                if self.forks_at in (-1, place)
+                else [await agent.act(f"digits {digits}")]
+            )
+            if place == self.forks_at:
+                outcomes = await team.fork(candidates, self.after, digits)
+                return next(one for one, reply in zip(outcomes, candidates, strict=True) if reply.committed)
+            if self.scores:
+                await asyncio.gather(*[team.continue_from(one, self.after, digits, self.n) for one in candidates])
+            digits = [*digits, int(team.commit(candidates).text)]
+        return Outcome(answer=str(digits), reward=float(sum(digits)))
+
+    async def after(self, team, candidate, digits):
+        digits.append(int(candidate.text))
+        return await self.play(team, digits)
+
+
+def by_branch(request, branch):
+    return str(branch)
+
+
+def coins(seed=0):
+    rng = random.Random(seed)
+    return lambda request, branch: str(rng.randrange(2))
+
+
+def played(session):
+    return [reply for reply in session.replies if not reply.probe]
+
+
+def told(replies):
+    return [
+        (one.agent, one.instance, one.turn, one.branch, one.text, one.committed, one.trainable, one.messages)
+        for one in replies
+    ]
+
+
+def test_the_mean_of_the_continuations_is_the_value_of_the_candidate(run):
+    # A digit and two coins after it, then one coin, then nothing.
+    session = run(lambda: Sum(n=300), ScriptedLLM(coins()), branch=BranchSpec(k=2, commit="first")).session
+    chosen = 0
+    for place, coins_left in enumerate((2, 1, 0)):
+        candidates = [one for one in played(session)][2 * place : 2 * place + 2]
+        for one in candidates:
+            exact = chosen + int(one.text) + 0.5 * coins_left
+            assert one.team_reward == pytest.approx(exact, abs=4 * 0.5 * coins_left**0.5 / 300**0.5 + 1e-9)
+        chosen += int(candidates[0].text)
+    assert session.team_reward == chosen
+
+
+@pytest.mark.parametrize("commit", ["uniform", "first"])
+def test_the_session_is_the_same_with_and_without_probes(run, commit):
+    branch = BranchSpec(k=3, commit=commit)
+    probed = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=branch).session
+    plain = run(lambda: Sum(scores=False), ScriptedLLM(by_branch), branch=branch).session
+    assert told(played(probed)) == told(plain.replies)
+    assert [row.key for row in probed.rows() if row.key] == [row.key for row in plain.rows()]
+    assert len(probed.replies) > len(plain.replies)
+
+
+def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agents(run):
+    result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM)
+    session, record = result.session, session_record(result, "finished")
+    # After the first act two acts each, after the second one; three candidates, two continuations.
+    assert sum(act["probe"] for act in record["acts"]) == 3 * 2 * (2 + 1)
+    assert {act["key"] for act in record["acts"] if act["probe"]} == {None}
+    assert not any(act["trainable"] for act in record["acts"] if act["probe"])
+    assert len([row for row in session.rows() if row.key]) == 9
+    metrics = SessionCounts.of(result).metrics()
+    assert metrics["session/acts/mean"] == 9
+    # Each reply of the scripted policy is one token.
+    assert (metrics["session/probe_acts"], metrics["session/probe_tokens"]) == (18, 18)
+    assert metrics["session/generated_tokens"] == 27
+
+
+def test_a_malformed_probe_costs_no_row_a_penalty(run):
+    class Marks(Sum):
+        async def after(self, team, candidate, digits):
+            reply = await team.second.act("once more")
+            reply.mark_malformed("always")
+            return 1.0
+
+    agents = {name: AgentSpec(format_penalty=0.5) for name in Sum.agents}
+    session = run(
+        Marks, ScriptedLLM(by_branch), branch=UNIFORM, agents=agents, reward=RewardSpec(penalty_on="session")
+    ).session
+    assert {row.reward.penalty for row in session.rows() if row.key} == {0.0}
+
+
+def test_probes_read_what_the_session_would_read(run):
+    llm = ScriptedLLM(by_branch)
+    session = run(Sum, llm, branch=BranchSpec(k=2, commit="first")).session
+    [second] = [one for one in played(session) if one.turn == 0 and one.agent == "second" and one.branch == 0]
+    probes = [one for one in session.replies if one.probe and one.agent == "second"]
+    # The first candidate was committed, so what was played on from it is what came next.
+    assert second.messages in [one.messages for one in probes]
+    assert [(one.turn, one.branch) for one in probes] == [(0, 0)] * 2
+
+
+@pytest.mark.parametrize("task", [Task.of("t"), replace(Task.of("t"), validate=True)])
+def test_an_act_without_other_candidates_is_not_played_on(run, task):
+    branch = BranchSpec(k=3 if task.validate else 1)
+    session = run(lambda: Sum(n=5), ScriptedLLM("1"), branch=branch, task=task).session
+    assert len(session.replies) == 3 and all(one.team_reward is None for one in session.replies)
+
+
+def test_a_probe_that_fails_fails_the_session_with_its_place(run):
+    calls = []
+
+    def fails(request):
+        calls.append(request)
+        return RuntimeError("refused") if len(calls) == 5 else None
+
+    result = run(Sum, ScriptedLLM(by_branch, fault=fails), branch=UNIFORM, faults=FaultSpec(retries=0))
+    assert result.failed and result.faults[0].kind is FaultKind.REFUSED
+    assert (result.faults[0].agent, result.faults[0].turn) in {("second", 0), ("first", 1)}
+
+
+def test_probes_have_a_limit_of_their_own(run):
+    few = FaultSpec(max_acts=9, max_probe_acts=9, retries=0)
+    assert not run(Sum, ScriptedLLM(by_branch), branch=UNIFORM, faults=few).failed
+    result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM, faults=few)
+    assert result.faults[0].kind is FaultKind.LIMIT
+    assert "mas.faults.max_probe_acts=9 of them; fix: play fewer candidates on" in str(result.faults[0])
+
+
+def test_an_outcome_without_a_reward_is_scored_by_the_reward_function(run):
+    class Answers(Sum):
+        async def after(self, team, candidate, digits):
+            return Outcome(answer=candidate)
+
+    async def score(session):
+        return Score(float(session.answer or 0) * 10)
+
+    session = run(Answers, ScriptedLLM(by_branch), branch=UNIFORM, score=score).session
+    assert [one.team_reward for one in session.replies] == [0, 10, 20] * 3 and session.outcome.answer
+    result = run(Answers, ScriptedLLM(by_branch), branch=UNIFORM)
+    assert "an outcome without a reward" in str(result.faults[0])
+
+
+@pytest.mark.parametrize("result", [None, "1", Score(1.0)])
+def test_what_is_no_outcome_is_refused(run, result):
+    class Wrong(Sum):
+        async def after(self, team, candidate, digits):
+            return result
+
+    faults = run(Wrong, ScriptedLLM(by_branch), branch=UNIFORM).faults
+    assert "returns an Outcome, or its reward as a number" in str(faults[0])
+
+
+def test_forks_are_trained_on_each_with_the_reward_of_its_own_end(run):
+    session = run(lambda: Sum(forks_at=1), ScriptedLLM(lambda r, b: str(b + 1)), branch=UNIFORM).session
+    shared, *forks = session.replies
+    # 1, then 1 to 3, then 1.
+    assert (shared.branch, shared.committed, shared.team_reward) == (0, True, pytest.approx(4.0))
+    assert sorted((one.agent, one.turn, one.branch, one.team_reward) for one in forks) == [
+        *(("first", 1, branch, 3.0 + branch) for branch in range(3)),
+        *(("second", 0, branch, 3.0 + branch) for branch in range(3)),
+    ]
+    [kept] = {one.branch for one in forks if one.committed}
+    assert sum(one.committed for one in forks) == 2 and session.team_reward == 3.0 + kept
+    assert all(one.trainable and not one.probe for one in forks) and len(session.rows()) == 7
+
+
+def test_a_fork_of_one_candidate_is_the_session_itself(run):
+    task = replace(Task.of("t"), validate=True)
+    session = run(lambda: Sum(forks_at=0), ScriptedLLM("1"), branch=UNIFORM, task=task).session
+    assert [(one.turn, one.branch, one.team_reward) for one in session.replies] == [
+        (0, 0, None),
+        (0, 0, None),
+        (1, 0, None),
+    ]
+    assert session.team_reward == 3.0
+
+
+def test_a_conversation_and_a_spawned_agent_are_continued_on_the_line_of_the_probe(run):
+    class Talks(Workflow):
+        agents = ("talker",)
+        branches = True
+
+        async def run(self, task, team):
+            worker = team.spawn("talker")
+            await worker.act("work")
+            talk = team.talker.conversation(system="be brief")
+            await talk.act("one")
+            candidates = await talk.branch("two")
+
+            async def on(team, candidate, state):
+                twin = talk.after(candidate, team)
+                assert isinstance(twin, Conversation)
+                await twin.act("three")
+                await team.twin(worker).act("more work")
+                return 1.0
+
+            for one in candidates:
+                await team.continue_from(one, on, None)
+            talk.commit(candidates)
+            await talk.act("three")
+            return Outcome(reward=1.0)
+
+    session = run(Talks, ScriptedLLM(by_branch), branch=BranchSpec(k=2, commit="first")).session
+    end = session.replies[-1]
+    probes = [one for one in session.replies if one.probe]
+    assert (end.instance, end.turn, end.messages[-1]["content"]) == (2, 2, "three")
+    assert [(one.instance, one.turn) for one in probes] == [(2, 2), (1, 1)] * 2
+    assert probes[0].messages == end.messages != probes[2].messages
+    assert len([row for row in session.rows() if row.key]) == 5
+
+
+class Itself:
+    def copy(self):
+        return self
+
+
+class Nothing:
+    def copy(self):
+        return None
+
+
+class Locked:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+@dataclass
+class Shares:
+    grid: list = field(default_factory=lambda: [[0], [0]])
+
+    def copy(self):
+        return Shares(list(self.grid))
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (Itself(), r"the copy of a state of type Itself is the same object\n  rule: .*\n  fix: +give Itself a copy"),
+        (Nothing(), "the copy of a state of type Nothing is None"),
+        (Locked(), "a state of type Locked cannot be copied: cannot pickle"),
+    ],
+)
+def test_a_state_that_cannot_be_restored_is_refused_with_the_fix(run, state, says):
+    class Keeps(Sum):
+        async def run(self, task, team):
+            [one, _] = await team.first.branch("x")
+            await team.continue_from(one, self.after, state)
+
+        async def after(self, team, candidate, state):
+            return 1.0
+
+    with pytest.raises(WorkflowError, match=says):
+        restored(state)
+    assert run(Keeps, ScriptedLLM("1"), branch=BranchSpec(k=2)).faults[0].kind is FaultKind.WORKFLOW
+
+
+def test_a_copy_that_shares_what_changes_is_refused_and_one_that_shares_what_does_not_is_not(run):
+    def keeps(change):
+        class Keeps(Sum):
+            async def run(self, task, team):
+                candidates = await team.first.branch("x")
+                for one in candidates:
+                    await team.continue_from(one, self.after, Shares())
+                return Outcome(reward=1.0)
+
+            async def after(self, team, candidate, state):
+                if change:
+                    state.grid[0][0] = 1
+                else:
+                    state.grid.append([2])
+                return 1.0
+
+        return run(Keeps, ScriptedLLM("1"), branch=BranchSpec(k=2))
+
+    assert not keeps(change=False).failed
+    assert "Shares.grid changed while a copy of its Shares was played on" in str(keeps(change=True).faults[0])
+
+
+@pytest.mark.parametrize("state", [[[1]], {"a": [1]}, {1}, (1, [2]), "text", None, 3])
+def test_plain_values_are_copied_with_what_is_inside_them(state):
+    copied = restored(state)
+    assert copied == state
+    if isinstance(state, list):
+        copied[0].append(2)
+        assert state == [[1]]
+
+
+def test_lines_draw_numbers_of_their_own_the_same_in_every_repetition(run):
+    seen = []
+
+    class Draws(Sum):
+        async def run(self, task, team):
+            seen.append(team.random("x").random())
+            await super().run(task, team)
+            return Outcome(reward=0.0)
+
+        async def after(self, team, candidate, digits):
+            seen.append(team.random("x").random())
+            return 1.0
+
+    for _ in range(2):
+        run(lambda: Draws(n=2), ScriptedLLM("1"), branch=UNIFORM)
+    once, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    assert once == again and len(set(once)) == len(once) == 1 + 3 * 3 * 2

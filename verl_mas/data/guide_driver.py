@@ -1,0 +1,89 @@
+"""Boards of Plan-Path for a guide who does not see the driver, and a driver who does not see the map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+from verl_mas.data.items import Item
+from verl_mas.errors import DataError
+from verl_mas.puzzles import boards
+from verl_mas.puzzles.boards import Size
+from verl_mas.puzzles.grid import WALL, neighbours
+from verl_mas.puzzles.kinds.plan_path import PlanPath, distances
+
+PUZZLE = "plan_path"
+SOURCE, SHUFFLED = "guide_driver", "guide_driver_shuffled"
+# The seed of the board that the guide sees.
+GUIDE = "guide_seed"
+# Larger than this, or nearer, a walk that does not know the goal often finds it.
+SMALL: Size = {"size": 4, "walls": 3 / 16, "min_distance": 3}
+
+
+@dataclass(frozen=True)
+class BoardItem(Item):
+    seed: int = 0
+    guide_seed: int = 0
+    split: str = ""
+    size: Size | None = None
+
+    def row(self, index: int, split: str) -> dict[str, object]:
+        made = boards.row(PUZZLE, self.seed, self.split, self.size or {})
+        return {**super().row(index, split), "extra_info": {**_info(made), "index": index, GUIDE: self.guide_seed}}
+
+
+def _info(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = row["extra_info"]
+    return found
+
+
+def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list[BoardItem]:
+    """Boards of a split by their numbers; no layout is in both splits."""
+    seeds = range(first, first + count)
+    return [BoardItem(f"{PUZZLE} {split} {seed}", "", SOURCE, seed, seed, split, size) for seed in seeds]
+
+
+def shuffled(tasks: Sequence[BoardItem]) -> list[BoardItem]:
+    """The control: the guide sees the board of the next task, so that its messages say nothing about the goal."""
+    others = [*tasks[1:], *tasks[:1]]
+    return [replace(task, source=SHUFFLED, guide_seed=other.seed) for task, other in zip(tasks, others, strict=True)]
+
+
+def boards_of(extra_info: Mapping[str, Any]) -> tuple[PlanPath, PlanPath]:
+    """The board that the driver is on, and the one that the guide sees."""
+    puzzle = boards.board_of(extra_info)
+    if GUIDE not in extra_info or not isinstance(puzzle, PlanPath):
+        raise DataError(
+            f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}",
+            rule=f"guide_driver needs boards of {PUZZLE} and the seed of the board that the guide sees",
+            fix="create them with `verl-mas data guide_driver`",
+        )
+    seen = boards.board_of({**extra_info, boards.SEED: extra_info[GUIDE]})
+    assert isinstance(seen, PlanPath)
+    return puzzle, seen
+
+
+def blind_bound(tasks: Iterable[PlanPath], moves: int, min_distance: int) -> float:
+    """The expected share of boards that a driver reaches the goal of within `moves`, if it knows walls and start and
+    not the goal, and walks where goals are likely. No driver without messages is better."""
+    return fmean(_blind(task.board.layout, task.board.size, task.at, moves, min_distance) for task in tasks)
+
+
+@cache
+def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) -> float:
+    """The largest share of goals on one walk, each as likely as `PlanPath.generate` makes it from this start."""
+    table = neighbours(size, frozenset(cell for cell, kind in enumerate(layout) if kind == WALL))
+    likely: dict[int, float] = {}
+    for goal in (cell for cell, kind in enumerate(layout) if kind != WALL):
+        far = distances(goal, table)
+        starts = [cell for cell, distance in enumerate(far) if distance is not None and distance >= min_distance]
+        if start in starts:
+            likely[goal] = 1 / len(starts)
+    # All (cell, cells seen) that a walk can have after each move.
+    walks = {(start, frozenset([start]))}
+    for _ in range(moves):
+        walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
+    return max(sum(likely.get(cell, 0.0) for cell in seen) for _, seen in walks) / sum(likely.values())

@@ -1,0 +1,79 @@
+"""The base of teams whose session is a sequence of states: each act leads to the next one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Generic, TypeVar
+
+from verl_mas.config.values import Range
+from verl_mas.workflow import Outcome, Reply, Team, Workflow
+from verl_mas.workflow.tasks import together
+
+State = TypeVar("State")
+
+
+class States(Workflow, Generic[State]):
+    """Only the end of a session is rewarded. A candidate that does not end it is worth what follows from it.
+
+    Override `over`, `actor`, `prompt`, `after` and `outcome`, and call `play` in `run`. States are never changed.
+    """
+
+    branches = True
+
+    continuations: Annotated[int, Range(0, 64)] = 0
+    """How often each candidate is played on to the end; its reward is the mean outcome. 0: a candidate that does not
+    end the session has the reward 0."""
+
+    @property
+    def probes(self) -> bool:
+        return self.continuations > 0
+
+    @property
+    def sparse(self) -> bool:
+        return not self.probes
+
+    @abstractmethod
+    def over(self, state: State) -> bool: ...
+
+    @abstractmethod
+    def actor(self, state: State) -> str:
+        """The agent that acts next."""
+
+    @abstractmethod
+    def prompt(self, state: State) -> str: ...
+
+    @abstractmethod
+    def after(self, reply: Reply, state: State) -> State:
+        """The state after a reply to the prompt of `state`."""
+
+    @abstractmethod
+    def outcome(self, state: State) -> Outcome:
+        """Of a state in which the session is over."""
+
+    async def play(self, state: State, team: Team) -> Outcome:
+        """From any state to the end."""
+        while not self.over(state):
+            replies = await team[self.actor(state)].branch(self.prompt(state))
+            reached = {reply: self.after(reply, state) for reply in replies}
+            if len(replies) > 1:
+                await self._score(reached, team)
+            state = reached[team.commit(replies)]
+        return self.outcome(state)
+
+    async def _score(self, reached: Mapping[Reply, State], team: Team) -> None:
+        """Set the team rewards of candidates."""
+
+        async def play_on(team: Team, reply: Reply, state: State) -> Outcome:
+            return await self.play(state, team)
+
+        unknown = []
+        for reply, state in reached.items():
+            if self.over(state):
+                reply.team_reward = self.outcome(state).reward
+            elif self.probes:
+                unknown.append(partial(team.continue_from, reply, play_on, state, self.continuations))
+            else:
+                reply.team_reward = 0.0
+        await together(unknown)
