@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from benchmarks.evidence.arms import Arm
 from benchmarks.evidence.intervals import Mean, mean
 from benchmarks.evidence.tables import Results, Run, control, last, line, table
 
@@ -40,26 +41,26 @@ class Claim:
         return f"above {self.low:g}" if self.high == float("inf") else f"{self.low:g} to {self.high:g}"
 
 
-def success(arm: str, number: Callable[[Run], float] = last) -> Number:
-    return lambda results: results.over_seeds(arm, number)
+def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
+    return lambda results: results.over_seeds(arm.name, number)
 
 
-def gap(arm: str, other: str) -> Number:
+def gap(arm: Arm, other: Arm) -> Number:
     """The last success of one arm less that of another, by seed."""
-    return lambda results: _mean(results.paired(arm, other))
+    return lambda results: _mean(results.paired(arm.name, other.name))
 
 
-def influence(arm: str, shuffled: str = "shuffled") -> Number:
+def influence(arm: Arm, shuffled: str = "shuffled") -> Number:
     """Success less the success when messages are those of other tasks."""
     under = control(shuffled)
-    return lambda results: results.over_seeds(arm, lambda run: last(run) - under(run))
+    return lambda results: results.over_seeds(arm.name, lambda run: last(run) - under(run))
 
 
-def interaction(more: tuple[str, str], less: tuple[str, str]) -> Number:
+def interaction(more: tuple[Arm, Arm], less: tuple[Arm, Arm]) -> Number:
     """How much larger one gap is than another, by seed."""
 
     def found(results: Results) -> Mean | None:
-        arms = [results.runs.get(name, {}) for name in (*more, *less)]
+        arms = [results.runs.get(arm.name, {}) for arm in (*more, *less)]
         seeds = sorted(set.intersection(*(set(runs) for runs in arms)))
         ends = [[last(runs[seed]) for runs in arms] for seed in seeds]
         return _mean([(a - b) - (c - d) for a, b, c, d in ends])

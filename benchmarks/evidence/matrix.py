@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from benchmarks.evidence.arms import Arm, Piece, by_seeds
 from benchmarks.evidence.tasks import plan_path, split_clues
 from benchmarks.evidence.tasks.base import Task
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (plan_path.TASK, split_clues.TASK)}
+TASKS: Mapping[str, Task] = {task.name: task for task in (plan_path.TASK, split_clues.TASK, split_clues.UNEVEN_TASK)}
 ARMS: Mapping[str, Arm] = {arm.name: arm for task in TASKS.values() for arm in task.arms}
 
 
-def pieces() -> Iterator[Piece]:
+def pieces() -> list[Piece]:
     """The most important first, within a task."""
-    for task in TASKS.values():
-        for group in task.groups:
-            yield from by_seeds(*group.arms)
+    found = (by_seeds(*group.arms) for task in TASKS.values() for group in task.groups)
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def named(names: Sequence[str]) -> Iterator[Arm]:

@@ -31,17 +31,16 @@ class UnevenClues(SplitClues):
     called: Share = 1.0
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        given = clues_of(task.extra_info, task.ground_truth, self.parts)
         rng = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
-        talk = self.opening(given, rng)
+        talk = self.opening(clues_of(task.extra_info, task.ground_truth, self.parts), rng)
         if not task.validate and rng.random() >= self.called:
             talk = talk.after("".join(rng.sample(LETTERS, len(talk.part))))
-        return await self.play(talk, given.answer, team)
+        return await self.play(talk, team)
 
-    def candidate(self, reply: Reply, talk: Talk, answer: str, among: int) -> Talk:
+    def after(self, reply: Reply, state: Talk) -> Talk:
         if reply.agent == SENDER:
             reply.reward = self.offset
-        return super().candidate(reply, talk, answer, among)
+        return super().after(reply, state)
 
 
 @estimator(compares_sessions=True, weighting="per_session")

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
+
+
+@dataclass
+class Named:
+    name: str
 
 
 def run(end, shuffled=0.0):
@@ -30,7 +37,8 @@ def results(evidence):
 )
 def test_a_verdict_needs_the_whole_interval(evidence, results, number, low, high, verdict):
     claims = evidence("claims")
-    kind, *arms = number
+    kind, *names = number
+    arms = [tuple(map(Named, name)) if isinstance(name, tuple) else Named(name) for name in names]
     bounds = {name: bound for name, bound in (("low", low), ("high", high)) if bound is not None}
     claim = claims.Claim("c", getattr(claims, kind)(*arms), **bounds)
     assert claim.verdict(claim.number(results)) == verdict
@@ -38,7 +46,7 @@ def test_a_verdict_needs_the_whole_interval(evidence, results, number, low, high
 
 def test_the_table_of_claims_has_the_prediction_beside_the_result(evidence, results):
     claims = evidence("claims")
-    claim = claims.Claim("a is above b", claims.gap("a", "b"), low=0.0)
+    claim = claims.Claim("a is above b", claims.gap(Named("a"), Named("b")), low=0.0)
     text = claims.claims_table(results, [("Clues", [claim])])
     assert "| a is above b | Clues | above 0 | 0.393 ± 0.014 | held |" in text
 
@@ -47,5 +55,5 @@ def test_one_seed_decides_nothing(evidence, results):
     claims = evidence("claims")
     for runs in results.runs.values():
         del runs[1], runs[2]
-    claim = claims.Claim("c", claims.gap("a", "b"), low=0.0)
+    claim = claims.Claim("c", claims.gap(Named("a"), Named("b")), low=0.0)
     assert claim.verdict(claim.number(results)) == "one seed"

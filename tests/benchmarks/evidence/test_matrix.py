@@ -62,7 +62,8 @@ def test_the_matrix_holds_every_arm_once_a_seed_and_compares_arms_before_seeds(e
 def test_groups_and_arms_have_names_of_their_own(evidence):
     tasks = evidence("matrix").TASKS.values()
     names = [*(task.name for task in tasks), *(group.name for task in tasks for group in task.groups)]
-    names += {arm.name for task in tasks for arm in task.arms}
+    names += {arm.name: arm for task in tasks for arm in task.arms}
+    assert len(evidence("matrix").ARMS) == len({arm for task in tasks for arm in task.arms})
     assert len(set(names)) == len(names)
 
 
