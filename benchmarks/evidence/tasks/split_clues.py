@@ -86,7 +86,7 @@ CREDIT_ARMS = (
     arm("continued", *C3, *tasks(11)),
 )
 TWO_ROUND_ARMS = (
-    arm("two_rounds", TWICE, *AGENT, begin=TWO_ROUNDS),
+    arm("two_rounds_sessions", TWICE, *AGENT, begin=TWO_ROUNDS),
     arm("two_rounds_myopic", TWICE, *BRANCH, begin=TWO_ROUNDS),
     arm("two_rounds_continued", TWICE, *C3, *tasks(6), begin=TWO_ROUNDS),
 )
