@@ -46,7 +46,7 @@ TRIAL = Trial(
         "mas.updates_per_step=1",
         "mas.trajectories.enabled=false",
     ),
-    per_role=("mas.agents.sender.policy=sender", "mas.agents.receiver.policy=receiver"),
+    per_role=("++mas.agents.sender.policy=sender", "++mas.agents.receiver.policy=receiver"),
 )
 SEPARATE = ("mas.policies={sender: {}, receiver: {}}", *TRIAL.per_role)
 
@@ -65,7 +65,7 @@ TEAM_ARMS = (
     SHARED,
     APART,
     # The ceiling: the receiver alone reads all clues.
-    arm("all", *AGENT, "mas.workflow.args.control=all"),
+    arm("all", *AGENT, "++mas.workflow.args.control=all"),
     Evaluation(
         "clues_other_partner",
         TRIAL,
@@ -78,8 +78,8 @@ TEAM_ARMS = (
 # Candidates of one act instead of sessions. Without continuation only the last act has a score of its own. Probes
 # are replies, too: an arm with continuation has so many fewer tasks that as many replies are generated.
 BRANCH = ("actor_rollout_ref.rollout.n=1", f"mas.branch.k={K}", "mas.branch.commit=uniform", *using("at_grpo"))
-C3 = (*BRANCH, *using("at_grpo", "baseline=leave_one_out", "scale=none")[1:], "mas.workflow.args.continuations=1")
-TWICE = "mas.workflow.args.rounds=2"
+C3 = (*BRANCH, *using("at_grpo", "baseline=leave_one_out", "scale=none")[1:], "++mas.workflow.args.continuations=1")
+TWICE = "++mas.workflow.args.rounds=2"
 CREDIT_ARMS = (
     SHARED,
     arm("myopic", *BRANCH),
@@ -94,10 +94,10 @@ TWO_ROUND_ARMS = (
 # T3: the sender's rewards differ from the receiver's in their mean, or in their scale, or it is called rarely.
 HERE = Path(__file__).parents[1] / "uneven_clues.py"
 UNEVEN = ("mas.workflow.name=UnevenClues", f"mas.workflow.path={HERE}")
-OFFSET = (*UNEVEN, "+mas.workflow.args.offset=1.5")
+OFFSET = (*UNEVEN, "++mas.workflow.args.offset=1.5")
 SCALED = (f"mas.plugins=[{HERE}]", *using("scaled_team_grpo"))
 RARELY = replace(TRIAL, steps=96, settings=(*TRIAL.settings, "trainer.total_training_steps=96", "trainer.test_freq=96"))
-RARE = (*UNEVEN, "+mas.workflow.args.called=0.1")
+RARE = (*UNEVEN, "++mas.workflow.args.called=0.1")
 
 
 def shared_and_separate(name: str, *overrides: str) -> tuple[Arm, Arm]:

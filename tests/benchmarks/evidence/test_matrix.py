@@ -80,3 +80,13 @@ def test_an_evaluation_needs_the_arms_that_its_policies_come_from(evidence):
     assert [need.key for need in matrix.needs(piece)] == ["planner_alone-1", "executor_alone-1"]
     for arm in matrix.ARMS.values():
         assert all(matrix.ARMS[name].keeps for name in arm.needs)
+
+
+def test_every_arm_of_the_small_tasks_composes_and_is_accepted(evidence, composed):
+    tasks = evidence("matrix").TASKS
+    for arm in (arm for name, task in tasks.items() if name != "plan_path" for arm in task.arms):
+        if isinstance(arm, evidence("arms").Evaluation):
+            models = {role: Path("/models") / role for role in arm.roles}
+            composed(arm, evidence("runs").weights(arm.trial, models, Path("/start")))
+        else:
+            composed(arm)
