@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from benchmarks.evidence import page
-from benchmarks.evidence.matrix import pieces
+from benchmarks.evidence.matrix import named, pieces
+from benchmarks.evidence.places import Places
 from benchmarks.evidence.runs import RESULTS, Runner, finished, usable
 from benchmarks.evidence.schedule import run_all
 
@@ -26,21 +27,23 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs; results do not depend on it")
     parser.add_argument("--hours", type=float, default=3.0, help="start no run after this long")
-    parser.add_argument("--only", nargs="*", default=[], metavar="ARM", help="only these arms")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="only these tasks, groups and arms")
+    parser.add_argument("--keep", action="store_true", help="keep Ray clusters between runs, which saves their start")
     parser.add_argument("--through", default="", help='prefix of every command, such as "nice -n 10"')
     parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args()
-    succeeded = True
+    succeeded, chosen = True, set(named(options.only))
     if not options.page:
-        succeeded = run_all(
-            [piece for piece in pieces() if not options.only or piece.arm.name in options.only],
-            Runner(shlex.split(options.through)).run,
-            finished=finished,
-            usable=usable,
-            jobs=options.jobs,
-            until=time.time() + 3600 * options.hours,
-            log=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
-        )
+        with Places(options.jobs if options.keep else 0) as places:
+            succeeded = run_all(
+                [piece for piece in pieces() if not options.only or piece.arm in chosen],
+                Runner(shlex.split(options.through), places).run,
+                finished=finished,
+                usable=usable,
+                jobs=options.jobs,
+                until=time.time() + 3600 * options.hours,
+                log=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
+            )
     page.write(PAGE, page.Results.read(RESULTS))
     return 0 if succeeded else 1
 

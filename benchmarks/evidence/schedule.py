@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from benchmarks.evidence.matrix import Piece
+from benchmarks.evidence.arms import Piece
+from benchmarks.evidence.matrix import needs
 
 Test = Callable[[Piece], bool]
 
@@ -18,7 +19,7 @@ def next_piece(matrix: Iterable[Piece], busy: Iterable[Piece], finished: Test, u
     for piece in matrix:
         if finished(piece) or piece in running:
             continue
-        missing = [need for need in piece.needs if not usable(need)]
+        missing = [need for need in needs(piece) if not usable(need)]
         for need in missing:
             if need not in running:
                 return need

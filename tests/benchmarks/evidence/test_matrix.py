@@ -13,11 +13,10 @@ from verl_mas.config.compose import compose
 @pytest.fixture
 def composed(evidence, monkeypatch):
     monkeypatch.setattr(pools, "available", lambda config: None)
-    matrix = evidence("matrix")
 
-    def of(workflow, overrides):
-        base = ("+platform=cpu", f"+mas={workflow}")
-        config = compose([*base, *matrix.SETTINGS, *overrides])
+    def of(arm, overrides=None):
+        own = arm.overrides if overrides is None else overrides
+        config = compose(["+platform=cpu", f"+mas={arm.workflow}", *arm.trial.settings, *own])
         GlobalHydra.instance().clear()
         return config, validate(config)
 
@@ -25,46 +24,69 @@ def composed(evidence, monkeypatch):
 
 
 def test_every_kind_of_arm_composes_and_samples_the_same_number_of_replies(evidence, composed):
-    matrix = evidence("matrix")
-    alike = (matrix.SPARSE_ARMS[0], matrix.SIZE_ARMS[0], matrix.UNEVEN_ARMS[-1], matrix.ARMS["planner_alone"])
-    for arm in (*matrix.DENSE_ARMS, *alike):
-        config, team = composed(arm.workflow, arm.overrides)
-        acts = 2 if arm.workflow == matrix.TEAM else 1
+    task = evidence("tasks.plan_path")
+    alike = (task.SPARSE_ARMS[0], task.SIZE_ARMS[0], task.UNEVEN_ARMS[-1], evidence("matrix").ARMS["planner_alone"])
+    for arm in (*task.DENSE_ARMS, *alike):
+        config, team = composed(arm)
+        acts = 2 if arm.workflow == task.TEAM else 1
         each = team.branch.k * config.actor_rollout_ref.rollout.n
-        assert config.data.train_batch_size * acts * each == 2 * matrix.BOARDS * matrix.K, arm.name
+        assert config.data.train_batch_size * acts * each == 2 * task.BOARDS * task.K, arm.name
         assert config.actor_rollout_ref.actor.ppo_mini_batch_size == config.data.train_batch_size, arm.name
         assert team.branch.validation_k == 1, arm.name
 
 
 def test_a_role_trained_alone_has_a_frozen_partner(evidence, composed):
-    arm = evidence("matrix").ARMS["planner_alone"]
-    _, team = composed(arm.workflow, arm.overrides)
+    _, team = composed(evidence("matrix").ARMS["planner_alone"])
     assert {name: policy.trainable for name, policy in team.policies.items()} == {"planner": True, "executor": False}
 
 
 def test_an_evaluation_composes_with_each_roles_own_weights(evidence, composed):
     models = {"planner": Path("/models/one"), "executor": Path("/models/two")}
-    config, team = composed(evidence("matrix").TEAM, evidence("runs").weights(models, Path("/start")))
+    arm = evidence("matrix").ARMS["roles_kept"]
+    config, team = composed(arm, evidence("runs").weights(arm.trial, models, Path("/start")))
     assert config.trainer.val_only
     for role, path in models.items():
         assert team.policies[team.agents[role].policy].overrides["model"]["path"] == str(path)
 
 
 def test_the_matrix_holds_every_arm_once_a_seed_and_compares_arms_before_seeds(evidence):
-    matrix = evidence("matrix")
+    matrix, dense = evidence("matrix"), evidence("tasks.plan_path").DENSE_ARMS
     pieces = list(matrix.pieces())
-    ranked = {*matrix.DENSE_ARMS, *matrix.SPARSE_ARMS}
-    seeds = {arm: matrix.SEEDS if arm in ranked else matrix.FEWER for arm in matrix.ARMS.values()}
     assert sorted((piece.arm.name, piece.seed) for piece in pieces) == sorted(
-        (arm.name, seed) for arm, count in seeds.items() for seed in range(count)
+        (arm.name, seed) for arm in matrix.ARMS.values() for seed in range(arm.seeds)
     )
-    first = pieces[: len(matrix.DENSE_ARMS)]
-    assert {piece.seed for piece in first} == {0} and [piece.arm for piece in first] == list(matrix.DENSE_ARMS)
+    first = pieces[: len(dense)]
+    assert {piece.seed for piece in first} == {0} and [piece.arm for piece in first] == list(dense)
+
+
+def test_groups_and_arms_have_names_of_their_own(evidence):
+    tasks = evidence("matrix").TASKS.values()
+    names = [*(task.name for task in tasks), *(group.name for task in tasks for group in task.groups)]
+    names += {arm.name: arm for task in tasks for arm in task.arms}
+    assert len(evidence("matrix").ARMS) == len({arm for task in tasks for arm in task.arms})
+    assert len(set(names)) == len(names)
+
+
+def test_an_unknown_name_is_refused_with_those_that_are_known(evidence):
+    named = evidence("matrix").named
+    assert next(arm.name for arm in named(["dense"])) == "at_grpo_shared"
+    with pytest.raises(SystemExit, match=r"dens is no task, group or arm; known are .*dense"):
+        list(named(["dens"]))
 
 
 def test_an_evaluation_needs_the_arms_that_its_policies_come_from(evidence):
     matrix = evidence("matrix")
-    piece = matrix.Piece(matrix.ARMS["roles_combined"], 3)
-    assert [need.key for need in piece.needs] == ["planner_alone-3", "executor_alone-3"]
+    piece = matrix.Piece(matrix.ARMS["roles_combined"], 1)
+    assert [need.key for need in matrix.needs(piece)] == ["planner_alone-1", "executor_alone-1"]
     for arm in matrix.ARMS.values():
         assert all(matrix.ARMS[name].keeps for name in arm.needs)
+
+
+def test_every_arm_of_the_small_tasks_composes_and_is_accepted(evidence, composed):
+    tasks = evidence("matrix").TASKS
+    for arm in (arm for name, task in tasks.items() if name != "plan_path" for arm in task.arms):
+        if isinstance(arm, evidence("arms").Evaluation):
+            models = {role: Path("/models") / role for role in arm.roles}
+            composed(arm, evidence("runs").weights(arm.trial, models, Path("/start")))
+        else:
+            composed(arm)

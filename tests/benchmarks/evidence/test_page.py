@@ -15,11 +15,16 @@ def page(evidence):
 
 
 @pytest.fixture
-def results(page):
+def tables(evidence):
+    return evidence("tasks.plan_path_tables")
+
+
+@pytest.fixture
+def results(evidence):
     both = {f"mas/{role}/{name}": values for role in ("planner", "executor")
             for name, values in {"actor/grad_norm": [1.0] * 30, "group/inflation": [1.0] * 30}.items()}  # fmt: skip
     team = {**both, "mas/planner/actor/grad_norm": [3.0] * 30, "mas/planner/group/inflation": [9.0] * 30}
-    return page.Results(
+    return evidence("tables").Results(
         {
             "at_grpo_shared": {0: run(0.5, 0.9), 1: run(0.6, 0.8)},
             "agent_grpo": {0: run(0.5, 0.7), 1: run(0.6, 0.6)},
@@ -32,40 +37,39 @@ def results(page):
     )
 
 
-def test_the_table_of_arms_has_intervals_over_seeds_and_paired_differences(page, results, tmp_path):
-    table = page.learning(results, page.DENSE_ARMS, tmp_path / "dense.png")
+def test_the_table_of_arms_has_intervals_over_seeds_and_paired_differences(tables, results, tmp_path):
+    table = tables.compared(results, tables.DENSE_ARMS, tmp_path / "dense.png")
     assert "| `agent_grpo` | 2 | 0.550 ± 0.635 | 0.650 ± 0.635 | -0.200 ± 0.000 | 3,000 |" in table
     assert (tmp_path / "dense.png").exists() and "team_grpo" not in table
 
 
-def test_the_table_of_sparse_arms_has_the_difference_from_their_dense_ones(page, results, tmp_path):
+def test_the_table_of_sparse_arms_has_the_difference_from_their_dense_ones(tables, results, tmp_path):
     results.runs["agent_grpo_sparse"] = {0: run(0.5, 0.6), 1: run(0.5, 0.5)}
-    table = page.learning(results, page.SPARSE_ARMS, tmp_path / "sparse.png", ("dense", page.DENSE_ARMS))
+    table = tables.compared(results, tables.SPARSE_ARMS, tmp_path / "sparse.png", ("dense", tables.DENSE_ARMS))
     assert "less the same, dense, paired | replies per run |" in table
     assert "| `agent_grpo_sparse` | 2 | 0.500 ± 0.000 | 0.550 ± 0.635 |  | -0.100 ± 0.000 | 3,000 |" in table
 
 
-def test_the_table_of_gradients_has_the_lemmas_factor_and_the_measured_one(page, results, tmp_path):
-    table = page.unevenness(results, tmp_path / "uneven.png")
+def test_the_table_of_gradients_has_the_lemmas_factor_and_the_measured_one(tables, results, tmp_path):
+    table = tables.unevenness(results, tmp_path / "uneven.png")
     row = "| x 10 | `team_grpo` | 1 | planner | 9.00 | 9.00 | 0.000 | 0.600 |"
     assert row in table and (tmp_path / "uneven.png").exists()
 
 
-def test_the_table_of_roles_starts_with_the_untrained_team(page, results):
-    lines = page.roles(results).splitlines()
+def test_the_table_of_roles_starts_with_the_untrained_team(tables, results):
+    lines = tables.roles(results).splitlines()
     assert lines[2].startswith("| untrained | 1 | 0.500") and "| roles swapped | 1 | 0.100 | -0.800 | 0.100 |" in lines
 
 
 def test_the_page_keeps_its_words_and_says_what_has_not_run(page, results, tmp_path):
-    marks = "".join(
-        f"Words.\n<!-- {n} -->\nold\n<!-- /{n} -->\n" for n in ("dense", "sparse", "sizes", "uneven", "roles", "left")
-    )
+    names = page.sections(results, tmp_path)
+    marks = "".join(f"Words.\n<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in names)
     file = tmp_path / "EVIDENCE.md"
     file.write_text(marks)
     for _ in range(2):
         page.write(file, results)
     text = file.read_text()
-    assert text.count("Words.") == 6 and "old" not in text
+    assert text.count("Words.") == len(names) and "old" not in text
     assert "<!-- sparse -->\nNot yet run.\n<!-- /sparse -->" in text
     assert "- `agent_grpo`: seeds 2, 3, 4" in text
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from verl_mas.demos.metrics import Step
 
 SUCCESS = "val-core/plan_path/acc/mean@1"
+PLAN_PATH_STEPS = 20
+SHUFFLED = "val-core/plan_path_shuffled/acc/mean@1"
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ class Commands:
 
 @pytest.fixture
 def commands(runs, monkeypatch):
-    recorded = Commands(runs.STEPS)
+    recorded = Commands(PLAN_PATH_STEPS)
     monkeypatch.setattr(runs.subprocess, "run", recorded)
     return recorded
 
@@ -53,9 +56,9 @@ def test_a_training_warms_up_once_a_seed_and_keeps_its_numbers(evidence, runs, c
     assert (found["arm"], found["seed"], found["success"]) == (
         "at_grpo_shared",
         1,
-        pytest.approx({str(n): 0.5 + n / 100 for n in range(matrix.STEPS + 1)}),
+        pytest.approx({str(n): 0.5 + n / 100 for n in range(PLAN_PATH_STEPS + 1)}),
     )
-    assert found["series"] == {"actor/grad_norm": [1.0] * matrix.STEPS}
+    assert found["series"] == {"actor/grad_norm": [1.0] * PLAN_PATH_STEPS}
     assert runs.finished(one) and not runs.usable(one)
 
 
@@ -109,24 +112,33 @@ def test_a_training_that_is_repeated_leaves_neither_weights_of_the_first_nor_eva
     assert not old.exists() and not kept.exists() and not swapped.exists() and elsewhere.exists()
 
 
-def test_a_model_of_an_earlier_warm_up_is_made_again(evidence, runs, commands, monkeypatch):
+def test_a_model_of_an_earlier_warm_up_is_made_again(evidence, runs, commands):
     matrix = evidence("matrix")
     piece = matrix.Piece(matrix.ARMS["at_grpo_shared"], 0)
     runs.Runner().run(piece)
-    monkeypatch.setattr(runs, "START", (*runs.START, "batch=64"))
     runs.result_of(piece).unlink()
-    runs.Runner().run(piece)
+    start = replace(piece.arm.start, command=(*piece.arm.start.command, "batch=64"))
+    runs.Runner().run(replace(piece, arm=replace(piece.arm, start=start)))
     assert sum("puzzle" in command for command in commands.seen) == 2
 
 
-def test_numbers_are_a_value_a_step_without_the_validation_before_training(runs, monkeypatch):
-    monkeypatch.setattr(runs, "STEPS", 2)
+@pytest.fixture
+def trial(evidence):
+    return replace(evidence("tasks.plan_path").TRIAL, steps=2, controls={"shuffled": SHUFFLED})
+
+
+def test_numbers_are_a_value_a_step_without_the_validation_before_training(runs, trial):
     rows = "mas/planner/rows/real"
-    steps = [Step(0, {SUCCESS: 0.5}), Step(1, {rows: 8.0}), Step(2, {rows: 9.0, "mas/planner/group/inflation": 1.5})]
+    steps = [
+        Step(0, {SUCCESS: 0.5, SHUFFLED: 0.25}),
+        Step(1, {rows: 8.0}),
+        Step(2, {rows: 9.0, "mas/planner/group/inflation": 1.5}),
+    ]
     kept = {rows: [8.0, 9.0], "mas/planner/group/inflation": [None, 1.5]}
-    assert runs.numbers(steps) == {"success": {"0": 0.5}, "series": kept}
+    controls = {"shuffled": {"0": 0.25}}
+    assert runs.numbers(trial, steps) == {"success": {"0": 0.5}, "controls": controls, "series": kept}
 
 
-def test_a_run_that_ended_early_has_no_numbers(runs):
+def test_a_run_that_ended_early_has_no_numbers(runs, trial):
     with pytest.raises(ValueError, match="logged"):
-        runs.numbers([Step(0, {SUCCESS: 0.5}), Step(1, {})])
+        runs.numbers(trial, [Step(0, {SUCCESS: 0.5}), Step(1, {})])

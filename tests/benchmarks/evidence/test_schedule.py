@@ -25,7 +25,7 @@ def test_what_is_finished_or_running_is_skipped(evidence):
 
 def test_what_a_piece_needs_runs_before_it_also_when_only_its_result_is_there(evidence, swapped):
     next_piece = evidence("schedule").next_piece
-    (need,) = swapped.needs
+    (need,) = evidence("matrix").needs(swapped)
     assert next_piece([swapped], [], lambda piece: piece == need, lambda piece: False) == need
     assert next_piece([swapped], [need], lambda piece: False, lambda piece: False) is None
     assert next_piece([swapped], [], lambda piece: False, lambda piece: True) == swapped
@@ -33,7 +33,7 @@ def test_what_a_piece_needs_runs_before_it_also_when_only_its_result_is_there(ev
 
 def test_all_pieces_run_once_and_a_failure_stops_only_what_needs_it(evidence, swapped):
     matrix, schedule = evidence("matrix"), evidence("schedule")
-    (need,) = swapped.needs
+    (need,) = evidence("matrix").needs(swapped)
     other = matrix.Piece(matrix.ARMS["agent_grpo"], 0)
     ran, done, lines = [], set(), []
 

@@ -1,0 +1,81 @@
+"""Predictions, each with the number that decides it: written before the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from benchmarks.evidence.arms import Arm
+from benchmarks.evidence.intervals import Mean, mean
+from benchmarks.evidence.tables import Results, Run, control, last, line, table
+
+Number = Callable[[Results], Mean | None]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`low` and `high`: between which the number is predicted to lie."""
+
+    text: str
+    number: Number
+    low: float = float("-inf")
+    high: float = float("inf")
+
+    def verdict(self, found: Mean | None) -> str:
+        """Held or refuted if the whole interval says so."""
+        if found is None:
+            return "not yet run"
+        if found.half is None:
+            return "one seed"
+        below, above = found.value - found.half, found.value + found.half
+        if self.low <= below and above <= self.high:
+            return "held"
+        if above < self.low or below > self.high:
+            return "refuted"
+        return "not shown"
+
+    @property
+    def predicted(self) -> str:
+        if self.low == float("-inf"):
+            return f"below {self.high:g}"
+        return f"above {self.low:g}" if self.high == float("inf") else f"{self.low:g} to {self.high:g}"
+
+
+def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
+    return lambda results: results.over_seeds(arm.name, number)
+
+
+def gap(arm: Arm, other: Arm) -> Number:
+    """The last success of one arm less that of another, by seed."""
+    return lambda results: _mean(results.paired(arm.name, other.name))
+
+
+def influence(arm: Arm, shuffled: str = "shuffled") -> Number:
+    """Success less the success when messages are those of other tasks."""
+    under = control(shuffled)
+    return lambda results: results.over_seeds(arm.name, lambda run: last(run) - under(run))
+
+
+def interaction(more: tuple[Arm, Arm], less: tuple[Arm, Arm]) -> Number:
+    """How much larger one gap is than another, by seed."""
+
+    def found(results: Results) -> Mean | None:
+        arms = [results.runs.get(arm.name, {}) for arm in (*more, *less)]
+        seeds = sorted(set.intersection(*(set(runs) for runs in arms)))
+        ends = [[last(runs[seed]) for runs in arms] for seed in seeds]
+        return _mean([(a - b) - (c - d) for a, b, c, d in ends])
+
+    return found
+
+
+def _mean(values: list[float]) -> Mean | None:
+    return mean(values) if values else None
+
+
+def claims_table(results: Results, by_task: Iterable[tuple[str, Iterable[Claim]]]) -> str:
+    lines = []
+    for task, claims in by_task:
+        for claim in claims:
+            found = claim.number(results)
+            lines.append(line([claim.text, task, claim.predicted, found or "", claim.verdict(found)]))
+    return table(["claim", "task", "predicted", "result, 95 % interval", "verdict"], lines)

@@ -1,0 +1,1 @@
+"""A file per task: its arms, and the claims about them."""

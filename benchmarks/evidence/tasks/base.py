@@ -1,0 +1,29 @@
+"""What a task of the evidence is: groups of arms that are compared, and claims about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.evidence.arms import Arm
+from benchmarks.evidence.claims import Claim
+
+
+@dataclass(frozen=True)
+class Group:
+    """Arms that share a table, which is named `name` in the page; differences are from the first."""
+
+    name: str
+    arms: tuple[Arm, ...]
+    controls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    title: str
+    groups: tuple[Group, ...]
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return tuple(dict.fromkeys(arm for group in self.groups for arm in group.arms))

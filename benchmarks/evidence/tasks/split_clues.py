@@ -1,0 +1,158 @@
+"""Split clues: a team that needs each other, and the ways in which an advantage can go wrong.
+
+A step has 16 tasks with 16 replies per agent: 16 sessions, or 16 candidates. An arm with continuation generates more,
+so it has fewer tasks per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.evidence.arms import Arm, Evaluation, Played, Start, Training, Trial, using
+from benchmarks.evidence.claims import Claim, gap, influence, success
+from benchmarks.evidence.tables import control
+from benchmarks.evidence.tasks.base import Group, Task
+
+TEAM = "split_clues"
+SENDER, RECEIVER = "sender", "receiver"
+STEPS = 32
+TASKS, K = 16, 16
+# One part leaves three letters, each as often right: exact.
+FLOOR = 1 / 3
+
+
+def start(name: str, *options: str) -> Start:
+    return Start(f"{TEAM}-{name}", ("data", TEAM, "--noise", "0.6", *options))
+
+
+ONE_ROUND, TWO_ROUNDS = start("one-round"), start("two-rounds", "--rounds", "2")
+
+
+TRIAL = Trial(
+    TEAM,
+    STEPS,
+    "val-core/split_clues/acc/mean@1",
+    controls={"shuffled": "val-core/split_clues_shuffled/acc/mean@1"},
+    settings=(
+        "+recipe=split_clues/laptop",
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.test_freq={STEPS}",
+        f"data.train_batch_size={TASKS}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
+        f"actor_rollout_ref.rollout.n={K}",
+        "actor_rollout_ref.actor.optim.lr=2e-3",
+        "actor_rollout_ref.actor.entropy_coeff=0",
+        "mas.updates_per_step=1",
+        "mas.trajectories.enabled=false",
+    ),
+    per_role=("++mas.agents.sender.policy=sender", "++mas.agents.receiver.policy=receiver"),
+)
+SEPARATE = ("mas.policies={sender: {}, receiver: {}}", *TRIAL.per_role)
+
+
+def arm(name: str, *overrides: str, begin: Start = ONE_ROUND, keeps: bool = False, trial: Trial = TRIAL) -> Arm:
+    return Training(f"clues_{name}", trial, begin, TEAM, overrides, keeps)
+
+
+def tasks(count: int) -> tuple[str, ...]:
+    return (f"data.train_batch_size={count}", f"actor_rollout_ref.actor.ppo_mini_batch_size={count}")
+
+
+AGENT = using("agent_grpo")
+SHARED, APART = arm("shared", *AGENT), arm("separate", *AGENT, *SEPARATE, keeps=True)
+TEAM_ARMS = (
+    SHARED,
+    APART,
+    # The ceiling: the receiver alone reads all clues.
+    arm("all", *AGENT, "++mas.workflow.args.control=all"),
+    Evaluation(
+        "clues_other_partner",
+        TRIAL,
+        ONE_ROUND,
+        TEAM,
+        {SENDER: Played("clues_separate", SENDER), RECEIVER: Played("clues_separate", RECEIVER, later=True)},
+    ),
+)
+
+# Candidates of one act instead of sessions. Without continuation only the last act has a score of its own. Probes
+# are replies, too: an arm with continuation has so many fewer tasks that as many replies are generated.
+BRANCH = ("actor_rollout_ref.rollout.n=1", f"mas.branch.k={K}", "mas.branch.commit=uniform", *using("at_grpo"))
+C3 = (*BRANCH, *using("at_grpo", "baseline=leave_one_out", "scale=none")[1:], "++mas.workflow.args.continuations=1")
+TWICE = "++mas.workflow.args.rounds=2"
+CREDIT_ARMS = (
+    SHARED,
+    arm("myopic", *BRANCH),
+    arm("continued", *C3, *tasks(11)),
+)
+TWO_ROUND_ARMS = (
+    arm("two_rounds_sessions", TWICE, *AGENT, begin=TWO_ROUNDS),
+    arm("two_rounds_myopic", TWICE, *BRANCH, begin=TWO_ROUNDS),
+    arm("two_rounds_continued", TWICE, *C3, *tasks(6), begin=TWO_ROUNDS),
+)
+
+# T3: the sender's rewards differ from the receiver's in their mean, or in their scale, or it is called rarely.
+HERE = Path(__file__).parents[1] / "uneven_clues.py"
+UNEVEN = ("mas.workflow.name=UnevenClues", f"mas.workflow.path={HERE}")
+OFFSET = (*UNEVEN, "++mas.workflow.args.offset=1.5")
+SCALED = (f"mas.plugins=[{HERE}]", *using("scaled_team_grpo"))
+RARELY = replace(TRIAL, steps=96, settings=(*TRIAL.settings, "trainer.total_training_steps=96", "trainer.test_freq=96"))
+RARE = (*UNEVEN, "++mas.workflow.args.called=0.1")
+
+
+def shared_and_separate(name: str, *overrides: str) -> tuple[Arm, Arm]:
+    return arm(f"{name}_shared", *overrides), arm(f"{name}_separate", *overrides, *SEPARATE)
+
+
+OFFSET_ARMS = (
+    *shared_and_separate("offset_agent", *OFFSET, *AGENT),
+    *shared_and_separate("offset_team", *OFFSET, *using("team_grpo")),
+    *shared_and_separate("offset_rae", *OFFSET, *using("agent_rae")),
+)
+SCALE_ARMS = (SHARED, APART, *shared_and_separate("scale_team", *SCALED))
+RARE_ARMS = (
+    arm("rare_agent", *RARE, *AGENT, trial=RARELY),
+    arm("rare_team", *RARE, *using("team_grpo"), trial=RARELY),
+    arm("rare_rae", *RARE, *using("agent_rae"), trial=RARELY),
+    arm("rare_shrunk", *RARE, *using("agent_grpo", "shrinkage=4"), trial=RARELY),
+)
+
+CLAIMS = (
+    Claim("a team whose members have different clues ends above the exact floor of 1/3", success(SHARED), low=FLOOR),
+    Claim("with shuffled messages it is at the floor", success(SHARED, control("shuffled")), low=0.27, high=0.39),
+    Claim("so messages are worth at least 0.3", influence(SHARED), low=0.3),
+    Claim("a receiver of another seed costs at most 0.1", gap(TEAM_ARMS[3], APART), low=-0.1),
+    Claim("one agent with all clues is at least as good", gap(TEAM_ARMS[2], SHARED), low=0.0),
+    Claim("branching on an act's own score is worse than sessions", gap(CREDIT_ARMS[1], SHARED), high=0.0),
+    Claim("continuation repairs it", gap(CREDIT_ARMS[2], CREDIT_ARMS[1]), low=0.0),
+    Claim("but is not above sessions at equal replies", gap(CREDIT_ARMS[2], SHARED), high=0.02),
+    Claim("over two rounds continuation repairs it, too", gap(TWO_ROUND_ARMS[2], TWO_ROUND_ARMS[1]), low=0.0),
+    Claim("and is level with sessions", gap(TWO_ROUND_ARMS[2], TWO_ROUND_ARMS[0]), low=-0.05),
+)
+UNEVEN_CLAIMS = (
+    Claim("an offset of 3 sigma costs `team_grpo`, one policy", gap(OFFSET_ARMS[2], OFFSET_ARMS[0]), high=0.0),
+    Claim("and with a policy per agent", gap(OFFSET_ARMS[3], OFFSET_ARMS[1]), high=0.0),
+    Claim("a running baseline per role removes it, one policy", gap(OFFSET_ARMS[4], OFFSET_ARMS[2]), low=0.0),
+    Claim("and with a policy per agent", gap(OFFSET_ARMS[5], OFFSET_ARMS[3]), low=0.0),
+    Claim("scale x10 alone costs `team_grpo`, one policy", gap(SCALE_ARMS[2], SHARED), high=0.0),
+    Claim("and costs nothing with a policy per agent", gap(SCALE_ARMS[3], APART), low=-0.05, high=0.05),
+    Claim("called in 10 %, an agent learns less by `agent_grpo`", gap(RARE_ARMS[0], RARE_ARMS[1]), high=0.0),
+    Claim("shrinkage is at least level with `agent_grpo`", gap(RARE_ARMS[3], RARE_ARMS[0]), low=-0.02),
+    Claim("and with `team_grpo`", gap(RARE_ARMS[3], RARE_ARMS[1]), low=-0.02),
+)
+TASK = Task(
+    "clues",
+    "Split clues",
+    (
+        Group("clues_team", TEAM_ARMS, ("shuffled",)),
+        Group("clues_credit", CREDIT_ARMS, ("shuffled",)),
+        Group("clues_two_rounds", TWO_ROUND_ARMS, ("shuffled",)),
+    ),
+    CLAIMS,
+)
+UNEVEN_TASK = Task(
+    "uneven_clues",
+    "Uneven agents",
+    (Group("clues_offset", OFFSET_ARMS), Group("clues_scale", SCALE_ARMS), Group("clues_rare", RARE_ARMS)),
+    UNEVEN_CLAIMS,
+)

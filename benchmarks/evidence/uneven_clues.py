@@ -1,0 +1,64 @@
+"""Split clues with the three ways in which agents of a team can differ in their rewards.
+
+Also a plugin: `scaled_team_grpo` and `scaled_agent_grpo` multiply the sender's scores about their mean in the task.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import torch
+
+from verl_mas.advantage.estimator import ESTIMATORS, estimator
+from verl_mas.advantage.kernel import moments
+from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.config.values import Share
+from verl_mas.data.split_clues import LETTERS, clues_of
+from verl_mas.workflow import Outcome, Reply, Task, Team
+from verl_mas.workflows.split_clues import SplitClues, Talk
+
+SENDER = "sender"
+FACTOR = 10.0
+
+
+class UnevenClues(SplitClues):
+    """`offset` is the sender's own reward. In training it is called in the share `called` of the sessions; in the
+    others, which are as long, the receiver reads a random message."""
+
+    offset: float = 0.0
+    called: Share = 1.0
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        rng = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
+        talk = self.opening(clues_of(task.extra_info, task.ground_truth, self.parts), rng)
+        if not task.validate and rng.random() >= self.called:
+            talk = talk.after("".join(rng.sample(LETTERS, len(talk.part))))
+        return await self.play(talk, team)
+
+    def after(self, reply: Reply, state: Talk) -> Talk:
+        if reply.agent == SENDER:
+            reply.reward = self.offset
+        return super().after(reply, state)
+
+
+@estimator(compares_sessions=True, weighting="per_session")
+def scaled_team_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """team_grpo, with the sender's scores scaled."""
+    return ESTIMATORS["team_grpo"].function(scaled(batch), options)
+
+
+@estimator(compares_sessions=True)
+def scaled_agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """agent_grpo, with the sender's scores scaled: the same advantages."""
+    return ESTIMATORS["agent_grpo"].function(scaled(batch), options)
+
+
+def scaled(batch: AdvantageInput) -> AdvantageInput:
+    """The sender's scores times `FACTOR` about their mean in the task, which stays where it is: no offset."""
+    own = batch.partition("task", "agent")
+    centred = moments(batch.scores.double(), own, "population")[0]
+    agents = batch.codes("agent")
+    sends = torch.tensor([name == SENDER for name in agents.names])[agents.ids]
+    return replace(batch, scores=(batch.scores + (FACTOR - 1) * centred * sends).float())
