@@ -23,7 +23,8 @@ class Workflow:
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
     `scored_by_verl`, `least_acts`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets
-    (subclasses are dataclasses). A value that does not fit its field's type is refused. The base owns construction only.
+    (subclasses are dataclasses). A value that does not fit its field's type is refused. The base owns construction
+    only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
