@@ -28,6 +28,8 @@ class Trial:
     success: str
     settings: tuple[str, ...]
     controls: Mapping[str, str] = field(default_factory=dict)
+    # The file of held-out tasks that a start has.
+    held_out: str = "test.parquet"
     # The agents' own policies, where an arm or an evaluation has one per agent.
     per_role: tuple[str, ...] = ()
 

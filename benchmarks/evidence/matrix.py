@@ -6,10 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from benchmarks.evidence.arms import Arm, Piece, by_seeds
-from benchmarks.evidence.tasks import plan_path, split_clues
+from benchmarks.evidence.tasks import guide_driver, lookup, plan_path, slippery, split_clues
 from benchmarks.evidence.tasks.base import Task
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (plan_path.TASK, split_clues.TASK, split_clues.UNEVEN_TASK)}
+_TASKS = (
+    split_clues.TASK,
+    split_clues.UNEVEN_TASK,
+    guide_driver.TASK,
+    slippery.TASK,
+    lookup.TASK,
+    plan_path.TASK,
+)
+TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}
 ARMS: Mapping[str, Arm] = {arm.name: arm for task in TASKS.values() for arm in task.arms}
 
 

@@ -33,6 +33,7 @@ KEPT = (
     "reward/score",
     "session/generated_tokens",
     "session/probe_tokens",
+    "session/critical_path/mean",
 )
 
 
@@ -115,7 +116,7 @@ class Runner:
             f"+mas={piece.arm.workflow}",
             *piece.arm.trial.settings,
             f"data.train_files={start}/train.parquet",
-            f"data.val_files={start}/test.parquet",
+            f"data.val_files={start}/{piece.arm.trial.held_out}",
             *overrides,
             f"trainer.default_local_dir={folder}/checkpoints",
             "trainer.resume_mode=disable",

@@ -8,6 +8,8 @@ from hydra.core.global_hydra import GlobalHydra
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
+from verl_mas.data.guide_driver import blind_bound, boards_of, items
+from verl_mas.splits import TEST
 
 
 @pytest.fixture
@@ -82,11 +84,18 @@ def test_an_evaluation_needs_the_arms_that_its_policies_come_from(evidence):
         assert all(matrix.ARMS[name].keeps for name in arm.needs)
 
 
-def test_every_arm_of_the_small_tasks_composes_and_is_accepted(evidence, composed):
+def test_the_last_arm_of_every_group_composes_and_is_accepted(evidence, composed):
     tasks = evidence("matrix").TASKS
-    for arm in (arm for name, task in tasks.items() if name != "plan_path" for arm in task.arms):
+    groups = [group for name, task in tasks.items() if name != "plan_path" for group in task.groups]
+    for arm in (group.arms[-1] for group in groups):
         if isinstance(arm, evidence("arms").Evaluation):
             models = {role: Path("/models") / role for role in arm.roles}
             composed(arm, evidence("runs").weights(arm.trial, models, Path("/start")))
         else:
             composed(arm)
+
+
+def test_the_floor_of_guide_and_driver_is_that_of_its_held_out_boards(evidence):
+    boards = [boards_of(item.row(0, TEST)["extra_info"])[0] for item in items(200, split=TEST)]
+    exact = blind_bound(boards, moves=6, min_distance=3)
+    assert evidence("tasks.guide_driver").FLOOR == pytest.approx(exact, abs=5e-4)

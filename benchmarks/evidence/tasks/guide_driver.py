@@ -1,0 +1,93 @@
+"""Guide and driver: split-view Plan-Path, in which a role cannot do the other's part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.evidence.arms import Arm, Evaluation, Played, Start, Training, Trial, using
+from benchmarks.evidence.claims import Claim, gap, influence, success
+from benchmarks.evidence.tables import control
+from benchmarks.evidence.tasks.base import Group, Task
+
+TEAM = "guide_driver"
+GUIDE, DRIVER = "guide", "driver"
+STEPS = 24
+# What a driver without messages reaches at most on the held-out boards: `blind_bound`, exact.
+FLOOR = 0.636
+
+
+def start(name: str, *options: str) -> Start:
+    return Start(f"{TEAM}-{name}", ("data", TEAM, "--noise", "0.5", *options))
+
+
+TOGETHER = start("team")
+TRIAL = Trial(
+    TEAM,
+    STEPS,
+    "val-core/guide_driver/acc/mean@1",
+    controls={"shuffled": "val-core/guide_driver_shuffled/acc/mean@1"},
+    settings=(
+        "+recipe=guide_driver/laptop",
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.test_freq={STEPS}",
+        "data.train_batch_size=16",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+        "actor_rollout_ref.rollout.n=8",
+        "actor_rollout_ref.actor.optim.lr=2e-3",
+        "actor_rollout_ref.actor.entropy_coeff=0",
+        "mas.updates_per_step=1",
+        "mas.trajectories.enabled=false",
+    ),
+    per_role=("mas.agents.guide.policy=guide", "mas.agents.driver.policy=driver"),
+)
+SEPARATE = ("mas.policies={guide: {}, driver: {}}", *TRIAL.per_role)
+AGENT = using("agent_grpo")
+
+
+def arm(name: str, *overrides: str, begin: Start = TOGETHER, keeps: bool = False) -> Arm:
+    return Training(f"guide_{name}", TRIAL, begin, TEAM, overrides, keeps)
+
+
+def played(name: str, guide: Played, driver: Played) -> Arm:
+    return Evaluation(f"guide_{name}", TRIAL, TOGETHER, TEAM, {GUIDE: guide, DRIVER: driver})
+
+
+def alone(kind: str) -> Arm:
+    begin = start(kind, "--control", kind)
+    return arm(kind, *AGENT, f"++mas.workflow.args.control={kind}", begin=begin)
+
+
+SHARED, APART = arm("shared", *AGENT), arm("separate", *AGENT, *SEPARATE, keeps=True)
+ALL, PART = alone("all"), alone("part")
+SWAPPED = played("swapped", Played(APART.name, DRIVER), Played(APART.name, GUIDE))
+OTHER = played("other_partner", Played(APART.name, GUIDE), Played(APART.name, DRIVER, later=True))
+
+# The guide speaks once and the driver moves up to six times, so it matters how often an act counts.
+OFFSET = (
+    "mas.workflow.name=UnevenGuide",
+    f"mas.workflow.path={Path(__file__).parents[1] / 'uneven_guide.py'}",
+    "++mas.workflow.args.offset=1.5",
+)
+OFFSET_AGENT = arm("offset_agent", *OFFSET, *AGENT)
+OFFSET_TEAM = arm("offset_team", *OFFSET, *using("team_grpo"))
+OFFSET_PER_ACT = arm("offset_team_per_act", *OFFSET, *using("team_grpo", "weighting=per_act"))
+
+TASK = Task(
+    "guide",
+    "Guide and driver",
+    (
+        Group("guide_team", (SHARED, APART, ALL, PART, SWAPPED, OTHER), ("shuffled",)),
+        Group("guide_counting", (OFFSET_AGENT, OFFSET_TEAM, OFFSET_PER_ACT)),
+    ),
+    (
+        Claim("the team ends above what any driver without messages reaches", success(SHARED), low=FLOOR),
+        Claim("and above a driver that is trained without messages", gap(SHARED, PART), low=0.0),
+        Claim("messages are worth at least 0.3", influence(SHARED), low=0.3),
+        Claim("with shuffled messages it is below that bound", success(SHARED, control("shuffled")), high=FLOOR),
+        Claim("swapped roles fail", success(SWAPPED), high=0.2),
+        Claim("a driver of another seed costs at most 0.1", gap(OTHER, APART), low=-0.1),
+        Claim("one agent with the whole view is at least as good", gap(ALL, SHARED), low=0.0),
+        Claim("an offset of 1.5 on the guide costs `team_grpo`", gap(OFFSET_TEAM, OFFSET_AGENT), high=0.0),
+        Claim("per act or per session makes no difference", gap(OFFSET_PER_ACT, OFFSET_TEAM), low=-0.05, high=0.05),
+    ),
+)

@@ -1,0 +1,17 @@
+"""Guide and driver, where the guide has a reward of its own, whatever it writes."""
+
+from __future__ import annotations
+
+from verl_mas.workflow import Reply
+from verl_mas.workflows.guide_driver import Drive, GuideDriver
+
+
+class UnevenGuide(GuideDriver):
+    """`offset` is that reward."""
+
+    offset: float = 0.0
+
+    def after(self, reply: Reply, state: Drive) -> Drive:
+        if reply.agent == "guide":
+            reply.reward = self.offset
+        return super().after(reply, state)
