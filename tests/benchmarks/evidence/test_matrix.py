@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
@@ -15,6 +16,8 @@ from verl_mas.splits import TEST
 @pytest.fixture
 def composed(evidence, monkeypatch):
     monkeypatch.setattr(pools, "available", lambda config: None)
+    # The plugin of an arm registers estimators.
+    monkeypatch.setattr(ESTIMATORS, "_entries", dict(vars(ESTIMATORS)["_entries"]))
 
     def of(arm, overrides=None):
         own = arm.overrides if overrides is None else overrides
@@ -52,13 +55,14 @@ def test_an_evaluation_composes_with_each_roles_own_weights(evidence, composed):
 
 
 def test_the_matrix_holds_every_arm_once_a_seed_and_compares_arms_before_seeds(evidence):
-    matrix, dense = evidence("matrix"), evidence("tasks.plan_path").DENSE_ARMS
+    matrix = evidence("matrix")
+    arms = next(iter(matrix.TASKS.values())).groups[0].arms
     pieces = list(matrix.pieces())
     assert sorted((piece.arm.name, piece.seed) for piece in pieces) == sorted(
         (arm.name, seed) for arm in matrix.ARMS.values() for seed in range(arm.seeds)
     )
-    first = pieces[: len(dense)]
-    assert {piece.seed for piece in first} == {0} and [piece.arm for piece in first] == list(dense)
+    first = pieces[: len(arms)]
+    assert {piece.seed for piece in first} == {0} and [piece.arm for piece in first] == list(arms)
 
 
 def test_groups_and_arms_have_names_of_their_own(evidence):
