@@ -74,13 +74,20 @@ def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> 
                 fix=f"set mas.branch.{name}=1; or, in a workflow of yours that calls `branch`, set `branches = True` "
                 "in its class",
             )
-        if (least := workflow.least_acts(k)) > limit:
-            acts = "" if least == k else f", at least {least} acts of {mas.workflow.name} per session,"
+        if k > limit:
             yield ConfigError(
-                f"mas.branch.{name}={k}{acts} with mas.faults.max_acts={limit}",
+                f"mas.branch.{name}={k} with mas.faults.max_acts={limit}",
                 rule="every candidate is an act, and a session ends at mas.faults.max_acts",
                 fix=f"lower mas.branch.{name}, or raise mas.faults.max_acts",
             )
+    needed = max(workflow.most_acts(k) or 0 for k in (mas.branch.k, mas.branch.validation_k))
+    if needed > limit:
+        yield ConfigError(
+            f"mas.faults.max_acts={limit} with mas.workflow.name={mas.workflow.name}, whose longest session has "
+            f"{needed} acts",
+            rule="a session with more acts than mas.faults.max_acts fails, and is not trained on",
+            fix=f"set mas.faults.max_acts={needed}, or lower mas.branch or mas.workflow.args",
+        )
     if len(members) > limit:
         yield ConfigWarning(
             f"mas.faults.max_acts={limit} with {len(members)} agents",

@@ -137,7 +137,6 @@ def check_workflow(
     yield from _unused_file(mas)
     yield from _assignment(mas, members)
     yield from _own_rewards(mas, workflow)
-    yield from _acts(mas, workflow)
     yield from check_learning(config, mas, workflow, members)
     if config.algorithm.adv_estimator == "at_grpo":
         yield from _branches(config, mas, workflow)
@@ -195,17 +194,6 @@ def _own_rewards(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
                 rule="mas.reward.local is the weight of an act's own reward (preset dr_mas: 0)",
                 fix=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0",
             )
-
-
-def _acts(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
-    needed, limit = workflow.most_acts, mas.faults.max_acts
-    if needed is not None and needed > limit:
-        yield ConfigError(
-            f"mas.faults.max_acts={limit} with mas.workflow.name={mas.workflow.name}, whose longest session has "
-            f"{needed} acts",
-            rule="a session with more acts than mas.faults.max_acts fails, and is not trained on",
-            fix=f"set mas.faults.max_acts={needed}, or fewer rounds or workers in mas.workflow.args",
-        )
 
 
 def _branches(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:

@@ -22,8 +22,8 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `scored_by_verl`, `least_acts`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets
-    (subclasses are dataclasses). A value that does not fit its field's type is refused. The base owns construction
+    `scored_by_verl`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets (subclasses are
+    dataclasses). A value that does not fit its field's type is refused. The base owns construction
     only.
     """
 
@@ -61,11 +61,6 @@ class Workflow:
         `run`: a subclass that has its own says it again."""
         return False
 
-    @property
-    def most_acts(self) -> int | None:
-        """The acts of the longest session, if there is one: refused if `mas.faults.max_acts` is less."""
-        return None
-
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
         if "run" in vars(cls) and "scored_by_verl" not in vars(cls):
@@ -76,9 +71,10 @@ class Workflow:
         """A rule between fields goes here, after `super().__post_init__()`."""
         check_fields(self, type(self).__name__)
 
-    def least_acts(self, k: int) -> int:
-        """Acts that a session has at least where a branch has `k` candidates."""
-        return k
+    def most_acts(self, k: int) -> int | None:
+        """The acts of the longest session where a branch has `k` candidates; None if they are not known. More than
+        `mas.faults.max_acts` are refused."""
+        return None
 
     async def run(self, task: Task, team: Team) -> Outcome:
         raise NotImplementedError

@@ -61,7 +61,7 @@ class GenerateVerifyRefine(Workflow):
     def check(self) -> None:
         self.grader().check()
 
-    def least_acts(self, k: int) -> int:
+    def most_acts(self, k: int) -> int:
         return k + k**2 + k**3
 
     def grader(self) -> Grader:

@@ -124,8 +124,7 @@ class Delegating(Workflow):
     max_workers: Count = 4
     """Workers of one round at most."""
 
-    @property
-    def most_acts(self) -> int:
+    def most_acts(self, k: int) -> int:
         return self.max_rounds * (1 + self.max_workers) + 1
 
     async def play(self, task: Task, team: Team) -> Played:

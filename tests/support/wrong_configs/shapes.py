@@ -28,5 +28,5 @@ CASES = (
     wrong(f"{DEBATE} ++mas.workflow.args.influence=0.3", "with answer_reward=0"),
     wrong(f"{DEBATE} ++mas.workflow.args.answer_reward=1 mas.reward.preset=dr_mas", "mas.reward.local"),
     # A tree has k + k^2 + k^3 acts.
-    wrong(f"{TREE} mas.branch.k=6 actor_rollout_ref.rollout.n=1", "at least 258 acts"),
+    wrong(f"{TREE} mas.branch.k=6 actor_rollout_ref.rollout.n=1", "whose longest session has 258 acts"),
 )
