@@ -76,7 +76,6 @@ def test_the_validation_file_has_the_control_as_a_source_of_its_own(tmp_path):
     assert data.main(["lookup", "--out", str(made), "--train-rows", "6", "--test-rows", "3"]) == 0
     rows = pq.read_table(made / "validation.parquet").to_pylist()
     assert [row["data_source"] for row in rows] == ["lookup"] * 3 + ["lookup_shuffled"] * 3
-    assert [row["extra_info"]["control"] for row in rows] == ["none"] * 3 + ["shuffled"] * 3
     assert all(len(shards_of(row["extra_info"])) == 4 for row in rows)
     test = pq.read_table(made / "test.parquet").to_pylist()
     assert [row["extra_info"]["shards"] for row in test] == [row["extra_info"]["shards"] for row in rows[:3]]

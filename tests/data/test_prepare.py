@@ -199,9 +199,8 @@ def test_an_unknown_data_set_names_the_nearest():
 def test_the_help_has_a_line_per_data_set(capsys):
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()[2:]
-    assert [
-        line.split()[0] for line in lines
-    ] == "arithmetic code fanoutqa invented math programs search tool_math".split()
+    names = "arithmetic code fanoutqa guide_driver invented lookup math programs search self_play split_clues tool_math"
+    assert [line.split()[0] for line in lines] == names.split()
     assert all(len(line.split()) > 3 for line in lines)
 
 

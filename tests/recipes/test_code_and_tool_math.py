@@ -6,12 +6,10 @@ from functools import partial
 from itertools import islice
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from recipe_configs import composed
 from transformers import AutoTokenizer
 
 from benchmarks.code_team import ARMS
-from verl_mas.checks import pools
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import policy_value
@@ -23,14 +21,6 @@ from verl_mas.workflow.base import resolve
 TEAMS = {"code": ("coder_tester", "single_coder"), "tool_math": ("reasoner_tool_user", "single_tool_user")}
 POLICIES = {"shared": 1, "separate": 2, "single": 1}
 VARIANTS = [(recipe, variant, size) for recipe in TEAMS for variant in POLICIES for size in ("", "_8b")]
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    """The checks find enough GPUs, which the machine of the tests does not have."""
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize(("recipe", "variant", "size"), VARIANTS)

@@ -6,11 +6,9 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from recipe_configs import composed
 
-from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.merge import policy_view
 
@@ -20,14 +18,6 @@ PARTS = {"common", "roles", "laptop"}
 RUNS = sorted(
     str(file.relative_to(RECIPES).with_suffix("")) for file in RECIPES.glob("*/*.yaml") if file.stem not in PARTS
 )
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    """The checks find enough GPUs, which the machine of the tests does not have."""
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
 
 
 def config_of(recipe: str) -> DictConfig:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from recipe_configs import composed
 from transformers import AutoTokenizer
 
-from verl_mas.checks import pools
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.merge import trained
 from verl_mas.warmup.lookup import lessons
@@ -17,14 +15,6 @@ from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
 SHARED, SEPARATE = "+recipe=leader_workers/shared_4b", "+recipe=leader_workers/separate_4b"
 LAPTOP = ("+platform=cpu", "+mas=sharded_lookup", "+recipe=lookup/laptop")
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    """The checks find enough GPUs, which the machine of the tests does not have."""
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize(

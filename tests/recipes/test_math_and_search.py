@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from recipe_configs import composed
 
-from verl_mas.checks import pools
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import policy_value
@@ -19,14 +17,6 @@ VARIANTS = [
     for recipe, size in LARGER.items()
     for variant in ("shared", "separate", "mixed", f"shared_{size}", f"separate_{size}")
 ]
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    """The checks find enough GPUs, which the machine of the tests does not have."""
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

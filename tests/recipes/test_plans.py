@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from verl_mas.checks.run import plan_command
 from verl_mas.planning.hardware import SAFE, parse_gpus
@@ -14,12 +13,6 @@ from verl_mas.planning.hardware import SAFE, parse_gpus
 RECIPES = Path(__file__).parents[2] / "recipes"
 ROW = re.compile(r"^\| [^|]+ \| `(\+[^`]+)` \| (\d+) x (\d+) GB \| ([^|]+) \| [^|]+ \| (\w+) \|$", re.MULTILINE)
 ROWS = [row for page in sorted(RECIPES.glob("*/README.md")) for row in ROW.findall(page.read_text())]
-
-
-@pytest.fixture(autouse=True)
-def no_hydra_left():
-    yield
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize(("arguments", "gpus", "size", "memory", "status"), ROWS, ids=[row[0] for row in ROWS])

@@ -5,10 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoTokenizer
 
-from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
 from verl_mas.warmup.puzzles import lessons, tiny_workflow
@@ -19,14 +17,6 @@ PER_ROLE = (
     "mas.agents.planner.policy=planner",
     "mas.agents.executor.policy=executor",
 )
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    """The checks find enough GPUs, which the machine of the tests does not have."""
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
 
 
 def composed(*overrides: str):

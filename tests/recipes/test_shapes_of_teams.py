@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from recipe_configs import composed
 
-from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import policy_value
 from verl_mas.workflow.base import agents_of
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    """The checks find enough GPUs, which the machine of the tests does not have."""
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from verl_mas.checks.team import validate
 from verl_mas.cli import puzzle
@@ -25,12 +24,6 @@ ARMS = {
     "sessions": (*SESSIONS, "algorithm.adv_estimator=agent_grpo"),
     "GiGPO": (*SESSIONS, "algorithm.adv_estimator=agent_gigpo"),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_hydra():
-    yield
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize("arm", ARMS)

@@ -5,24 +5,14 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoTokenizer
 
-from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
 from verl_mas.data.guide_driver import SMALL
 from verl_mas.warmup import guide_driver, split_clues
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 from verl_mas.workflow.base import agents_of
-
-
-@pytest.fixture(autouse=True)
-def a_cluster(monkeypatch):
-    monkeypatch.setattr(pools, "available", lambda config: None)
-    yield
-    GlobalHydra.instance().clear()
-
 
 BRANCHES = (
     "algorithm.adv_estimator=at_grpo",

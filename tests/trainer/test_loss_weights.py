@@ -15,9 +15,8 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from verl_mas.config.schema import LOSS_MODES
 from verl_mas.trainer.batching import plan, spread_padding
-from verl_mas.trainer.loss_weights import set_mode, step_weights, weighs_rows, weighted
+from verl_mas.trainer.loss_weights import LOSS_MODES, set_mode, step_weights, weighs_rows, weighted
 
 KL, ENTROPY, CLIP, PROMPT = 0.3, 0.1, 0.2, 2
 WEIGHTINGS = list(LOSS_MODES)

@@ -22,7 +22,7 @@ def test_lessons_are_legal_but_for_the_noise():
     assert 0.1 < illegal(0.5) < 0.4, "a random cell may be free"
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", list(GAMES))
 def test_lessons_repeat_with_their_seed(game):
     one, same, other = (list(islice(lessons(game, noise=0.2, seed=seed), 30)) for seed in (1, 1, 2))
     assert one == same != other

@@ -10,6 +10,7 @@ from verl_mas.errors import ConfigError
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
+Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"
@@ -311,16 +312,6 @@ _REWARD_PRESETS: dict[str, tuple[float, float, Literal["act", "agent", "session"
     "dr_mas": (1.0, 0.0, "act"),
     "at_grpo": (1.0, 1.0, "none"),
     "sparse": (1.0, 0.0, "none"),
-}
-
-
-Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
-# verl's mode of aggregation that each weighting is made of.
-LOSS_MODES: dict[Weighting, str] = {
-    "token": "seq-mean-token-sum",
-    "row": "seq-mean-token-mean",
-    "agent": "seq-mean-token-mean",
-    "session": "seq-mean-token-mean",
 }
 
 

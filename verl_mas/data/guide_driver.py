@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
 
-from verl_mas.data.items import Item
+from verl_mas.data.items import Item, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.puzzles import boards
 from verl_mas.puzzles.boards import Size
@@ -55,8 +55,7 @@ def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list
 
 def shuffled(tasks: Sequence[BoardItem]) -> list[BoardItem]:
     """The control: the guide sees the board of the next task, so that its messages say nothing about the goal."""
-    others = [*tasks[1:], *tasks[:1]]
-    return [replace(task, source=SHUFFLED, guide_seed=other.seed) for task, other in zip(tasks, others, strict=True)]
+    return [replace(task, source=SHUFFLED, guide_seed=other.seed) for task, other in with_next(tasks)]
 
 
 def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:

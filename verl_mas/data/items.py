@@ -111,6 +111,11 @@ def overlap(train: Sequence[Kind], test: Sequence[Item]) -> list[Kind]:
     return [item for item in train if item.key in tested]
 
 
+def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:
+    """Each item with the one after it, the last with the first: for controls that mix up what belongs together."""
+    return list(zip(items, [*items[1:], *items[:1]], strict=True))
+
+
 def first_of_each(items: Sequence[Kind], limits: Mapping[str, int], otherwise: int) -> list[Kind]:
     """The first `limits[source]` items of each source: a small, fixed validation set."""
     taken: dict[str, int] = {}

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import comb
 
-from verl_mas.data.items import Item
+from verl_mas.data.items import Item, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.workflow.client import DatasetFields
 
 SYMBOLS = string.ascii_lowercase + string.ascii_uppercase
 SOURCE, SHUFFLED = "lookup", "lookup_shuffled"
-# Keys of `extra_info`.
-SHARDS, CONTROL = "shards", "control"
+# A key of `extra_info`.
+SHARDS = "shards"
 # Between the shards in a row.
 CUT = "|"
 HOPS = 2
@@ -86,10 +86,9 @@ def floor(shards: int, keys: int) -> Fraction:
 
 @dataclass(frozen=True)
 class LookupItem(Item):
-    """A question with its table. Under the control `shuffled` the shards are those of another question's table."""
+    """A question with its table."""
 
     shards: tuple[str, ...] = ()
-    control: str = "none"
 
     @property
     def key(self) -> str:
@@ -97,9 +96,7 @@ class LookupItem(Item):
 
     def row(self, index: int, split: str) -> dict[str, object]:
         row = super().row(index, split)
-        return row | {
-            "extra_info": {"split": split, "index": index, SHARDS: CUT.join(self.shards), CONTROL: self.control}
-        }
+        return row | {"extra_info": {"split": split, "index": index, SHARDS: CUT.join(self.shards)}}
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:
@@ -112,11 +109,7 @@ def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> l
 def shuffled(items: Sequence[LookupItem]) -> list[LookupItem]:
     """The control: each question with the shards of the next one. What workers report is distributed as before, and
     says nothing of the question."""
-    moved = [*items[1:], *items[:1]]
-    return [
-        replace(item, source=SHUFFLED, shards=other.shards, control="shuffled")
-        for item, other in zip(items, moved, strict=True)
-    ]
+    return [replace(item, source=SHUFFLED, shards=other.shards) for item, other in with_next(items)]
 
 
 def shards_of(extra_info: DatasetFields) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from verl_mas.data.items import Item
+from verl_mas.data.items import Item, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.splits import TRAIN, split_of
 from verl_mas.workflow.client import DatasetFields
@@ -123,10 +123,8 @@ def shuffled(tasks: Sequence[ClueItem]) -> list[ClueItem]:
 
     Messages keep their distribution, and say nothing about the answer.
     """
-    others = [*tasks[1:], *tasks[:1]]
     return [
-        ClueItem(task.question, task.truth, SHUFFLED, (*other.parts[:-1], task.parts[-1]), task.hint)
-        for task, other in zip(tasks, others, strict=True)
+        replace(task, source=SHUFFLED, parts=(*other.parts[:-1], task.parts[-1])) for task, other in with_next(tasks)
     ]
 
 

@@ -54,11 +54,11 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
     """Of the policy's rows."""
-    swapped = {name: mas.agents[name].policy for name in mas.swap.agents if name in mas.agents}
+    swapped = {agent: mas.agents[agent].policy for agent in mas.swap.agents if agent in mas.agents}
     own = [
-        agent.sampling.get("temperature")
-        for agent_name, agent in mas.agents.items()
-        if agent.policy == name or (agent_name in swapped and name in swapped.values())
+        spec.sampling.get("temperature")
+        for agent, spec in mas.agents.items()
+        if spec.policy == name or (agent in swapped and name in swapped.values())
     ]
     every = cast("float", view.get("rollout.temperature"))
     return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}

@@ -18,8 +18,16 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from verl_mas.config.merge import SECTION
-from verl_mas.config.schema import LOSS_MODES, Weighting
+from verl_mas.config.schema import Weighting
 from verl_mas.row import AGENT, LOSS_WEIGHTS, RowKey, TagValues, is_padding
+
+# verl's mode of aggregation that each weighting is made of.
+LOSS_MODES: dict[Weighting, str] = {
+    "token": "seq-mean-token-sum",
+    "row": "seq-mean-token-mean",
+    "agent": "seq-mean-token-mean",
+    "session": "seq-mean-token-mean",
+}
 
 # As verl calls a loss: the outputs of the model, nested over tokens, and the rows; the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]

@@ -5,32 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from verl_mas.grading.boxed import graded
-from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
-from verl_mas.workflow import Message, Outcome, Reply, Task, Team, Workflow, register_workflow, with_instruction
+from verl_mas.workflow import Message, Outcome, Reply, Task, Team, register_workflow, with_instruction
+from verl_mas.workflows._graded import WithGrader
 from verl_mas.workflows.solver_verifier import solve
 
 
 @register_workflow("cory")
-class Cory(Workflow):
+class Cory(WithGrader):
     """Two copies of one LLM, which exchange these roles during training: `mas.swap.agents=[pioneer,observer]`.
 
     The pioneer's answer is the team's: it has the task alone, as the LLM has it when it is used after the training.
     """
 
     agents = ("pioneer", "observer")
-    score: str = "math"
-    """The grader of both answers."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.grader()
-
-    def check(self) -> None:
-        self.grader().check()
-
-    def grader(self) -> Grader:
-        return grader(self.score, "mas.workflow.args.score")
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()

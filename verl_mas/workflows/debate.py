@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from verl_mas.config.values import Count, NotNegative, Share
 from verl_mas.errors import ConfigError
 from verl_mas.grading.boxed import Graded, graded, most_frequent
-from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import (
     Message,
@@ -17,17 +16,20 @@ from verl_mas.workflow import (
     Reply,
     Task,
     Team,
-    Workflow,
     instances,
     register_workflow,
     with_instruction,
 )
+from verl_mas.workflows._graded import WithGrader
 from verl_mas.workflows.solver_verifier import solve
 
 
 @register_workflow("debate")
-class Debate(Workflow):
-    """In every round all debaters answer at the same time, from the second on with the last answers in the prompt."""
+class Debate(WithGrader):
+    """In every round all debaters answer at the same time, from the second on with the last answers in the prompt.
+
+    The grader also says whether two answers are equal.
+    """
 
     own_rewards = ("answer_reward",)
     debaters: Count = 3
@@ -39,9 +41,6 @@ class Debate(Workflow):
     judge: bool = False
     """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's;
     of equally frequent ones the one of the debater with the lowest number."""
-
-    score: str = "math"
-    """The grader of answers, which also says whether two answers are equal."""
 
     answer_reward: NotNegative = 0.0
     """The own reward of an act whose answer is right. 0: the team's reward alone."""
@@ -56,19 +55,12 @@ class Debate(Workflow):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.grader()
         if self.influence and not self.answer_reward:
             raise ConfigError(
                 f"mas.workflow.args.influence={self.influence} with answer_reward=0",
                 rule="influence says which answers the own reward of an act counts",
                 fix="set ++mas.workflow.args.answer_reward=1, or remove influence",
             )
-
-    def check(self) -> None:
-        self.grader().check()
-
-    def grader(self) -> Grader:
-        return grader(self.score, "mas.workflow.args.score")
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()

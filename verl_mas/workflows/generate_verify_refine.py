@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from verl_mas.config.values import NotNegative
 from verl_mas.grading.boxed import Graded, graded
-from verl_mas.grading.grader import Grader, Truth, grader
-from verl_mas.workflow import Agent, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
+from verl_mas.grading.grader import Grader, Truth
+from verl_mas.workflow import Agent, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.outcome import CheckedVerdict
+from verl_mas.workflows._graded import WithGrader
 from verl_mas.workflows.solver_verifier import Verdict, judge, solve
 
 
@@ -37,7 +38,7 @@ class Proposal:
 
 
 @register_workflow("generate_verify_refine")
-class GenerateVerifyRefine(Workflow):
+class GenerateVerifyRefine(WithGrader):
     """The generator proposes, the verifier reviews, the refiner answers with both in its prompt.
 
     With `mas.branch.k` of K every act has K candidates, and each is followed up: K replies of the generator, K^2 of the
@@ -48,24 +49,11 @@ class GenerateVerifyRefine(Workflow):
     agents = ("generator", "verifier", "refiner")
     branches = True
     own_rewards = ("verdict_reward",)
-    score: str = "math"
-    """The grader of answers."""
-
     verdict_reward: NotNegative = 0.0
     """The own reward of a verifier for a right verdict. 0: none."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.grader()
-
-    def check(self) -> None:
-        self.grader().check()
-
     def most_acts(self, k: int) -> int:
         return k + k**2 + k**3
-
-    def grader(self) -> Grader:
-        return grader(self.score, "mas.workflow.args.score")
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()

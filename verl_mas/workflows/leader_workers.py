@@ -8,7 +8,6 @@ from functools import partial
 from typing import ClassVar
 
 from verl_mas.config.values import Count, Positive
-from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.retrieval.source import check_source, source
@@ -27,6 +26,7 @@ from verl_mas.workflow.codecs.base import between, checked, visible
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflow.tools import Tools
+from verl_mas.workflows.search_team import listed, retrieved
 
 # Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
@@ -233,11 +233,7 @@ class LeaderWorkers(Delegating):
             Args:
                 query: A short query for one fact.
             """
-            found = await passages.search(query)
-            if found.error is not None:
-                # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.
-                raise SessionFault(FaultKind.REFUSED, f"retriever: {found.error}")
-            return "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(found.passages, 1))
+            return listed(await retrieved(passages, query))
 
         return [search]
 

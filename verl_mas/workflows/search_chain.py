@@ -22,7 +22,7 @@ from verl_mas.workflow import (
     register_workflow,
     with_instruction,
 )
-from verl_mas.workflows.search_team import ANSWER, QUERY, REPLY, Searching, retrieved
+from verl_mas.workflows.search_team import ANSWER, QUERY, REPLY, Searching, information, retrieved
 
 REWRITER, RERANKER, ANSWERER = "rewriter", "reranker", "answerer"
 
@@ -81,10 +81,8 @@ class SearchChain(Searching):
     def prompt(self, task: Task, agent: str, found: Found) -> list[Message]:
         if agent == REWRITER:
             return with_instruction(task.messages, REWRITE.format(self.queries))
-        listed = "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(found.passages, 1))
-        information = f"<information>\n{listed or 'Nothing was found.'}\n</information>"
         instruction = f"{SELECT} {KEPT.prompt()}" if agent == RERANKER else REPLY
-        return with_instruction(task.messages, f"{information}\n\n{instruction}")
+        return with_instruction(task.messages, f"{information(found.passages)}\n\n{instruction}")
 
     async def read(self, reply: Reply, found: Found) -> Found:
         """What is known after an act."""

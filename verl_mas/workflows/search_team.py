@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from verl_mas.config.values import Count, Positive
 from verl_mas.errors import FaultKind, SessionFault
-from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval import Passage
 from verl_mas.retrieval.source import Source, check_source, source
@@ -18,10 +17,10 @@ from verl_mas.workflow import (
     Tag,
     Task,
     Team,
-    Workflow,
     register_workflow,
     with_instruction,
 )
+from verl_mas.workflows._graded import WithGrader
 
 QUERY, ANSWER = Tag("search"), Tag("answer")
 
@@ -31,7 +30,7 @@ class Enough(Choice, tag="verify"):
     NO = "no"
 
 
-class Searching(Workflow):
+class Searching(WithGrader):
     """What teams that search have in common: where they do, and how their answer is scored."""
 
     retriever: str = "http://127.0.0.1:8000/retrieve"
@@ -46,16 +45,9 @@ class Searching(Workflow):
     retriever_timeout_s: Positive = 30.0
     """Seconds that a search may take."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.grader()
-
     def check(self) -> None:
         check_source(self.retriever, self.topk)
-        self.grader().check()
-
-    def grader(self) -> Grader:
-        return grader(self.score, "mas.workflow.args.score")
+        super().check()
 
     def source(self) -> Source:
         """What answers the searcher's queries."""
@@ -127,12 +119,18 @@ def with_evidence(task: Task, evidence: Sequence[Message], instruction: str) -> 
 
 
 def search_turn(query: str, passages: Sequence[Passage]) -> list[Message]:
-    found = "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(passages, 1))
-    information = f"<information>\n{found or 'Nothing was found.'}\n</information>"
     return [
         {"role": "assistant", "content": QUERY.render(query)},
-        {"role": "user", "content": information},
+        {"role": "user", "content": information(passages)},
     ]
+
+
+def information(passages: Sequence[Passage]) -> str:
+    return f"<information>\n{listed(passages) or 'Nothing was found.'}\n</information>"
+
+
+def listed(passages: Sequence[Passage]) -> str:
+    return "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(passages, 1))
 
 
 async def retrieved(passages: Source, query: str) -> Sequence[Passage]:

@@ -16,7 +16,7 @@ PAST = "opponent"
 COMPACT = "compact"
 MOVE = Tag("move")
 # A player's action; None for a reply without a legal one.
-Play: TypeAlias = Callable[[Game], Awaitable[str | None]]
+Choose: TypeAlias = Callable[[Game], Awaitable[str | None]]
 
 
 @register_workflow("self_play")
@@ -74,19 +74,19 @@ class SelfPlay(Workflow):
             },
         )
 
-    def players(self, task: Task, team: Team, seat: Player, acts: Sequence[list[Reply]]) -> list[Play]:
+    def players(self, task: Task, team: Team, seat: Player, acts: Sequence[list[Reply]]) -> list[Choose]:
         """Player 0 and player 1, who add their replies to `acts`."""
         kind = self.validation_opponent if task.validate else self.opponent
         # In training the uid has the step; in validation every step repeats the same draws.
         rng = random.Random(f"{task.question} {'' if task.validate else task.uid} {task.session}")
 
-        def with_llm(agent: str, player: int) -> Play:
-            async def play(game: Game) -> str | None:
+        def with_llm(agent: str, player: int) -> Choose:
+            async def choose(game: Game) -> str | None:
                 reply = await team[agent].act(self.prompt(game))
                 acts[player].append(reply)
                 return self.read(reply, game)
 
-            return play
+            return choose
 
         async def scripted(game: Game) -> str | None:
             return draw(STRATEGIES[kind], game, rng)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,21 +11,14 @@ import pyarrow.parquet as pq
 from verl_mas.data.items import Item
 from verl_mas.data.split_clues import items as clue_items
 from verl_mas.puzzles.boards import write_boards
-from wrong_configs.case import Case, wrong
-
-
-def team(name: str, arguments: str, says: str, **more: object) -> Case:
-    """Arguments of a team in place of the sound command's, separated by spaces."""
-    own = "".join(f" ++mas.workflow.args.{argument}" for argument in arguments.split())
-    return wrong(f"mas.workflow.name={name} mas.agents=null mas.workflow.args={{}}{own}", says, **more)
-
+from wrong_configs.case import Case
+from wrong_configs.workflow_args import team
 
 ROWS = " data.train_files={folder}/rows.parquet data.val_files={folder}/rows.parquet"
 
 
-def on_rows(name: str, arguments: str, says: str, prepare: object) -> Case:
-    own = "".join(f" ++mas.workflow.args.{argument}" for argument in arguments.split())
-    return wrong(f"mas.workflow.name={name} mas.agents=null mas.workflow.args={{}}{own}{ROWS}", says, prepare=prepare)
+def on_rows(name: str, argument: str, says: str, prepare: Callable[[Path], None]) -> Case:
+    return team(name, argument + ROWS, says, prepare=prepare)
 
 
 def three_parts(folder: Path) -> None:
@@ -53,7 +46,7 @@ CASES = (
     team("split_clues", "rounds=0", "mas.workflow.args.rounds is a whole number, at least 1"),
     team("guide_driver", "speaks=never", "mas.workflow.args.speaks is one of once, every_turn"),
     team("guide_driver", "continuations=65", "mas.workflow.args.continuations is a whole number, between 0 and 64"),
-    on_rows("split_clues", "", "verl-mas data split_clues --parts 2", three_parts),
+    on_rows("split_clues", "parts=2", "verl-mas data split_clues --parts 2", three_parts),
     on_rows("split_clues", "parts=3", "a right letter", without_an_answer),
-    on_rows("guide_driver", "", "create them with `verl-mas data guide_driver`", boards),
+    on_rows("guide_driver", "speaks=once", "create them with `verl-mas data guide_driver`", boards),
 )

@@ -38,6 +38,11 @@ def checked(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
     """The warm-up of the tiny model; refuses wrong values before anything is written."""
     check_count("--train-rows", options.train_rows)
     check_count("--test-rows", options.test_rows)
+    return checked_warm_up(options, taught)
+
+
+def checked_warm_up(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
+    """The same for a data set of which all rows are written."""
     check_noise(options.noise)
     return taught.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
 

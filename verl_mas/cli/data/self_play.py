@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from verl_mas.cli._arguments import check_noise, values
-from verl_mas.cli.data._generated import add_warm_up, teach
+from verl_mas.cli.data._generated import add_warm_up, checked_warm_up, teach
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.games import starts
 from verl_mas.data.prepare import Prepared
@@ -26,8 +25,7 @@ class SelfPlay(DataSet):
         add_warm_up(parser)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        check_noise(options.noise)
-        taught = TAUGHT.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
+        taught = checked_warm_up(options, TAUGHT)
         train, test = starts(options.game, TRAIN), starts(options.game, TEST)
         if options.noise is not None:
             teach(options, lessons(options.game, noise=options.noise, seed=options.seed), taught)

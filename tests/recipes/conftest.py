@@ -1,0 +1,18 @@
+"""What tests of recipes share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from verl_mas.checks import pools
+
+
+@pytest.fixture(autouse=True)
+def a_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The checks find enough GPUs, which the machine of the tests does not have."""
+    monkeypatch.setattr(pools, "available", lambda config: None)
+    yield
+    GlobalHydra.instance().clear()
