@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 RUNNING_DECAY = 0.9
 
 
-class Owner(NamedTuple):
+@dataclass(frozen=True)
+class Owner:
     """Whose scores they are. On data of another source a role is another owner."""
 
     source: str
@@ -95,14 +96,14 @@ class RunningScores:
 
     def to_list(self) -> list[dict[str, str | float]]:
         """For JSON, in which Python keeps every bit of a float64."""
-        return [{**owner._asdict(), **asdict(found)} for owner, found in self.scores.items()]
+        return [{**asdict(owner), **asdict(found)} for owner, found in self.scores.items()]
 
     @classmethod
     def from_list(cls, entries: Iterable[Mapping[str, str | float]]) -> RunningScores:
         """Raises TypeError, KeyError or ValueError where it is given something else than `to_list` returns."""
         return cls(
             {
-                Owner(*(str(entry[name]) for name in Owner._fields)): Moments(
+                Owner(*(str(entry[part.name]) for part in fields(Owner))): Moments(
                     *(float(entry[part.name]) for part in fields(Moments))
                 )
                 for entry in entries
