@@ -18,10 +18,16 @@ LAPTOP = ("+platform=cpu", "+mas=sharded_lookup", "+recipe=lookup/laptop")
 
 
 @pytest.mark.parametrize(
-    ("word", "agents"),
-    [((), {"leader", "worker"}), (("+mas/train=leader",), {"leader"}), (("+mas/train=workers",), {"worker"})],
+    ("recipe", "word", "agents"),
+    [
+        ((SHARED,), (), {"leader", "worker"}),
+        ((SHARED,), ("+mas/train=workers",), {"worker"}),
+        ((SEPARATE,), (), {"leader", "worker"}),
+        ((SEPARATE,), ("+mas/train=leader",), {"leader"}),
+        ((SEPARATE,), ("+mas/train=workers",), {"worker"}),
+        (LAPTOP, ("+mas/train=leader",), {"leader"}),
+    ],
 )
-@pytest.mark.parametrize("recipe", [(SHARED,), (SEPARATE,), LAPTOP], ids=lambda recipe: recipe[-1])
 def test_who_is_trained_is_one_word(recipe, word, agents):
     team = validate(composed(*recipe, *word))
     assert {name for name, member in agents_of(team).items() if member.trainable} == agents

@@ -25,11 +25,9 @@ PER_ROLE = "mas.policies={{{0}: {{}}, {1}: {{}}}} mas.agents.{0}.policy={0} mas.
 @pytest.mark.parametrize(
     ("recipe", "overrides", "agents"),
     [
-        ("split_clues", "", ["sender", "receiver"]),
         ("split_clues", PER_ROLE.format("sender", "receiver"), ["sender", "receiver"]),
         ("split_clues", "++mas.workflow.args.parts=3", ["sender_0", "sender_1", "receiver"]),
         ("split_clues", "++mas.workflow.args.control=all", ["sender", "receiver"]),
-        ("guide_driver", "", ["guide", "driver"]),
         ("guide_driver", PER_ROLE.format("guide", "driver"), ["guide", "driver"]),
         ("guide_driver", "++mas.workflow.args.control=part", ["guide", "driver"]),
     ],

@@ -196,6 +196,7 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
         "algorithm.adv_estimator": "agent_grpo",
         "mas.workflow.name": "solver_verifier",
         "policy of agents": {"solver": "main", "verifier": "main"},
+        "mas.swap.agents": [],
         "snapshots": {},
         "models": {"main": "m"},
     }
