@@ -116,8 +116,9 @@ def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
     own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]
     columns = Columns(keys, own, torch.tensor([1.0, 0.0]), [torch.ones(1, dtype=torch.int64)] * 2)
     running = RunningScores()
-    debaters = ["debater_0", "debater_1"]
-    per_row, found = step_advantages(columns, "agent_rae", AdvantageOptions(), debaters, running=running)
+    per_row, found = step_advantages(
+        columns, "agent_rae", AdvantageOptions(), ["debater_0", "debater_1"], running=running
+    )
     assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
     assert running.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
     assert agent_metrics(columns, per_row, found)["mas/debater/group/running_mean"] == 0.5

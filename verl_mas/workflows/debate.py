@@ -53,6 +53,9 @@ class Debate(WithGrader):
     def agents(self) -> Sequence[str]:
         return (*instances("debater", self.debaters), *(["judge"] if self.judge else []))
 
+    def most_acts(self, k: int) -> int:
+        return self.debaters * self.rounds + self.judge
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.influence and not self.answer_reward:
