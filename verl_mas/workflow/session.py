@@ -84,6 +84,12 @@ class Session:
     ) -> list[Reply]:
         """`n` replies to one prompt, recorded. Each calls tools until it has none to call."""
         line = line or self.line
+        if line.over:
+            raise WorkflowError(
+                f"an act of {member.name} after a fork",
+                rule="a fork plays every candidate on to the end of the session, so no act follows it",
+                fix="act in the `play` that is given to `fork`, with the team that it is given",
+            )
         usable = toolsets(self._configured(member), tools, n)
         await self._admit(n, line)
         turn = line.next_turn(member.name, instance)
