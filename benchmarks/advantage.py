@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
+from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
 from verl_mas.advantage.kernel import Partition, normalise
+from verl_mas.advantage.state import Moments, Owner
 from verl_mas.advantage.verl_hook import stock
 
 OPTIONS = AdvantageOptions().resolved("benchmark", {})
@@ -85,21 +86,27 @@ def team_rows(count: int) -> AdvantageInput:
     )
 
 
-# Beside every estimator with its defaults: the options that count rows in another way.
+# Beside every estimator with its defaults: options with which rows count, or are compared, in another way.
 COUNTED = {
     "agent_grpo by=role": {"by": "role"},
     "agent_grpo weighting=per_invocation": {"weighting": "per_invocation"},
+    "agent_grpo shrinkage=2": {"shrinkage": 2.0},
     "at_grpo baseline=leave_one_out scale=none": {"baseline": "leave_one_out", "scale": "none"},
 }
 
 
+# Of earlier steps, for the estimators that compare with them.
+EARLIER = {Owner("", role): Moments(1000.0, 0.5, 1 / 12) for role in ("leader", "worker")}
+
+
 def whole(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
-    return compute_advantages(name, replace(rows), options)  # a record that was used knows its groups
+    # A record that was used knows its groups.
+    return compute_advantages(name, replace(rows), options, RunningScores(EARLIER))
 
 
 def alone(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
     given = rows.by_role() if options.by == "role" else replace(rows)
-    return ESTIMATORS[name].function(given, ESTIMATORS[name].options(options))
+    return ESTIMATORS[name].function(replace(given, running=RunningScores(EARLIER)), ESTIMATORS[name].options(options))
 
 
 MEASURED = {"with every check and diagnostic": whole, "groups and statistics alone": alone}

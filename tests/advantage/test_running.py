@@ -269,6 +269,16 @@ def test_a_penalty_of_another_role_does_not_move_the_baseline():
     assert output.advantages.tolist() == pytest.approx([0.5, 0.0]), "the judge has nothing to be compared with yet"
 
 
+def test_groups_by_role_change_nothing_for_agent_rae_which_compares_roles_in_any_case():
+    rng, by_agent, by_role = random.Random(6), RunningScores(), RunningScores()
+    for _ in range(STEPS):
+        rows = random_step(rng)
+        one = compute_advantages("agent_rae", record(rows), None, by_agent)
+        other = compute_advantages("agent_rae", record(rows), AdvantageOptions(by="role"), by_role)
+        assert torch.equal(one.advantages, other.advantages) and bool(one.advantages.any())
+    assert by_agent.scores == by_role.scores
+
+
 def test_the_metrics_are_named_by_role_over_all_sources():
     batch = AdvantageInput(
         torch.tensor([1.0, 0.0, 0.0]), ["s", "t", "t"], [0, 0, 1], ["a_0", "a_1", "a_0"], ["a"] * 3, ["x", "y", "y"]

@@ -104,6 +104,27 @@ class Replying(Team):
         return await team.a.act("q")
 
 
+class Forking(Team):
+    """The forks differ in length, and the shortest one is committed."""
+
+    branches = forks = True
+
+    async def run(self, task, team):
+        candidates = await team.a.branch("q")
+        outcomes = await team.fork(candidates, self.after, [])
+        return next(end for end, reply in zip(outcomes, candidates, strict=True) if reply.committed)
+
+    async def after(self, team, candidate, state):
+        for _ in range(candidate.branch):
+            await team.a.act("q")
+        return Outcome(answer=candidate, reward=-float(candidate.branch))
+
+
+def test_an_act_of_a_fork_that_is_not_committed_is_no_branch_that_was_forgotten():
+    report = check_workflow(Forking)
+    assert report.ok, str(report)
+
+
 class Exiting(Team):
     async def run(self, task, team):
         await team.a.act("q")

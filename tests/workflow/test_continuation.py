@@ -203,6 +203,18 @@ def test_forks_are_trained_on_each_with_the_reward_of_its_own_end(run):
     assert all(one.trainable and not one.probe for one in forks) and len(session.rows()) == 7
 
 
+@pytest.mark.parametrize("forks_again", [False, True])
+def test_no_act_follows_a_fork_because_it_would_have_the_place_of_an_act_of_one(run, forks_again):
+    class Twice(Sum):
+        async def run(self, task, team):
+            await self.play(team, [])
+            outcome = await (self.play(team, []) if forks_again else team.second.act("judge"))
+            return outcome if forks_again else Outcome(reward=1.0)
+
+    session = run(lambda: Twice(forks_at=0), ScriptedLLM(by_branch), branch=UNIFORM)
+    assert "after a fork" in str(session.faults[0]) and "in the `play`" in str(session.faults[0])
+
+
 def test_a_fork_of_one_candidate_is_the_session_itself(run):
     task = replace(Task.of("t"), validate=True)
     session = run(lambda: Sum(forks_at=0), ScriptedLLM("1"), branch=UNIFORM, task=task).session

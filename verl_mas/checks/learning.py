@@ -27,6 +27,7 @@ def check_learning(
     yield from _trained_agents(mas, members)
     yield from _rewards(config, mas, workflow)
     yield from _played_on(config, mas, workflow)
+    yield from _rollouts(config, mas, workflow)
     yield from _drawn(config, mas, members)
     yield from _swap(config, mas)
     yield from _fused_kernels(config, mas, members)
@@ -144,11 +145,34 @@ def _played_on(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterat
             reason="an act without other candidates has nothing to compare, so nothing is played on",
             fix="set mas.branch.k=4",
         )
-    if workflow.forks and config.algorithm.adv_estimator == "at_grpo":
+    name = str(config.algorithm.adv_estimator)
+    if workflow.forks and name in _UNFORKED:
         yield ConfigError(
-            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={mas.workflow.name}, which forks",
-            rule="at_grpo compares candidates of one prompt, and the forks of a session read different prompts",
+            f"algorithm.adv_estimator={name} with mas.workflow.name={mas.workflow.name}, which forks",
+            rule=f"{name} {_UNFORKED[name]}",
             fix="set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task",
+        )
+
+
+# Estimators to which the forks of a session would look like one course of it.
+_UNFORKED = {
+    "at_grpo": "compares candidates of one prompt, and the forks of a session read different prompts",
+    "agent_gigpo": "discounts by the acts that follow in the session, and each of its forks has acts of its own",
+    "hierarchical_grpo": "tells the invocations of a session by their numbers, and its forks number them alike",
+}
+
+
+def _rollouts(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigWarning]:
+    """mhgpo takes rows of one branch for a rollout of their own, which the candidates of several acts are not."""
+    counts = {"weighting": ("per_session", "per_invocation"), "baseline": ("leave_one_out",)}
+    chosen = [f"{name}={mas.advantage.get(name)}" for name, those in counts.items() if mas.advantage.get(name) in those]
+    plain = workflow.branches and mas.branch.k > 1 and not workflow.forks
+    if config.algorithm.adv_estimator == "mhgpo" and plain and chosen:
+        yield ConfigWarning(
+            f"algorithm.adv_estimator=mhgpo with mas.advantage.{chosen[0]} and mas.workflow.name={mas.workflow.name}, "
+            "which branches and does not fork",
+            reason="candidates of different acts that have the same number would count as one rollout",
+            fix="fork (teams that can: ++mas.workflow.args.fork=first), or set algorithm.adv_estimator=agent_grpo",
         )
 
 

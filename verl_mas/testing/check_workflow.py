@@ -202,7 +202,8 @@ def _left_over(llm: ScriptedLLM) -> list[str]:
 
 
 def _never_committed(result: SessionResult) -> list[str]:
-    replies = [reply for reply in result.session.replies if not reply.probe]
+    # The acts of a fork that is not committed have no candidates of their own.
+    replies = [reply for reply in result.session.replies if reply.among > 1]
     committed = {(reply.agent, reply.instance, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.instance, reply.turn) for reply in replies} - committed)
     return [f"{agent}'s branch of turn {turn} was never committed" for agent, _, turn in left]

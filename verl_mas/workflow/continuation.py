@@ -59,6 +59,7 @@ async def forked(
     if len(candidates) == 1:
         return [await _outcome(play, on(line), candidates[0], state)]
     before = [reply for reply in line.replies if reply not in candidates]
+    line.over = True
 
     async def played(candidate: Reply) -> tuple[Line, Outcome, float]:
         fork = line.forked(candidate.branch, _place(candidate))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from verl_mas.workflow.reply import Reply
 
 
-@dataclass(frozen=True)
+@dataclass
 class Line:
     """Counts the acts and instances of every agent, so that lines in parallel do not change each other's numbers."""
 
@@ -25,6 +25,8 @@ class Line:
     probe: bool = False
     # Its acts so far, without those before it began.
     replies: list[Reply] = field(default_factory=list)
+    # Candidates of it were forked: what follows is on their lines, whose acts have the numbers that its own would have.
+    over: bool = False
     _turns: Counter[tuple[str, int]] = field(default_factory=Counter)
     _instances: Counter[str] = field(default_factory=Counter)
 

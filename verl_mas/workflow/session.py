@@ -220,11 +220,17 @@ class Session:
     async def _admit(self, n: int, line: Line) -> None:
         faults = self.config.faults
         limit = faults.max_probe_acts if line.probe else faults.max_acts
-        if not self._over and self._acts[line.probe] + n <= limit:
+        if not self._over and not line.over and self._acts[line.probe] + n <= limit:
             self._acts[line.probe] += n
             return
         # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
         await asyncio.sleep(0)
+        if line.over and not self._over:
+            raise WorkflowError(
+                "an act after a fork",
+                rule="a fork plays every candidate on to the end of the session, so no act follows it",
+                fix="act in the `play` that is given to `fork`, with the team that it is given",
+            )
         if line.probe and not self._over:
             raise SessionFault(
                 FaultKind.LIMIT,

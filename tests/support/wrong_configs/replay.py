@@ -38,5 +38,21 @@ CASES = (
         "++mas.workflow.args.fork=round_robin mas.branch.k=4 algorithm.adv_estimator=at_grpo",
         "the forks of a session read different prompts",
     ),
+    puzzle(
+        "++mas.workflow.args.fork=first mas.branch.k=4 algorithm.adv_estimator=agent_gigpo",
+        "each of its forks has acts of its own",
+    ),
+    puzzle(
+        "++mas.workflow.args.fork=first mas.branch.k=4 algorithm.adv_estimator=hierarchical_grpo "
+        "++mas.advantage.main=planner",
+        "its forks number them alike",
+    ),
+    puzzle(
+        "mas.branch.k=4 algorithm.adv_estimator=mhgpo ++mas.advantage.baseline=leave_one_out "
+        "data.train_files={folder}/train.parquet data.val_files={folder}/train.parquet",
+        "would count as one rollout",
+        warned=True,
+        prepare=boards,
+    ),
     wrong("mas.faults.max_probe_acts=0", "mas.faults.max_probe_acts is a whole number, at least 1"),
 )

@@ -1,0 +1,26 @@
+"""The page on advantages names everything that a user can choose."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from verl_mas.advantage import ESTIMATORS, AdvantageOptions
+
+PAGE = (Path(__file__).parents[2] / "docs" / "advantages.md").read_text()
+
+
+def first_column(heading):
+    """The names in code in the first cells of the tables of a section."""
+    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
+    cells = re.findall(r"^\|([^|]*)\|", section, re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_table_of_estimators_has_all_of_them_once():
+    assert sorted(first_column("Estimators")) == sorted(ESTIMATORS)
+
+
+def test_the_table_of_options_has_all_of_them_once():
+    assert sorted(first_column("Options: `mas.advantage`")) == sorted(field.name for field in fields(AdvantageOptions))
