@@ -204,7 +204,7 @@ def _acts(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
             f"mas.faults.max_acts={limit} with mas.workflow.name={mas.workflow.name}, whose longest session has "
             f"{needed} acts",
             rule="a session with more acts than mas.faults.max_acts fails, and is not trained on",
-            fix=f"set mas.faults.max_acts={needed}, or fewer rounds or workers in mas.workflow.args",
+            fix=f"set mas.faults.max_acts={needed}, or fewer rounds or agents in mas.workflow.args",
         )
 
 

@@ -54,6 +54,10 @@ class Debate(Workflow):
     def agents(self) -> Sequence[str]:
         return (*instances("debater", self.debaters), *(["judge"] if self.judge else []))
 
+    @property
+    def most_acts(self) -> int:
+        return self.debaters * self.rounds + self.judge
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.grader()
