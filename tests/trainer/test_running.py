@@ -94,7 +94,9 @@ def test_a_resumed_run_has_the_advantages_of_an_unbroken_one_bit_for_bit(checkpo
 
     def run(state, steps):
         made = [Columns(keys, [tags("solver")] * len(keys), scores[step], masks) for step in steps]
-        return [step_advantages(columns, "agent_grpo", options, ["solver"], state.scores)[0] for columns in made]
+        return [
+            step_advantages(columns, "agent_grpo", options, ["solver"], running=state.scores)[0] for columns in made
+        ]
 
     unbroken, broken, resumed, cold = (RunningState(OF) for _ in range(4))
     expected = torch.stack(run(unbroken, range(4))[2:])
@@ -114,7 +116,9 @@ def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
     own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]
     columns = Columns(keys, own, torch.tensor([1.0, 0.0]), [torch.ones(1, dtype=torch.int64)] * 2)
     running = RunningScores()
-    per_row, found = step_advantages(columns, "agent_rae", AdvantageOptions(), ["debater_0", "debater_1"], running)
+    per_row, found = step_advantages(
+        columns, "agent_rae", AdvantageOptions(), ["debater_0", "debater_1"], running=running
+    )
     assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
     assert running.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
     assert agent_metrics(columns, per_row, found)["mas/debater/group/running_mean"] == 0.5
