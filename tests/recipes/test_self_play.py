@@ -28,6 +28,12 @@ def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(arguments, 
     assert learns == {"first": True, "second": True} | ({"opponent": False} if past else {})
 
 
+@pytest.mark.parametrize("recipe", ["laptop", "qwen3", "qwen3_self"])
+def test_a_seat_has_a_running_baseline(recipe):
+    config = composed(f"+recipe=self_play/{recipe}")
+    assert config.algorithm.adv_estimator == "agent_rae" and not config.mas.get("advantage")
+
+
 def test_a_step_of_a_gpu_recipe_has_the_games_of_the_paper():
     config = composed("+recipe=self_play/qwen3")
     assert config.data.train_batch_size * config.actor_rollout_ref.rollout.n == 128

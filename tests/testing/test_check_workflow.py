@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -131,6 +132,27 @@ class Exiting(Team):
         sys.exit(0)
 
 
+class Sharing(Team):
+    branches = probes = True
+
+    async def run(self, task, team):
+        candidates = await team.a.branch("q")
+        await team.continue_from(candidates[0], self.after, Position([]))
+        return Outcome(answer=team.commit(candidates))
+
+    async def after(self, team, candidate, state):
+        state.moves.append(candidate.text)
+        return 1.0
+
+
+@dataclass
+class Position:
+    moves: list
+
+    def copy(self):
+        return replace(self)
+
+
 class Empty(Team):
     async def run(self, task, team):
         return Outcome(reward=1.0)
@@ -157,6 +179,7 @@ class Empty(Team):
         (NotANumber, "good replies", "ended in workflow: WorkflowError: the reward of an Outcome is nan"),
         (Listing, "good replies", "the answer is [<Reply of a"),
         (Replying, "good replies", "ended in workflow: WorkflowError: Replying.run returned <Reply of a"),
+        (Sharing, "4 branches", f"{__file__}:{Sharing.run.__code__.co_firstlineno + 2}"),
         (Exiting, "good replies", "ended in workflow: WorkflowError: Exiting.run called sys.exit(0)"),
     ],
 )
@@ -164,6 +187,18 @@ def test_a_defect_is_found(workflow, case, words):
     report = check_workflow(workflow, "\\boxed{4}")
     assert not report.ok
     assert any(problem.startswith(case) and words in problem for problem in report.problems), report.problems
+
+
+def test_a_missing_await_is_reported_once():
+    class Forgetting(Team):
+        async def run(self, task, team):
+            reply = await team.a.act("q")
+            for _ in range(3):
+                team.a.act("review")
+            return Outcome(answer=reply)
+
+    [good, *_] = check_workflow(Forgetting).cases
+    assert good.problems == ["coroutine 'Agent.act' was never awaited"]
 
 
 class Counting(Team):

@@ -169,7 +169,7 @@ def test_a_batch_with_a_task_to_train_on_starts_the_count_again(rollout):
 
 def test_the_rounds_of_a_refill_count_as_batches(rollout):
     made = rollout(*[UNIFORM] * 10)
-    with pytest.raises(DataError, match="10 batches"):
+    with pytest.raises(DataError, match=r"10 batches in a row: 10 tasks, of a mean team reward of 0\n"):
         made.step(FilterSpec(drop="uniform", refill=True, max_rounds=20), 1)
 
 

@@ -288,7 +288,9 @@ class Shares:
     [
         (Itself(), r"the copy of a state of type Itself is the same object\n  rule: .*\n  fix: +give Itself a copy"),
         (Nothing(), "the copy of a state of type Nothing is None"),
-        (Locked(), "a state of type Locked cannot be copied: cannot pickle"),
+        (Locked(), r"a state of type Locked cannot be copied: cannot pickle.*\n.*\n  fix: +give Locked a copy"),
+        # A dict cannot be given one.
+        ([Locked()], r"a state of type list cannot be copied: cannot pickle.*\n.*\n  fix: +keep what cannot be copied"),
     ],
 )
 def test_a_state_that_cannot_be_restored_is_refused_with_the_fix(run, state, says):

@@ -43,7 +43,8 @@ def _compared(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterato
             f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}",
             rule="the sessions of one task are compared with each other; with one, an agent that acts once has "
             "advantage 0 and never learns, and one that acts again is compared with its own other acts",
-            fix=f"set {SECTION}.rollout.n=8, or algorithm.adv_estimator=agent_reinforce_pp, which compares all tasks",
+            fix=f"set {SECTION}.rollout.n=8, or algorithm.adv_estimator=agent_rae or agent_reinforce_pp, which compare "
+            "all tasks",
         )
 
 

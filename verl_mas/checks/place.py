@@ -17,6 +17,15 @@ MADE_BY = {
     "runs/first_run": "python -m verl_mas.demos.letters runs/first_run",
     "runs/math": "verl-mas data math --out runs/math",
     "runs/arithmetic": "verl-mas data arithmetic --out runs/arithmetic --noise 0.25",
+    "runs/arithmetic_debate": "verl-mas data arithmetic --team debate --out runs/arithmetic_debate --noise 0.25",
+    "runs/arithmetic_malt": "verl-mas data arithmetic --team generate_verify_refine --out runs/arithmetic_malt "
+    "--noise 0.25",
+    "runs/arithmetic_cory": "verl-mas data arithmetic --team cory --out runs/arithmetic_cory --noise 0.25",
+    "runs/tic_tac_toe": "verl-mas data self_play --game tic_tac_toe --out runs/tic_tac_toe --noise 0.3",
+    "runs/tic_tac_toe_words": "verl-mas data self_play --game tic_tac_toe --out runs/tic_tac_toe_words",
+    "runs/lookup": "verl-mas data lookup --out runs/lookup --noise 0.1 --worker-noise 0.15",
+    "runs/split_clues": "verl-mas data split_clues --out runs/split_clues --noise 0.6",
+    "runs/guide_driver": "verl-mas data guide_driver --out runs/guide_driver --noise 0.5",
     "runs/search": "verl-mas data search --out runs/search",
     "runs/invented": "verl-mas data invented --out runs/invented",
     "runs/invented_small": "verl-mas data invented --out runs/invented_small --entities 200 --hops 2 --train-rows 400 "
@@ -27,6 +36,8 @@ MADE_BY = {
     "runs/tool_math": "verl-mas data tool_math --out runs/tool_math",
     "runs/plan_path": "verl-mas puzzle plan_path --out runs/plan_path --size size=4 --practice min_distance=5 "
     "--test 400 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=9000 lessons=700000",
+    "runs/slippery": "verl-mas puzzle plan_path --out runs/slippery --size size=4 slip=0.2 --practice min_distance=3 "
+    "--test 200 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=4000 lessons=300000",
     "runs/plan_path_10": "verl-mas puzzle plan_path --out runs/plan_path_10 --size size=10 walls=0.22 --train 20000",
     "runs/sudoku_4": "verl-mas puzzle sudoku --out runs/sudoku_4 --size size=4 blanks=6 --first-test 10000 "
     "--noise 0.75 --args moves=1 --warm-up steps=6000 lessons=100000",

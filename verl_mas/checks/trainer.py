@@ -90,7 +90,7 @@ def check_mode(config: DictConfig) -> Iterator[Problem]:
         yield ConfigWarning(
             f"trainer.v1.trainer_mode={mode} with a team (`mas`)",
             reason="verl's own trainer runs, which knows no agents and no policies",
-            fix=f"remove trainer.v1.trainer_mode, which +mas=<team> sets to {TRAINER_MODE}",
+            fix=f"add +mas=<team>, which sets it to {TRAINER_MODE}, and do not set it in another way",
         )
 
 

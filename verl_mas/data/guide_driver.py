@@ -60,8 +60,8 @@ def shuffled(tasks: Sequence[BoardItem]) -> list[BoardItem]:
 
 def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     """The board that the driver is on, and the one that the guide sees."""
-    puzzle = boards.board_of(extra_info)
-    if GUIDE not in extra_info or not isinstance(puzzle, PlanPath):
+    puzzle = boards.board_of(extra_info) if GUIDE in extra_info else None
+    if not isinstance(puzzle, PlanPath):
         raise DataError(
             f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}",
             rule=f"guide_driver needs boards of {PUZZLE} and the seed of the board that the guide sees",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import traceback
 from collections import defaultdict
@@ -18,7 +19,7 @@ from verl_mas.workflow.session import Session, SessionResult
 
 PACKAGE = Path(__file__).parents[1]
 # What runs the workflow; the shipped workflows are in the package, too.
-OURS = (f"{PACKAGE}/workflow/", f"{PACKAGE}/testing/")
+OURS = (f"{PACKAGE}/workflow/", f"{PACKAGE}/testing/", contextlib.__file__)
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,8 @@ class _Runner:
                 result = await run_session(self.workflow, self.task, config)
         self.uses_tools = self.uses_tools or any(request.tools for request in llm.requests)
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
-        problems += [str(warning.message) for warning in raised if "was never awaited" in str(warning.message)]
+        unawaited = [str(warning.message) for warning in raised if "was never awaited" in str(warning.message)]
+        problems += dict.fromkeys(unawaited)
         return result, [*problems, *_unknown_sampling(llm)]
 
 

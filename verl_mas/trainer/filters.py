@@ -151,8 +151,8 @@ class Selection:
 
 
 def nothing_teaches(tasks: Sequence[SampledTask]) -> DataError:
-    rewards = [task.reward for task in tasks]
-    seen = f"{len(tasks)} tasks, of a mean team reward of {min(rewards):.3g} to {max(rewards):.3g}"
+    low, high = (f"{find(task.reward for task in tasks):.3g}" for find in (min, max))
+    seen = f"{len(tasks)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
     return DataError(
         f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
         rule="a task is trained on if one of its rows has an advantage, so the scores of a group must differ",

@@ -66,7 +66,8 @@ class RunningState:
                 yield ConfigError(
                     f"{path} is of {key}={saved.get(key)}, and this run has {value}",
                     rule="running scores are compared with scores of the same team, estimator and weighting",
-                    fix="set it as in that run, or set trainer.resume_mode=disable",
+                    fix="have the same as in that run; or remove the file, and they restart; or start a new run with "
+                    "trainer.resume_mode=disable",
                 )
 
 

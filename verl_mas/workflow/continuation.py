@@ -126,10 +126,13 @@ def _copied(state: State) -> State:
     try:
         return copy.deepcopy(state)
     except (TypeError, copy.Error, NotImplementedError, RecursionError) as error:
+        kind = type(state).__name__
         raise WorkflowError(
-            f"a state of type {type(state).__name__} cannot be copied: {error}",
+            f"a state of type {kind} cannot be copied: {error}",
             rule="a candidate is played on from its own copy of the state",
-            fix=f"give {type(state).__name__} a copy() that returns an independent copy",
+            fix=f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
+            if isinstance(state, CONTAINERS)
+            else f"give {kind} a copy() that returns an independent copy",
         ) from error
 
 

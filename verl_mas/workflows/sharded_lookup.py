@@ -27,7 +27,11 @@ class Symbols:
     at_most: int = 1
 
     def prompt(self) -> str:
-        return f"Write 1 to {self.at_most} letters, or {NOTHING}."
+        return f"Write {self._many}, or {NOTHING}."
+
+    @property
+    def _many(self) -> str:
+        return "one letter" if self.at_most == 1 else f"1 to {self.at_most} letters"
 
     def render(self, value: Sequence[str]) -> str:
         text = "".join(f" {word}" for word in value) or f" {NOTHING}"
@@ -38,7 +42,7 @@ class Symbols:
         if words == [NOTHING]:
             return []
         if not 1 <= len(words) <= self.at_most or not all(len(word) == 1 and word in SYMBOLS for word in words):
-            return Malformed(f"{text[:40]!r} is not 1 to {self.at_most} letters or {NOTHING!r}")
+            return Malformed(f"{text[:40]!r} is not {self._many} or {NOTHING!r}")
         return words
 
 

@@ -25,6 +25,7 @@ CASES = (
     # Debates.
     wrong(f"{DEBATE} ++mas.workflow.args.debaters=0", "debaters"),
     wrong(f"{DEBATE} ++mas.workflow.args.score=verl", "score=verl"),
+    wrong(f"{DEBATE} ++mas.workflow.args.judge=true mas.faults.max_acts=6", "whose longest session has 7 acts"),
     wrong(f"{DEBATE} ++mas.workflow.args.influence=0.3", "with answer_reward=0"),
     wrong(f"{DEBATE} ++mas.workflow.args.answer_reward=1 mas.reward.preset=dr_mas", "mas.reward.local"),
     # A tree has k + k^2 + k^3 acts.
