@@ -79,6 +79,7 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
             "policy": "main",
             "agent": agent,
             "role": agent,
+            "source": "",
             "instance": 0,
             "turn": turn,
             "branch": branch,

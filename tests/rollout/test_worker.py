@@ -362,6 +362,7 @@ def test_the_manager_adds_up_its_workers(monkeypatch):
         "session/count": 4.0,
         "session/acts/mean": 2.0,
         "session/seconds/mean": 0.0,
+        "session/generated_tokens": 0,
         "session/dropped": 1.0,
         "session/retried": 0,
         "session/faults/timeout": 2.0,
