@@ -10,7 +10,14 @@ TEAM, ALONE = "sharded_lookup", "single_reader"
 STEPS = 30
 # The best guess from the question and one shard: `verl_mas.data.lookup.floor`, exact.
 FLOOR = 0.108
-START = Start("lookup", ("data", "lookup", "--noise", "0.1", "--worker-noise", "0.15", "--test-rows", "150"))
+START = Start(
+    "lookup",
+    (
+        *("data", "lookup", "--noise", "0.1", "--worker-noise", "0.15", "--test-rows", "150"),
+        *("--warm-up", "hidden=64", "layers=2", "initial=0.1", "steps=1000", "batch=64", "learning_rate=2e-3"),
+        *("lessons=15000", "texts=2000", "vocabulary=4096"),
+    ),
+)
 TRIAL = Trial(
     "lookup",
     STEPS,
