@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.evidence.arms import Arm
+from benchmarks.evidence.arms import SEEDS, Arm
 from benchmarks.evidence.intervals import Mean, mean
 from benchmarks.evidence.tables import Results, Run, control, last, line, table
 
@@ -22,11 +22,11 @@ class Claim:
     high: float = float("inf")
 
     def verdict(self, found: Mean | None) -> str:
-        """Held or refuted if the whole interval says so."""
+        """Held or refuted if the whole interval says so, once all seeds have run."""
         if found is None:
             return "not yet run"
-        if found.half is None:
-            return "one seed"
+        if found.half is None or found.seeds < SEEDS:
+            return f"{found.seeds} of {SEEDS} seeds"
         below, above = found.value - found.half, found.value + found.half
         if self.low <= below and above <= self.high:
             return "held"
