@@ -19,7 +19,9 @@ def first_column(heading):
 
 
 def test_the_table_of_estimators_has_all_of_them_once():
-    assert sorted(first_column("Estimators")) == sorted(ESTIMATORS)
+    # Pages and benchmarks register further ones.
+    shipped = [name for name in ESTIMATORS if ESTIMATORS[name].function.__module__.startswith("verl_mas.")]
+    assert sorted(first_column("Estimators")) == sorted(shipped)
 
 
 def test_the_table_of_options_has_all_of_them_once():

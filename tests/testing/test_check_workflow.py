@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -303,3 +304,19 @@ def test_a_team_with_tools_is_tried_with_wrong_calls_and_calls_without_end():
 def test_a_workflow_that_takes_a_call_for_granted_is_found():
     report = check_workflow(Presses, [calls(("press", {"button": "red"})), "done"])
     assert not report.ok and any("empty replies" in problem and "IndexError" in problem for problem in report.problems)
+
+
+class Collects(Workflow):
+    agents = ("a",)
+
+    async def run(self, task, team):
+        gc.collect()
+        return Outcome(answer=await team.a.act("x"), reward=1.0)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_what_an_earlier_program_forgot_to_await_is_not_reported():
+    cycle = [asyncio.sleep(0)]
+    cycle.append(cycle)
+    del cycle
+    assert "never awaited" not in str(check_workflow(Collects))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,8 @@ def check_workflow(
 
 
 async def _check(good: _Runner) -> Report:
+    # A coroutine that an earlier program forgot would be reported here, when its garbage is collected.
+    gc.collect()
     validation = replace(good.task, validate=True)
     cases = [
         await good.case("good replies", also=unrewarded),
