@@ -25,14 +25,17 @@ RECIPES = Path(__file__).parents[3] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
 # Parts of recipes, and recipes for the CPU.
 NOT_FOR_GPUS = ("common", "roles", "laptop")
+# The recorded runs have no policy that is not trained.
+FROZEN = ("self_play/qwen3",)
+# They leave the team to the command.
+WITHOUT_A_TEAM = ("plan_path/qwen3", "sokoban/qwen3", "sudoku/qwen3")
 
 
 def _variants() -> Iterator[tuple[str, tuple[str, ...]]]:
     for path in sorted(RECIPES.glob("*/*.yaml")):
-        if path.stem not in NOT_FOR_GPUS:
-            name = str(path.relative_to(RECIPES).with_suffix(""))
-            # The recipe of the puzzles leaves the team to the command.
-            yield name, ("+mas=planner_executor",) * (path.stem == "qwen3") + (f"+recipe={name}",)
+        name = str(path.relative_to(RECIPES).with_suffix(""))
+        if path.stem not in NOT_FOR_GPUS and name not in FROZEN:
+            yield name, ("+mas=planner_executor",) * (name in WITHOUT_A_TEAM) + (f"+recipe={name}",)
 
 
 # The command of every recipe for GPUs.
