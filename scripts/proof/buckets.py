@@ -77,8 +77,10 @@ def main() -> int:
     ]
     for process in ends:
         process.start()
-    while any(process.is_alive() for process in ends) and not any(process.exitcode for process in ends):
-        connection.wait([process.sentinel for process in ends if process.is_alive()])
+    waiting = {process.sentinel: process for process in ends}
+    while waiting and not any(process.exitcode for process in ends):
+        for sentinel in connection.wait([*waiting]):
+            waiting.pop(sentinel).join()
     for process in ends:
         process.terminate()  # the other end of one that failed would wait
         process.join()
