@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,3 +154,16 @@ def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(monkeypatch, 
         return first
 
     assert [str(error) for error in asyncio.run(run())] == ["no storage"] * 2
+
+
+def test_workers_read_the_tensors_and_what_is_named_without_tags(monkeypatch):
+    schema = {
+        name: {"is_non_tensor": kind} for name, kind in {"prompts": False, "raw_prompt": True, "images": True}.items()
+    }
+    client = SimpleNamespace(kv_retrieve_meta=lambda keys, partition_id: SimpleNamespace(field_schema=schema))
+    monkeypatch.setattr(data_plane.tq, "get_client", lambda: client)
+    rows = batch(["a", "b"], temperature=0.5)
+    sent = data_plane.for_workers(rows, also=["images", "absent"])
+    assert (sent.keys, sent.tags, sent.fields) == (["a", "b"], [{}, {}], ["prompts", "images"])
+    assert sent.extra_info is rows.extra_info
+    assert rows.fields is None and rows.tags[1] == {"place": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,6 +57,18 @@ def join(parts: Sequence[Rows]) -> Rows:
         tags=[tag for part in parts for tag in part.tags],
     )
     return joined
+
+
+def for_workers(rows: Rows, also: Sequence[str] = ()) -> Rows:
+    """The rows of which a worker reads the fields that are tensors, and `also`; without tags.
+
+    The columns of the dataset are most of what it costs to read and split a batch, and no worker reads them.
+    """
+    schema = tq.get_client().kv_retrieve_meta(keys=rows.keys[:1], partition_id=rows.partition_id).field_schema
+    sent = copy(rows)
+    sent.fields = [name for name, field in schema.items() if not field["is_non_tensor"] or name in also]
+    sent.tags = [{} for _ in rows.keys]
+    return sent
 
 
 # -- what the trainer moves ---------------------------------------------------------------------------------

@@ -34,7 +34,14 @@ from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
-from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
+from verl_mas.row import (
+    MULTI_MODAL_INPUTS,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    ROLLOUT_LOG_PROBS,
+    ROLLOUT_WEIGHTS,
+    TEMPERATURE,
+)
 from verl_mas.trainer import loss_weights
 from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
 from verl_mas.trainer.checkpoint import writing
@@ -89,7 +96,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
     def _setup(self) -> None:
         super()._setup()  # type: ignore[no-untyped-call]
         shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
-        self.actor_rollout_wg = _OwnTemperatures(self.actor_rollout_wg)
+        self.actor_rollout_wg = _Workers(self.actor_rollout_wg)
         if shared:
             self.ref_policy_wg = self.actor_rollout_wg
         if loss_weights.weighs_rows(self.weighting):
@@ -267,10 +274,10 @@ def _is_fp16(actor: DictConfig) -> bool:
     return bool(PrecisionType.is_fp16(precision))
 
 
-class _OwnTemperatures:
-    """A worker group whose log-probs are taken at each row's own temperature.
+class _Workers:
+    """A worker group that reads of the rows what it computes with, and takes log-probs at each row's own temperature.
 
-    verl's trainer sets one temperature for the batch, which would override the row's.
+    verl's trainer sends every field, and sets one temperature for the batch, which would override the row's.
     """
 
     def __init__(self, workers: RayWorkerGroup):
@@ -278,19 +285,19 @@ class _OwnTemperatures:
 
     def __getattr__(self, name: str) -> object:
         method = getattr(self._workers, name)
-        return partial(_at_own_temperature, method) if name in _SCORES_TOKENS else method
+        return partial(_on_needed_fields, method) if name in _SCORES_TOKENS else method
 
 
 _SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
 
 
-def _at_own_temperature(method: Callable[[Rows], T], rows: Rows) -> T:
+def _on_needed_fields(method: Callable[[Rows], T], rows: Rows) -> T:
     temperatures = {tag[TEMPERATURE] for tag in rows.tags}
     if len(temperatures) > 1:
         rows.extra_info.pop(TEMPERATURE, None)
     else:
         rows.extra_info[TEMPERATURE] = temperatures.pop()
-    return method(rows)
+    return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS]))
 
 
 class _OnePool(ResourcePoolManager):
