@@ -105,6 +105,10 @@ def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agent
     # After the first act two acts each, after the second one; three candidates, two continuations.
     assert sum(act["probe"] for act in record["acts"]) == 3 * 2 * (2 + 1)
     assert {act["key"] for act in record["acts"] if act["probe"]} == {None}
+    # Each names its candidate, and how often that was played on before.
+    assert {act["line"] for act in record["acts"] if not act["probe"]} == {""}
+    candidates = {tuple(act["line"].rsplit("/", 2)[1:]) for act in record["acts"] if act["probe"]}
+    assert candidates == {(candidate, number) for candidate in "012" for number in "01"}
     assert not any(act["trainable"] or act["committed"] for act in record["acts"] if act["probe"])
     assert len([row for row in session.rows() if row.key]) == 9
     metrics = SessionCounts.of(result).metrics()

@@ -21,6 +21,8 @@ MADE_BY = {
     "runs/arithmetic_malt": "verl-mas data arithmetic --team generate_verify_refine --out runs/arithmetic_malt "
     "--noise 0.25",
     "runs/arithmetic_cory": "verl-mas data arithmetic --team cory --out runs/arithmetic_cory --noise 0.25",
+    "runs/arithmetic_leader": "verl-mas data arithmetic --team leader_workers --terms 4 --out runs/arithmetic_leader "
+    "--noise 0.25",
     "runs/tic_tac_toe": "verl-mas data self_play --game tic_tac_toe --out runs/tic_tac_toe --noise 0.3",
     "runs/tic_tac_toe_words": "verl-mas data self_play --game tic_tac_toe --out runs/tic_tac_toe_words",
     "runs/lookup": "verl-mas data lookup --out runs/lookup --noise 0.1 --worker-noise 0.15",

@@ -135,6 +135,6 @@ def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
         raise DataError(
             f"a row with extra_info.{PARTS}={given!r:.200} and the ground truth {answer!r:.80}",
             rule=f"split_clues with mas.workflow.args.parts={parts} needs rows with {parts} parts and a right letter",
-            fix=f"create them with `verl-mas data split_clues --parts {parts}`",
+            fix=f"create them with `verl-mas data split_clues --out <folder> --parts {parts}`",
         )
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))

@@ -237,6 +237,7 @@ def _act(reply: Reply, row: Row, clip: _Clip) -> Record:
         "committed": reply.committed,
         "trainable": reply.trainable,
         "probe": reply.probe,
+        "line": reply.line,
         "messages": clip.messages(reply.messages),
         "text": clip.text(reply.text),
         # Without calls the text is all there is.

@@ -175,7 +175,7 @@ class _Runner:
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
         unawaited = [str(warning.message) for warning in raised if "was never awaited" in str(warning.message)]
         problems += dict.fromkeys(unawaited)
-        return result, [*problems, *_unknown_sampling(llm)]
+        return result, [*problems, *_unknown_sampling(llm), *_undeclared(first, result)]
 
 
 class _WrongCalls(ScriptedLLM):
@@ -199,6 +199,12 @@ def _unknown_sampling(llm: ScriptedLLM) -> Iterator[str]:
     for (agent, name), value in sorted(settings.items(), key=lambda item: item[0]):
         for error in sampling_errors({name: value}, None, f"{agent}.act"):
             yield f"{error.value}: {error.rule}; {error.fix}"
+
+
+def _undeclared(workflow: Workflow, result: SessionResult) -> list[str]:
+    if workflow.probes or not any(reply.probe for reply in result.session.replies):
+        return []
+    return ["plays candidates on with team.continue_from; a check of the run needs to know: set probes = True"]
 
 
 def _left_over(llm: ScriptedLLM) -> list[str]:

@@ -26,10 +26,10 @@ class Credit:
         return self._of(columns, trained_on, self.running.scores if self.running else None)
 
     def teaching(self, rows: Rows, trained: Collection[str]) -> set[str]:
-        """The uids of the tasks in which a row that is trained has an advantage. Nothing is remembered."""
+        """The uids of the tasks in which a row that is trained has an advantage. Scores of earlier steps take no part:
+        a filter is refused with an estimator that remembers any."""
         columns = read_columns(rows)
-        copy = RunningScores(self.running.scores.scores) if self.running else None
-        advantages, _ = self._of(columns, range(len(rows)), copy)
+        advantages, _ = self._of(columns, range(len(rows)), None)
         return with_advantage(columns, advantages, trained)
 
     def _of(

@@ -51,6 +51,8 @@ class Reply:
     trainable: bool = True
     # An act that only tells how a candidate ends: it is recorded, and neither stored nor counted in any statistic.
     probe: bool = False
+    # The line of play: empty for the session's own, `/<agent>/<instance>/<turn>/<candidate>/<number>` for a probe's.
+    line: str = ""
     reward: float | None = None
     team_reward: float | None = None
     committed: bool = True

@@ -108,6 +108,7 @@ class Session:
                 branch=branch if line.fork is None else line.fork,
                 among=n,
                 probe=line.probe,
+                line=line.name,
                 trainable=member.trainable and not line.probe,
                 committed=n == 1 and not line.probe,
                 row=row,

@@ -82,7 +82,7 @@ class Moves:
         if not self.at_most:
             return f"No further subtask can be delegated. {answer}"
         return (
-            f"Either delegate: write 1 to {self.at_most} subtasks, each between <{self.tag}> and </{self.tag}>. "
+            f"Either delegate: write {self._many}, each between <{self.tag}> and </{self.tag}>. "
             f"Each goes to a worker of its own that reads nothing else. Or answer: {answer}"
         )
 
@@ -106,8 +106,12 @@ class Moves:
         if not all(subtasks):
             return Malformed("an empty subtask")
         if len(subtasks) > self.at_most:
-            return Malformed(f"{len(subtasks)} subtasks, not {f'1 to {self.at_most}' if self.at_most else 'an answer'}")
+            return Malformed(f"{len(subtasks)} subtasks, not {self._many if self.at_most else 'an answer'}")
         return Delegation(tuple(subtasks))
+
+    @property
+    def _many(self) -> str:
+        return "1 subtask" if self.at_most == 1 else f"1 to {self.at_most} subtasks"
 
 
 class Delegating(Workflow):

@@ -9,7 +9,7 @@ from verl_mas.data import arithmetic
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
-from verl_mas.warmup.arithmetic import TEAMS, lessons
+from verl_mas.warmup.arithmetic import DEFAULT, TEAMS, lessons
 from verl_mas.warmup.train import WarmUp
 
 TAUGHT = WarmUp(steps=1_300, batch=64, learning_rate=4e-3, lessons=40_000)
@@ -22,7 +22,7 @@ class Arithmetic(DataSet):
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--terms", type=int, default=3)
         parser.add_argument("--largest", type=int, default=9)
-        parser.add_argument("--team", choices=TEAMS, default=TEAMS[0], help="the workflow of the demonstrations")
+        parser.add_argument("--team", choices=TEAMS, default=DEFAULT, help="the workflow of the demonstrations")
         add_arguments(parser, train=640, test=160)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
