@@ -37,6 +37,12 @@ def writes(line: str) -> str:
     return f"import sys; open(sys.argv[1], 'w').write({line + chr(10)!r})"
 
 
+def test_without_a_terminal_every_step_is_a_line(training):
+    out = io.StringIO()
+    training(writes(STEP)).watch("success", Console(file=out))
+    assert out.getvalue().count("step 1 of 1  success 0.500\n") == 1
+
+
 def test_what_a_run_logged_is_returned(training):
     steps = training(writes(STEP)).watch("success", SILENT)
     assert [(step.number, step.values["success"]) for step in steps] == [(1, 0.5)]

@@ -46,6 +46,7 @@ class Run:
     resume: bool = False
     # Displayed below the progress bar.
     table: Callable[[list[Step]], RenderableType] | None = None
+    _printed: int = -1
 
     @property
     def log(self) -> Path:
@@ -113,8 +114,16 @@ class Run:
             values = [step.values[headline] for step in steps if headline in step.values]
             value = f"{headline} {values[-1]:.3f}" if values else ""
             bar.update(task, description="training", completed=steps[-1].number, value=value)
+            if not live.console.is_terminal:
+                self._print(live.console, steps[-1].number, value)
             if self.table:
                 live.update(Group(bar, self.table(steps)))
+
+    def _print(self, console: Console, step: int, value: str) -> None:
+        """A line per step: a bar is drawn once where the output is no terminal, at the end."""
+        if step > self._printed:
+            console.print(f"step {step} of {self.steps_in_all}  {value}")
+            self._printed = step
 
     def _bar(self, console: Console) -> Progress:
         columns = (
