@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train a team of two tiny agents to solve mazes; run it again to resume after Ctrl-C
+demo: $(READY)  ## train a team of two tiny agents that need each other; run it again to resume after Ctrl-C
 	$(BIN)/verl-mas demo $(ARGS)
 
 test: test-fast  ## run the whole test suite

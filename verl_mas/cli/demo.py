@@ -1,11 +1,12 @@
 """Train on this machine and plot the result.
 
-usage: verl-mas demo [plan_path|letters] [--fresh] [override ...]
+usage: verl-mas demo [split_clues|plan_path|letters] [--fresh] [override ...]
 
-plan_path  (default) a team of two agents learns to plan, with AT-GRPO. After Ctrl-C, the next call resumes from the
-           last checkpoint unless --fresh is given.
-letters    one random tiny model with verl's own trainer and GRPO, to test whether verl runs. Takes a few minutes.
+split_clues  (default) two agents, each with half of the clues, learn what to write to each other. A few minutes.
+plan_path    a planner and an executor learn to solve mazes, with AT-GRPO. About ten minutes.
+letters      one random tiny model with verl's own trainer and GRPO, to test whether verl runs. A few minutes.
 
+After Ctrl-C, the next call of a team's demo resumes from its last checkpoint unless --fresh is given.
 Data, model and checkpoints are written to runs/ in the current folder.
 """
 
@@ -21,8 +22,8 @@ from verl_mas.demos import curves
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
-DEFAULT = "plan_path"
-DEMOS = [DEFAULT, "letters"]
+DEFAULT = "split_clues"
+DEMOS = [DEFAULT, "plan_path", "letters"]
 
 
 def main(argv: list[str]) -> int:

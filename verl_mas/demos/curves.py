@@ -20,8 +20,15 @@ def check_plots() -> None:
         )
 
 
-def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path, title: str) -> None:
-    """Draw panels below each other. `panels` maps a y-label to its curves, which map a legend to a metric's key."""
+def plot(
+    steps: list[Step],
+    panels: Mapping[str, Mapping[str, str]],
+    file: Path,
+    title: str,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Draw panels below each other. `panels` maps a y-label to its curves, which map a legend to a metric's key;
+    `levels` maps a y-label to constants by legend."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -35,6 +42,8 @@ def plot(steps: list[Step], panels: Mapping[str, Mapping[str, str]], file: Path,
             numbers, values = series(steps, key)
             if values:
                 axes.plot(numbers, values, label=legend, marker="o" if len(values) < 12 else None)
+        for legend, value in (levels or {}).get(measured, {}).items():
+            axes.axhline(value, label=legend, linestyle="--", color="gray")
         axes.set_ylabel(measured)
         axes.grid(alpha=0.3)
         if axes.lines:

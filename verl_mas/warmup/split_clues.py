@@ -11,9 +11,14 @@ from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.split_clues import LETTERS, Decoys, clues, with_hint
 from verl_mas.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson
+from verl_mas.warmup.train import WarmUp
 from verl_mas.workflow.base import resolve
 from verl_mas.workflows.split_clues import SplitClues, Talk
 
+# A vocabulary without merges: every letter is one token, wherever it is.
+TAUGHT = WarmUp(
+    hidden=32, initial=0.1, steps=1_000, batch=96, learning_rate=3e-3, lessons=60_000, texts=100, vocabulary=259
+)
 # Shares of `noise`: of the answers that are any letter left, and of the letters of messages that are random.
 _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 

@@ -10,13 +10,7 @@ from verl_mas.data import split_clues
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.prepare import Prepared
 from verl_mas.splits import TEST, TRAIN
-from verl_mas.warmup.split_clues import lessons, tiny_workflow
-from verl_mas.warmup.train import WarmUp
-
-# A vocabulary without merges: every letter is one token, wherever it is.
-TAUGHT = WarmUp(
-    hidden=32, initial=0.1, steps=1_000, batch=96, learning_rate=3e-3, lessons=60_000, texts=100, vocabulary=259
-)
+from verl_mas.warmup.split_clues import TAUGHT, lessons, tiny_workflow
 
 
 @DATA_SETS.register("split_clues")
