@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -10,7 +11,9 @@ from transformers import AutoTokenizer
 
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.merge import trained
-from verl_mas.warmup.lookup import lessons
+from verl_mas.warmup.arithmetic import LEADER
+from verl_mas.warmup.arithmetic import lessons as arithmetic
+from verl_mas.warmup.lookup import lessons as lookup
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
 SHARED, SEPARATE = "+recipe=leader_workers/shared_4b", "+recipe=leader_workers/separate_4b"
@@ -43,11 +46,20 @@ def test_the_team_has_the_settings_of_matpos_script():
     assert config.actor_rollout_ref.model.path == "Qwen/Qwen3-14B"
 
 
-def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(tmp_path):
-    data = composed(*LAPTOP).data
-    taught = list(islice(lessons(4, 4, noise=0.2, worker_noise=0.3), 1_000))
+@pytest.mark.parametrize(
+    ("recipe", "made", "vocabulary"),
+    [
+        (LAPTOP, partial(lookup, 4, 4, noise=0.2, worker_noise=0.3), 4_096),
+        (("+platform=cpu", "+recipe=leader_workers/laptop"), partial(arithmetic, 4, 9, noise=0.25, team=LEADER), 1_024),
+    ],
+    ids=["lookup", "arithmetic"],
+)
+def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(recipe, made, vocabulary, tmp_path):
+    data = composed(*recipe).data
+    taught = list(islice(made(), 1_000))
     texts = [text for lesson in taught for text in (lesson.prompt, lesson.reply)]
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model(tmp_path, hidden=16, layers=1, text=texts, vocabulary=4_096))
+    model = tiny_model(tmp_path, hidden=16, layers=1, text=texts, vocabulary=vocabulary)
+    tokenizer = AutoTokenizer.from_pretrained(model)
 
     def longest(of: list[str]) -> int:
         return max(map(len, tokenizer(of)["input_ids"]))

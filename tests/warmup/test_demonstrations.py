@@ -56,6 +56,16 @@ def test_noise_makes_solutions_wrong_and_verdicts_follow_the_verifiers_own_resul
             assert (Verdict.parse(review.reply) is Verdict.APPROVE) == (own == result(solution))
 
 
+def test_without_noise_a_leader_adds_up_what_its_two_workers_report():
+    delegated, first, second, answered = islice(arithmetic_expert.lessons(4, 9, noise=0.0, team="leader_workers"), 4)
+    assert [lesson.agent for lesson in (delegated, first, second, answered)] == ["leader", "worker", "worker", "leader"]
+    for part in (first, second):
+        chain_of_part, _, reported = part.reply.rpartition("=")
+        assert sum(signed(chain_of_part)) == int(reported) and part.prompt.endswith(f"{chain_of_part}=")
+        assert f"{chain_of_part}=" in delegated.reply and f"Report: {part.reply}" in answered.prompt
+    assert int(result(answered)) == sum(signed(chain(delegated)))
+
+
 @pytest.mark.parametrize("team", ["debate", "generate_verify_refine", "cory"])
 def test_the_lessons_of_other_teams_have_the_prompts_of_all_their_agents(team):
     lessons = list(islice(arithmetic_expert.lessons(3, 9, noise=0.0, team=team), 40))
