@@ -54,8 +54,8 @@ def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
 
 
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
-    """The policies on a pool; a remote policy is on none."""
-    return [name for name, spec in mas.policies.items() if spec.pool == pool and not spec.remote]
+    """The policies with processes of their own on a pool: no remote policy, and no adapter, which uses its base's."""
+    return [name for name in local_policies(mas) if mas.policies[name].pool == pool]
 
 
 def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
@@ -75,8 +75,8 @@ def slots(mas: MasConfig, pool: str) -> int:
 
 
 def local_policies(mas: MasConfig) -> list[str]:
-    """The policies that engines of this run serve."""
-    return [name for name, spec in mas.policies.items() if not spec.remote]
+    """The policies with engines of their own in this run; an adapter is served by its base's."""
+    return [name for name, spec in mas.policies.items() if not spec.remote and not spec.adapter_of]
 
 
 def used_pools(mas: MasConfig) -> list[str]:

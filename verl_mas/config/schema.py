@@ -231,6 +231,11 @@ class PolicySpec:
     remote: RemoteSpec | None = None
     """An endpoint that serves the policy. A remote policy is never trained and uses no GPU of the run."""
 
+    adapter_of: str | None = None
+    """It is a LoRA adapter on the weights of this policy, the base, which is held once for all of its adapters and is
+    trained by none. Rank and alpha are in `overrides.model`. A base that `mas.policies` leaves out is added: it is
+    `actor_rollout_ref` as it stands, and no agent acts on it."""
+
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
