@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import sessions_per_step, updates_per_step
 from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
@@ -20,6 +21,19 @@ from verl_mas.planning.serving import SGLANG
 
 # A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
 MARGIN = 1.25
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """A policy that is an adapter. What it takes of GPUs and hosts is among what its base takes."""
+
+    rank: int
+    parameters: int
+    disk: float
+    """Of one checkpoint, in GiB."""
+
+    updates: int
+    """Optimiser steps per training step."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,8 @@ class PolicyPlan:
     """Optimiser steps per training step; null if it is not trained."""
 
     notes: Sequence[str]
+    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)
+    """The policies that are adapters on it."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +182,23 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
         concurrent=held // policy.context * policy.serving.data_parallel * replicas,
         gpu=gpu,
         disk=training.checkpoint(policy.model, policy.training) / GIB,
-        updates=updates_per_step(config, mas, policy.name) if policy.training else None,
+        updates=updates_per_step(config, mas, policy.name) if mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
+        adapters=_adapters(config, mas, policy),
     )
+
+
+def _adapters(config: DictConfig, mas: MasConfig, policy: Policy) -> dict[str, AdapterPlan]:
+    ranks = policy.training.adapters if policy.training else ()
+    return {
+        name: AdapterPlan(
+            rank,
+            rank * policy.model.adapted,
+            training.adapter_checkpoint(policy.model, rank) / GIB,
+            updates_per_step(config, mas, name),
+        )
+        for name, rank in zip(adapters(mas, policy.name), ranks, strict=True)
+    }
 
 
 def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
