@@ -60,7 +60,7 @@ class PolicyPlan:
     """Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile."""
 
     disk: float
-    """Of one checkpoint."""
+    """Of one checkpoint, without those of the adapters on it."""
 
     updates: int | None
     """Optimiser steps per training step; null if it is not trained."""
@@ -171,6 +171,7 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
             gpu[event.phase] = event.total / GIB
     gpu[WAITING] = total(pool.waiting(policy)) / GIB
     held, replicas = tokens(pool, policy), gpus // policy.serving.replica
+    on_it = _adapters(config, mas, policy)
     return PolicyPlan(
         model=one.model,
         source=one.source,
@@ -181,10 +182,10 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
         context=policy.context,
         concurrent=held // policy.context * policy.serving.data_parallel * replicas,
         gpu=gpu,
-        disk=training.checkpoint(policy.model, policy.training) / GIB,
+        disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
         updates=updates_per_step(config, mas, policy.name) if mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
-        adapters=_adapters(config, mas, policy),
+        adapters=on_it,
     )
 
 
