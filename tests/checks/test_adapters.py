@@ -29,7 +29,7 @@ def view(make):
     return view
 
 
-def told(problems) -> str:
+def text_of(problems) -> str:
     return "\n".join(map(str, problems))
 
 
@@ -49,7 +49,7 @@ def test_a_setting_that_the_base_has_too_is_no_setting_of_its_own(make):
     config = make(mas__policies={"main": base, "a": own})
     assert not list(check_adapters(config, load(config.mas)))
     config.mas.policies.a.overrides.model.path = "/other"
-    assert "its base main has /m" in told(check_adapters(config, load(config.mas)))
+    assert "its base main has /m" in text_of(check_adapters(config, load(config.mas)))
 
 
 def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
@@ -62,14 +62,14 @@ def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
 
 
 def test_a_model_that_reads_images_cannot_be_a_base(view, tmp_path):
-    assert "reads images" in told(check_base(view(tmp_path, {"vision_config": {}}), "main", ["a", "b"]))
+    assert "reads images" in text_of(check_base(view(tmp_path, {"vision_config": {}}), "main", ["a", "b"]))
 
 
 @pytest.mark.parametrize("fields", [{"num_experts": 8}, {"text_config": {"n_routed_experts": 64}}])
 def test_all_linear_does_not_reach_experts(view, tmp_path, fields):
-    assert "does not reach" in told(check_base(view(tmp_path, fields), "main", ["a", "b"]))
+    assert "does not reach" in text_of(check_base(view(tmp_path, fields), "main", ["a", "b"]))
     attention = {"actor_rollout_ref__model__target_modules": ["q_proj"]}
-    assert "does not reach" not in told(check_base(view(tmp_path, fields, **attention), "main", ["a", "b"]))
+    assert "does not reach" not in text_of(check_base(view(tmp_path, fields, **attention), "main", ["a", "b"]))
 
 
 def test_a_base_in_float32_on_gpus_is_warned_of(view, tmp_path):
@@ -77,7 +77,7 @@ def test_a_base_in_float32_on_gpus_is_warned_of(view, tmp_path):
     found = list(check_base(view(tmp_path, {}, **on_gpus), "main", ["a", "b"]))
     assert [type(problem) for problem in found if "model_dtype" in str(problem)] == [ConfigWarning]
     half = {"actor_rollout_ref__actor__fsdp_config__model_dtype": "bf16"}
-    assert "model_dtype" not in told(check_base(view(tmp_path, {}, **on_gpus, **half), "main", ["a", "b"]))
+    assert "model_dtype" not in text_of(check_base(view(tmp_path, {}, **on_gpus, **half), "main", ["a", "b"]))
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(make, tmp_path,
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 16} | saved))
     start = {"actor_rollout_ref__model__lora_adapter_path": str(tmp_path), "actor_rollout_ref__model__lora_rank": 4}
     config = make(mas__policies=TWO, **start)
-    found = told(check_adapter(policy_view(config, "a", load(config.mas).policies["a"]), "a"))
+    found = text_of(check_adapter(policy_view(config, "a", load(config.mas).policies["a"]), "a"))
     assert words in found and bool(found) == bool(words)
