@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.adapters import OWN, check_adapter, check_adapters, check_base
+from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base
 from verl_mas.config import load
-from verl_mas.config.merge import policy_view
+from verl_mas.config.merge import materialize_interpolations, policy_view
 from verl_mas.errors import ConfigWarning
 
 TWO = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main"}}
@@ -40,6 +40,7 @@ def test_an_adapter_can_have_its_own_rank_optimiser_loss_and_sampling(make):
         "rollout": {"temperature": 0.7, "val_kwargs": {"top_p": 0.9}, "response_length": 8},
     }
     config = make(mas__policies=TWO | {"a": {"adapter_of": "main", "overrides": own}})
+    materialize_interpolations(config, load(config.mas))
     assert not list(check_adapters(config, load(config.mas)))
 
 
@@ -52,9 +53,18 @@ def test_a_setting_that_the_base_has_too_is_no_setting_of_its_own(make):
     assert "its base main has /m" in text_of(check_adapters(config, load(config.mas)))
 
 
+def test_what_follows_another_setting_by_interpolation_is_not_refused_beside_it(make):
+    own = {"adapter_of": "main", "overrides": {"model": {"path": "/other"}}}
+    config = make(mas__policies=TWO | {"a": own})
+    materialize_interpolations(config, load(config.mas))
+    assert "prometheus" in config.mas.policies.a.overrides.rollout
+    (found,) = check_adapters(config, load(config.mas))
+    assert "overrides.model.path=/other" in found.value
+
+
 def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
     section = make().actor_rollout_ref
-    for pattern in OWN:
+    for pattern in (*OWN, *LENGTHS):
         path = pattern.removesuffix("*").removesuffix(".")
         parent, _, key = path.rpartition(".")
         keys = OmegaConf.select(section, parent)

@@ -1,4 +1,4 @@
-"""Adapters that share a base: which they are, and what the base's workers and engines are told of them."""
+"""Adapters that share a base: which they are, and what the base's workers and engines read of them."""
 
 from __future__ import annotations
 
