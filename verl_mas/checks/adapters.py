@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.lora import check_targets, check_trainable
+from verl_mas.checks.lora import check_targets, check_trainable, check_unread_rank
 from verl_mas.checks.model_folder import readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
@@ -52,8 +51,8 @@ def check_adapters(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     for name, spec in mas.policies.items():
         if spec.adapter_of is None:
             continue
-        yield from _is_adapter(config, name, spec)
-        if error := _no_base(config, mas, name, spec.adapter_of):
+        yield from _is_adapter(name, spec)
+        if error := _no_base(mas, name, spec.adapter_of):
             yield error
         else:
             yield from _own_pool(config, mas, name, spec.adapter_of)
@@ -72,7 +71,7 @@ def _misspelt(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
             )
 
 
-def _is_adapter(config: DictConfig, name: str, spec: PolicySpec) -> Iterator[ConfigError]:
+def _is_adapter(name: str, spec: PolicySpec) -> Iterator[ConfigError]:
     for wrong, setting in ((spec.remote, "remote"), (spec.snapshot, "snapshot")):
         if wrong is not None:
             yield ConfigError(
@@ -89,7 +88,7 @@ def _is_adapter(config: DictConfig, name: str, spec: PolicySpec) -> Iterator[Con
         )
 
 
-def _no_base(config: DictConfig, mas: MasConfig, name: str, base: str) -> ConfigError | None:
+def _no_base(mas: MasConfig, name: str, base: str) -> ConfigError | None:
     """Why a policy cannot have adapters."""
     spec, value = mas.policies[base], f"mas.policies.{name}.adapter_of={base}"
     if spec.adapter_of is not None:
@@ -159,7 +158,8 @@ def _follows(config: DictConfig, base: PolicySpec, own: DictConfig, key: str) ->
     OmegaConf.set_struct(rest, False)
     above, _, _ = key.rpartition(".")
     del OmegaConf.select(rest, above)[last]
-    view = policy_view(config, "", replace(base, overrides=OmegaConf.merge(base.overrides, rest)))
+    view = policy_view(config, "", base)
+    OmegaConf.update(view, SECTION, rest, force_add=True)
     return bool(OmegaConf.select(view[SECTION], key) == OmegaConf.select(own, key))
 
 
@@ -172,7 +172,8 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     """`view` is the configuration of a base, `names` its adapters."""
     section, who = view[SECTION], f"policy {base}, the base of {', '.join(names)}"
     model, actor, rollout = section.model, section.actor, section.rollout
-    yield from check_trainable(f"{who}", str(model.get("lora_rank")))
+    yield from check_trainable(who, str(model.get("lora_rank")))
+    yield from check_unread_rank(view, who)
     yield from check_targets(view, base)
     for wrong, setting, rule, fix in (
         (

@@ -23,14 +23,8 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     rank = model.get("lora_rank")
     if type(rank) is not int or rank < 0:
         return  # Refused where values are checked.
-    megatron, adapter = model.get("lora") or {}, model.get("lora_adapter_path")
-    unread, strategy = megatron.get("rank"), view[SECTION].actor.strategy
-    if unread and strategy != "megatron":
-        yield ConfigError(
-            f"policy {policy}: model.lora.rank={unread} with actor.strategy={strategy}",
-            rule="FSDP reads model.lora_rank; model.lora.rank is Megatron's",
-            fix=f"set {SECTION}.model.lora_rank={unread} and {SECTION}.model.lora.rank=0",
-        )
+    adapter = model.get("lora_adapter_path")
+    yield from check_unread_rank(view, f"policy {policy}")
     if adapter and not rank:
         yield ConfigError(
             f"policy {policy}: model.lora_adapter_path={adapter} with model.lora_rank=0",
@@ -42,8 +36,18 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
             yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
         yield from check_trainable(f"policy {policy}", rank)
         yield from check_targets(view, policy)
-        if not megatron.get("merge"):
+        if not (model.get("lora") or {}).get("merge"):
             yield from _served(view, policy)
+
+
+def check_unread_rank(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    unread, strategy = (view[SECTION].model.get("lora") or {}).get("rank"), view[SECTION].actor.strategy
+    if unread and strategy != "megatron":
+        yield ConfigError(
+            f"{policy}: model.lora.rank={unread} with actor.strategy={strategy}",
+            rule="FSDP reads model.lora_rank; model.lora.rank is Megatron's",
+            fix=f"set {SECTION}.model.lora_rank={unread} and {SECTION}.model.lora.rank=0",
+        )
 
 
 def check_frozen_adapter(view: DictConfig, policy: str) -> Iterator[ConfigError]:
