@@ -22,12 +22,22 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
     for spec in config.policies.values():
         if spec.snapshot and spec.snapshot.of in config.policies:
             spec.overrides = _as_source(spec.overrides, config.policies[spec.snapshot.of].overrides)
+    for name in [spec.adapter_of for spec in config.policies.values() if spec.adapter_of]:
+        config.policies.setdefault(name, PolicySpec(trainable=False))
+    for spec in config.policies.values():
+        if spec.adapter_of:
+            base = config.policies[spec.adapter_of]
+            spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
     return config
 
 
 def _as_source(own: FreeSettings, source: FreeSettings) -> FreeSettings:
     served = {section: source[section] for section in SERVED if section in source}
-    merged = OmegaConf.to_container(OmegaConf.merge(served, own))
+    return _merged(served, own)
+
+
+def _merged(first: FreeSettings, second: FreeSettings) -> FreeSettings:
+    merged = OmegaConf.to_container(OmegaConf.merge(first, second))
     assert isinstance(merged, dict)
     return {str(name): value for name, value in merged.items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, open_dict
 
+from verl_mas.config.adapters import resident
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
@@ -54,8 +55,8 @@ def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
 
 
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
-    """The policies on a pool; a remote policy is on none."""
-    return [name for name, spec in mas.policies.items() if spec.pool == pool and not spec.remote]
+    """The policies with processes of their own on a pool: no remote policy, and no adapter, which uses its base's."""
+    return [name for name in local_policies(mas) if mas.policies[name].pool == pool]
 
 
 def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
@@ -75,8 +76,8 @@ def slots(mas: MasConfig, pool: str) -> int:
 
 
 def local_policies(mas: MasConfig) -> list[str]:
-    """The policies that engines of this run serve."""
-    return [name for name, spec in mas.policies.items() if not spec.remote]
+    """The policies with engines of their own in this run; an adapter is served by its base's."""
+    return [name for name, spec in mas.policies.items() if not spec.remote and not spec.adapter_of]
 
 
 def used_pools(mas: MasConfig) -> list[str]:
@@ -132,7 +133,7 @@ def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
     A multiple of the number of GPUs per node, as engines take the rank modulo this number for their GPU.
     """
     stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
-    return local_policies(mas).index(name) * stride
+    return local_policies(mas).index(resident(mas, name)) * stride
 
 
 def _profile_own_ranks(view: DictConfig) -> None:

@@ -32,6 +32,7 @@ from verl_mas import data_plane
 from verl_mas.advantage import trained_tokens
 from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.config.schema import Weighting
+from verl_mas.config.weighting import set_mode
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import (
@@ -90,7 +91,7 @@ class PolicyTrainer(Servers, PPOTrainerSync):
             view.reward.reward_model.enable = False
             view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
-        loss_weights.set_mode(view, weighting)
+        set_mode(view, weighting)
         super().__init__(view)
 
     def _setup(self) -> None:
