@@ -16,8 +16,8 @@ def whole(tensor: Tensor) -> Tensor:
     """A copy with the parts of all workers, on the device: offloaded parts are gathered there, too."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
-        gathered: Tensor = tensor.to(get_device_id()).full_tensor()
-        return gathered
+        tensor = tensor.to(get_device_id()).full_tensor()
+    # What one worker gathers is the parameter itself.
     return tensor.clone()
 
 
