@@ -40,8 +40,12 @@ class Adapters:
         self._used = slice(0, 0)
         self._row_scales = self._scales
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._places)
+
     def require(self, name: str | None) -> None:
-        """A request's adapter must be there, with weights: the base's answers would look right and be wrong."""
+        """A request's adapter must have its weights here: a reply of the bare base would look right and be wrong."""
         if name is not None and name not in self._places:
             raise RequestError(
                 f"adapter={name!r}",
@@ -59,7 +63,9 @@ class Adapters:
         if places:
             # Adapters outside of this range have no row, so they take no time.
             self._used = slice(min(place.start for place in places), max(place.stop for place in places))
-            self._row_scales = self._scales[[self._number[name] for name in rows], None, self._used]
+            like = next(iter(self._linears.values())).weight
+            scales = self._scales[[self._number[name] for name in rows], None, self._used]
+            self._row_scales = scales.to(like.device, like.dtype)
         else:
             self._used = slice(0, 0)
 
@@ -104,7 +110,7 @@ class Adapters:
         if not rank:
             return output
         a, b = self._stacks(linear)
-        low = (inputs[0] @ a[self._used].T) * self._row_scales.to(a.device, a.dtype)
+        low = (inputs[0] @ a[self._used].T) * self._row_scales
         return torch.addmm(output.view(-1, output.shape[-1]), low.view(-1, rank), b[self._used]).view_as(output)
 
 
@@ -118,9 +124,9 @@ def _parsed(key: str) -> tuple[str, str]:
 class AdapterUpdate:
     """Collects the buckets of one push, which has all adapters, and then changes them between two tokens."""
 
-    def __init__(self, adapters: Adapters, names: Sequence[str]):
+    def __init__(self, adapters: Adapters):
         self._adapters = adapters
-        self._tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in names}
+        self._tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in adapters.names}
 
     def load(self, bucket: list[Packed]) -> None:
         for packed in bucket:

@@ -56,7 +56,6 @@ class TransformersServer:
         self._rejecting = False
         self._asleep: set[str] = set()
         self._lost: EngineLost | None = None
-        self._adapters = list(read_table(config.custom))
         self._update: WeightUpdate | AdapterUpdate | None = None
         self._loop: asyncio.Task[None] | None = None
 
@@ -171,9 +170,8 @@ class TransformersServer:
             get_torch_device().empty_cache()
 
     def _next_update(self) -> WeightUpdate | AdapterUpdate:
-        if self._adapters:
-            return AdapterUpdate(self.batcher.adapters, self._adapters)
-        return WeightUpdate(self.batcher.model)
+        adapters = self.batcher.adapters
+        return AdapterUpdate(adapters) if adapters.names else WeightUpdate(self.batcher.model)
 
     def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> Sampling:
         config = self.config
