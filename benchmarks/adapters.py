@@ -3,9 +3,9 @@
 1. Decoding with 0, 1 and K adapters on one engine, and with the same adapters merged into copies of the base, one
    engine each. Ratios to the bare base.
 2. Resident memory of a training worker and of an engine with 1, 2 and 4 adapters: what one more takes, over the
-   adapter's parameters, gradients and Adam state. Beside it, what one more full set of weights takes.
+   adapter's parameters, gradients and Adam state. Beside it, those of one policy with full weights.
 3. An update of the same rows by K adapters, a part each, against one update of full weights.
-4. The bytes of a push to an engine, of all adapters against full weights.
+4. The bytes of a push to the engines, of K sets of full weights against K adapters; they grow with the rank.
 
 Times are CPU seconds of one thread, so other programs change the ratios little. Memory is that of a fresh process per
 case, after two updates or after a batch of replies.
@@ -39,7 +39,7 @@ from verl_mas.engines.transformers.request import Sampling
 from verl_mas.engines.transformers.weights import pack
 from verl_mas.warmup.tiny_model import tiny_model
 
-RANK, MOST = 32, 4
+RANK, MOST = 16, 4
 ROWS, PROMPT, REPLY = 32, 16, 16
 TRAINED_ROWS, LENGTH = 8, 64
 
@@ -209,8 +209,9 @@ def memory(path: Path) -> None:
     own = sum(tensor.numel() for tensor in weights(model, 0).values())
     state = 16 * own
     report(
-        f"memory, {model.num_parameters() / 1e6:.1f}M parameters, adapters of {own / 1e6:.1f}M: parameters, gradients "
-        f"and Adam state in float32 are {state / 1e6:.0f} MB; full weights': {model.num_parameters() * 16 / 1e6:.0f} MB"
+        f"memory, {model.num_parameters() / 1e6:.1f}M parameters; parameters, gradients and Adam state in float32 are "
+        f"{model.num_parameters() * 16 / 1e6:.0f} MB of the full weights, and {state / 1e6:.0f} MB of an adapter, "
+        f"which has {own / 1e6:.1f}M at rank {RANK}"
     )
     del model
     for kind in CHILDREN:
@@ -225,8 +226,8 @@ def memory(path: Path) -> None:
             report(
                 "  an update of the same rows, over full weights': "
                 + ", ".join(f"K={count} x {one['seconds'] / full['seconds']:.2f}" for count, one in found.items()),
-                f"  a push of full weights, {full['sent'] / 1e6:.0f} MB, over all adapters': "
-                + ", ".join(f"K={count} x {full['sent'] / one['sent']:.1f}" for count, one in found.items()),
+                f"  a push of K sets of full weights, {full['sent'] / 1e6:.0f} MB each, over that of K adapters: "
+                + ", ".join(f"K={count} x {full['sent'] * count / one['sent']:.1f}" for count, one in found.items()),
             )
 
 
