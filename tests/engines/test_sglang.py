@@ -6,14 +6,20 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from verl_mas.config.adapters import KEY, Adapter
+from verl_mas.engines.adapter_stream import stream_name
 from verl_mas.engines.kinds import sglang
 from verl_mas.engines.kinds.sglang import TeamSglang
+from verl_mas.engines.sglang_adapters import AdapterSender
+from verl_mas.errors import RequestError
 
 STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
 OF_THE_STUB = ("sglang", "verl.workers.rollout.sglang_rollout")
@@ -40,29 +46,36 @@ def stub(monkeypatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def server(stub, model_path, monkeypatch):
+def server(stub, model_path):
     """A server of verl, with or without the mixin, without its HTTP interface and its Ray actor."""
     from verl.workers.rollout.replica import RolloutMode
     from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
 
-    def make(mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, **args: Any):
+    async def make(mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, adapters=(), **args: Any):
         from sglang.srt.managers.tokenizer_manager import TokenizerManager
         from sglang.srt.server_args import ServerArgs
 
-        class Server(mixin, SGLangHttpServer): ...  # type: ignore[misc]
+        class Launched(SGLangHttpServer):
+            async def launch_server(self) -> None:
+                options = {"skip_tokenizer_init": True, "enable_weights_cpu_backup": True, **args}
+                if self.lora_as_adapter:
+                    options.update(enable_lora=True, max_lora_rank=lora_rank)
+                options.update(self.config.engine_kwargs.get("sglang", {}))
+                self.tokenizer_manager = TokenizerManager(ServerArgs(str(model_path), **options))
+
+        class Server(mixin, Launched): ...  # type: ignore[misc]
 
         made = object.__new__(Server)
         made._requests = set()
         made.node_rank, made.replica_rank, made.global_steps = 0, 0, 1
         made._disaggregation_role, made.rollout_mode = "null", RolloutMode.HYBRID
         made.model_config = SimpleNamespace(lora_rank=lora_rank, lora={})
+        table = {name: asdict(Adapter(name, rank=lora_rank, alpha=8, seed=0)) for name in adapters}
         made.config = SimpleNamespace(
             max_model_len=256, response_length=64, prompt_length=64, free_cache_engine=free, mtp=None,
-            enable_rollout_routing_replay=False,
+            enable_rollout_routing_replay=False, engine_kwargs={}, custom={KEY: table},
         )  # fmt: skip
-        made.tokenizer_manager = TokenizerManager(
-            ServerArgs(str(model_path), **{"skip_tokenizer_init": True, "enable_weights_cpu_backup": True, **args})
-        )
+        await made.launch_server()
         return made
 
     return make
@@ -72,11 +85,12 @@ class Stock:
     """No mixin."""
 
 
-def request(server, number: int = 0, tokens: int = 100, **params: object) -> asyncio.Task:
+def request(server, number: int = 0, tokens: int = 100, adapter: str | None = None, **params: object) -> asyncio.Task:
     call = server.generate(
         prompt_ids=[1, 2, 3],
         sampling_params={"max_tokens": tokens, "logprobs": True, "ignore_eos": True, **params},
         request_id=f"request-{number:03}-",
+        **({"adapter": adapter} if adapter else {}),
     )
     return asyncio.ensure_future(call)
 
@@ -106,7 +120,7 @@ async def tags(server) -> set[str]:
 
 def test_a_reply_has_its_log_probs(server):
     async def session():
-        return await request(server(), tokens=5)
+        return await request(await server(), tokens=5)
 
     reply = asyncio.run(session())
     assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
@@ -116,7 +130,7 @@ def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_e
     """The defect that the mixin is for; should SGLang lose it, so can we."""
 
     async def session():
-        made = server(Stock)
+        made = await server(Stock)
         running = request(made)
         await asyncio.sleep(5 * STEP_S)
         await cancelled(running)
@@ -131,7 +145,7 @@ def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, s
     """Why the scheduler is asked, and not only the requests are waited for."""
 
     async def session():
-        made = server(Stock)
+        made = await server(Stock)
         await request(made, tokens=5)
         return await dies(stub, made.sleep())
 
@@ -140,7 +154,7 @@ def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, s
 
 def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server, stub):
     async def session():
-        made = server()
+        made = await server()
         for first in range(0, 200, 50):
             running = [request(made, first + number) for number in range(50)]
             await asyncio.sleep(2 * STEP_S)
@@ -155,7 +169,7 @@ def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server
 
 def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server, stub):
     async def session():
-        made = server()
+        made = await server()
         early = request(made)
         await asyncio.sleep(0)
         await cancelled(early)
@@ -167,7 +181,7 @@ def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server
 
 def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server, stub):
     async def session():
-        made = server(max_running_requests=1)
+        made = await server(max_running_requests=1)
         running, queued = request(made, 0, tokens=20), request(made, 1)
         await asyncio.sleep(3 * STEP_S)
         await cancelled(queued)
@@ -179,7 +193,7 @@ def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(ser
 
 def test_a_sleep_waits_for_callers_that_still_wait(server, stub):
     async def session():
-        made = server()
+        made = await server()
         running = request(made, tokens=30)
         await asyncio.sleep(2 * STEP_S)
         await made.sleep()
@@ -194,7 +208,7 @@ def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
     aborts = []
 
     async def session():
-        made = server()
+        made = await server()
         running = request(made, tokens=240)
         await asyncio.sleep(2 * STEP_S)
         start, abort = time.monotonic(), made.tokenizer_manager.abort_request
@@ -215,8 +229,11 @@ def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
 
 @pytest.mark.parametrize(("lora_rank", "released"), [(0, {"kv_cache", "weights"}), (8, {"kv_cache"})])
 def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_rank, released):
+    from verl.workers.rollout.sglang_rollout.utils import SGLANG_LORA_NAME
+
     async def session():
-        made = server(lora_rank=lora_rank)
+        made = await server(lora_rank=lora_rank)
+        made.tokenizer_manager.lora_registry[SGLANG_LORA_NAME] = "an adapter that verl has sent"
         running = request(made)
         await asyncio.sleep(2 * STEP_S)
         await cancelled(running)
@@ -235,7 +252,7 @@ def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, s
     """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
 
     async def session():
-        made = server(free=False)
+        made = await server(free=False)
         running = request(made, tokens=30)
         await asyncio.sleep(2 * STEP_S)
         await made.sleep()
@@ -247,7 +264,102 @@ def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, s
 @pytest.mark.parametrize("skip_tokenizer_init", [True, False])
 def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
     async def session():
-        made = server(skip_tokenizer_init=skip_tokenizer_init)
+        made = await server(skip_tokenizer_init=skip_tokenizer_init)
         return await dies(stub, request(made, tokens=5, stop=["no such text"]))
 
     assert asyncio.run(session()) is skip_tokenizer_init
+
+
+async def push(server, step: int, **kwargs: object) -> None:
+    """What the training worker does after an update, with verl's code for one adapter."""
+    from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
+    from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
+
+    manager = server.tokenizer_manager
+
+    async def step_is(step):
+        await server.set_global_steps(step)
+
+    async def models():
+        return {"data": [{"id": name} for name in manager.lora_registry]}
+
+    class Sender(AdapterSender):
+        config, device_mesh = server.config, {"infer_tp": SimpleNamespace(mesh=torch.zeros(1))}
+        _engine = SimpleNamespace(
+            available_models=models,
+            unload_lora_adapter=lambda name: manager.unload_lora_adapter(UnloadLoRAAdapterReqInput(name)),
+            load_lora_adapter_from_tensor=manager.load_lora_adapter_from_tensors,
+            flush_cache=manager.flush_cache,
+        )
+        server_actor = SimpleNamespace(set_global_steps=SimpleNamespace(remote=step_is))
+        wrap_lora_params = ServerAdapter.wrap_lora_params
+
+        async def _init_server_adapter(self) -> None: ...
+
+        def _is_server_tp_leader(self) -> bool:
+            return True
+
+    names = server.config.custom[KEY]
+    stream = [(stream_name(name, key), torch.full((2,), step)) for key in ("A", "B") for name in names]
+    configs = {name: {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]} for name in names}
+    await Sender().update_weights(iter(stream), step, peft_config=configs, base_sync_done=True)
+
+
+def test_requests_of_adapters_and_of_the_bare_base_share_a_batch(server, stub, on_the_cpu):
+    async def session():
+        made = await server(lora_rank=8, adapters=("a", "b"))
+        await push(made, 1)
+        manager = made.tokenizer_manager
+        policies = {"a": 0, "b": 1, None: 2}
+        running = [request(made, number, adapter=policy) for policy, number in policies.items()]
+        await asyncio.sleep(5 * STEP_S)
+        seen = {req.obj.rid: req.obj.lora_id for req in manager.scheduler.running}
+        await cancelled(*running)
+        ids = manager.lora_registry
+        return seen, {f"request-{number:03}-": ids.get(f"mas_{policy}") for policy, number in policies.items()}
+
+    seen, expected = asyncio.run(session())
+    assert seen == expected and None not in list(expected.values())[:2]
+    assert not stub.deaths
+
+
+def test_new_weights_take_the_place_of_the_old_ones_under_another_id(server, stub, on_the_cpu):
+    """SGLang's prefix tree knows adapters by id."""
+
+    async def session():
+        made = await server(lora_rank=8, adapters=("a", "b"))
+        seen = []
+        for step in (1, 2):
+            await push(made, step)
+            manager = made.tokenizer_manager
+            seen.append(dict(manager.lora_registry))
+            assert set(manager.scheduler.loras) == set(seen[-1].values())
+            assert all((tensors["A"] == step).all() for tensors in manager.scheduler.loras.values())
+        return seen, made.global_steps
+
+    (first, second), step = asyncio.run(session())
+    assert first.keys() == second.keys() == {"mas_a", "mas_b"} and step == 2
+    assert not set(first.values()) & set(second.values())
+
+
+@pytest.mark.parametrize(("pushes", "adapter"), [(1, "c"), (0, "a")])
+def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, stub, on_the_cpu, pushes, adapter):
+    async def session():
+        made = await server(lora_rank=8, adapters=("a",))
+        for step in range(pushes):
+            await push(made, step)
+        with pytest.raises(RequestError, match=f"adapter='{adapter}'"):
+            await request(made, adapter=adapter)
+        return await request(made, 1, tokens=3)
+
+    assert len(asyncio.run(session()).token_ids) == 3
+
+
+def test_a_users_own_number_of_places_stays(server):
+    async def session():
+        made = await server(lora_rank=8, adapters=("a", "b"))
+        made.config.engine_kwargs = {"sglang": {"max_loras_per_batch": 2}}
+        await made.launch_server()
+        return made.tokenizer_manager.server_args.max_loras_per_batch
+
+    assert asyncio.run(session()) == 2

@@ -34,6 +34,9 @@ class EngineFacts:
     """Mixed into the class of a team's servers. It has `pause` and `unpause`, which free the GPU and keep the weights:
     the engine's own sleep drops them."""
 
+    sender_mixin: type[object] | None = None
+    """Mixed into verl's `ServerAdapter` of a team's training workers."""
+
     base_port: int | None = None
     """The engine looks for free ports from here on; each policy then gets a range of its own."""
 
@@ -57,6 +60,9 @@ class EngineFacts:
 
     takes_adapters: bool = True
     """It serves LoRA adapters beside the base weights; False: the trainer must merge them."""
+
+    many_adapters: bool = False
+    """It serves several adapters on one base at once: a request names its own (`mas.policies.<name>.adapter_of`)."""
 
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""

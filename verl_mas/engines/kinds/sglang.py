@@ -12,6 +12,7 @@ from verl_mas.engines import stock
 from verl_mas.engines.facts import ENGINES, EngineFacts
 from verl_mas.engines.heads import require_head_size
 from verl_mas.engines.sampling import installed_names
+from verl_mas.engines.sglang_adapters import AdapterSender, AdapterServer
 from verl_mas.errors import EngineLost
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ DRAIN_S = 30.0
 """Requests of a caller that still waits may finish for so long before the engine sleeps."""
 
 
-class TeamSglang:
-    """A server that ends the requests of cancelled callers, and sleeps only when nothing runs.
+class TeamSglang(AdapterServer):
+    """A server with several adapters, that ends the requests of cancelled callers, and sleeps only when nothing runs.
 
-    SGLang 0.5.12 does neither: the request of a cancelled caller decodes on, and a scheduler that is asked to release
-    memory, or to take weights, while a request runs fails an assertion and ends the server.
+    SGLang 0.5.12 does not do the last two: the request of a cancelled caller decodes on, and a scheduler that is asked
+    to release memory, or to take weights, while a request runs fails an assertion and ends the server.
     """
 
     _requests: set[asyncio.Task[TokenOutput]]
@@ -116,6 +117,8 @@ ENGINES.register(ENGINE)(
         install=INSTALL,
         gpu_fraction=True,
         server_mixin=TeamSglang,
+        sender_mixin=AdapterSender,
+        many_adapters=True,
         base_port=30000,
         # A scheduler without requests polls for them and keeps a core busy, also while its engine sleeps.
         beside_others={"sleep_on_idle": True},

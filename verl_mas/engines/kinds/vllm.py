@@ -11,6 +11,7 @@ from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
 from verl_mas.engines.facts import ENGINES, EngineFacts, set_adapter
 from verl_mas.engines.sampling import installed_names
+from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
 
@@ -28,25 +29,24 @@ SAMPLING = frozenset(
 )
 
 
-class TeamVllm:
-    """A server whose death is known at once, and that can free the GPU and keep its weights.
+class TeamVllm(AdapterServer):
+    """A server with several adapters, whose death is known at once, and that can free the GPU and keep its weights.
 
-    Without the first, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
+    Without the second, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
     the weights.
     """
 
-    async def generate(self, *args: object, **kwargs: object) -> TokenOutput:
+    async def generate(self, *args: object, adapter: str | None = None, **kwargs: object) -> TokenOutput:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
-            return output
+            return await super().generate(*args, adapter=adapter, **kwargs)
         except EngineDeadError as error:
             raise _lost() from error
 
     async def wait_for_requests_to_drain(self) -> None:
         """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
-        if self.engine.errored:  # type: ignore[attr-defined]
+        if self.engine.errored:
             raise _lost()
         await super().wait_for_requests_to_drain()  # type: ignore[misc]
 
@@ -102,6 +102,7 @@ ENGINES.register(ENGINE)(
             "tensor_parallel_size": "tensor_model_parallel_size",
         },
         highest_rank=512,
+        many_adapters=True,
         stock_adapter="verl.workers.rollout.vllm_rollout",
         sampling=partial(installed_names, ENGINE, "sampling_params.py", SAMPLING),
         register_replica=register_replica,

@@ -20,8 +20,10 @@ from sglang.srt.managers.io_struct import (
     FlushCacheReqInput,
     FlushCacheReqOutput,
     GenerateReqInput,
+    LoadLoRAAdapterFromTensorsReqInput,
     ReleaseMemoryOccupationReqInput,
     ResumeMemoryOccupationReqInput,
+    UnloadLoRAAdapterReqInput,
     UpdateWeightsFromTensorReqInput,
 )
 from sglang.srt.server_args import ServerArgs
@@ -64,6 +66,7 @@ class Scheduler(threading.Thread):
         self.running: list[Req] = []
         self.last_batch: list[Req] = []
         self.offload_tags: set[str] = set()
+        self.loras: dict[str, dict[str, torch.Tensor]] = {}
         self.pending_flush: tuple[asyncio.Future[Any] | None, float] | None = None
 
     def run(self) -> None:
@@ -130,6 +133,12 @@ class Scheduler(threading.Thread):
         elif isinstance(message, UpdateWeightsFromTensorReqInput):
             self._update_weights(message)
             self.send(answer, None, True)
+        elif isinstance(message, LoadLoRAAdapterFromTensorsReqInput):
+            self._load_lora(message)
+            self.send(answer, None, True)
+        elif isinstance(message, UnloadLoRAAdapterReqInput):
+            del self.loras[str(message.lora_id)]
+            self.send(answer, None, True)
 
     def _abort(self, message: AbortReq) -> None:
         def meant(rid: str) -> bool:
@@ -143,7 +152,7 @@ class Scheduler(threading.Thread):
             req.to_finish = req.to_finish or meant(req.obj.rid)
 
     def _step(self) -> None:
-        while self.waiting_queue and len(self.running) < (self.server_args.max_running_requests or 256):
+        while self.waiting_queue and self._admits(self.waiting_queue[0]):
             obj = self.waiting_queue.pop(0)
             sampling = _sampling(obj.sampling_params)
             if sampling.max_tokens == 0:
@@ -161,6 +170,13 @@ class Scheduler(threading.Thread):
             time.sleep(max(0.0, STEP_S - (time.monotonic() - started)))
             self._finish()
         self._check_pending_flush()
+
+    def _admits(self, obj: GenerateReqInput) -> bool:
+        # A batch has so many adapters, and the bare base is one of them.
+        loras = {req.obj.lora_id for req in self.running} | {obj.lora_id}
+        args = self.server_args
+        fits = not args.enable_lora or len(loras) <= args.max_loras_per_batch
+        return fits and len(self.running) < (args.max_running_requests or 256)
 
     def _finish(self) -> None:
         for req in [req for req in self.running if req.sample.finish_reason]:
@@ -202,6 +218,13 @@ class Scheduler(threading.Thread):
         for name, tensor in tensors:
             known[name].copy_(tensor)
         assert self.is_fully_idle() or not message.flush_cache, "Cache flush failed after updating weights"
+
+    def _load_lora(self, message: LoadLoRAAdapterFromTensorsReqInput) -> None:
+        assert self.server_args.enable_lora, "LoRA is not enabled"
+        config = message.config_dict
+        assert config["peft_type"] == "LORA" and config["r"] <= (self.server_args.max_lora_rank or 0)
+        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[0])
+        self.loras[message.lora_id] = tensors
 
 
 def _sampling(params: dict[str, Any]) -> Sampling:
