@@ -101,7 +101,9 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "set_global_steps": "self, global_steps",
         "sleep": "self",
     },
-    f"{_SGLANG}.sglang_rollout:ServerAdapter": {"update_weights": "self, weights, global_steps=, wire_format=, **kwargs"},
+    f"{_SGLANG}.sglang_rollout:ServerAdapter": {
+        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs"
+    },
     f"{_VLLM}.vllm_rollout:ServerAdapter": {
         "__init__": "self, config, model_config, device_mesh, replica_rank=",
         "release": "self",

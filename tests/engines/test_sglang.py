@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import sys
 import time
 from collections.abc import Iterator
@@ -229,11 +230,8 @@ def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
 
 @pytest.mark.parametrize(("lora_rank", "released"), [(0, {"kv_cache", "weights"}), (8, {"kv_cache"})])
 def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_rank, released):
-    from verl.workers.rollout.sglang_rollout.utils import SGLANG_LORA_NAME
-
     async def session():
-        made = await server(lora_rank=lora_rank)
-        made.tokenizer_manager.lora_registry[SGLANG_LORA_NAME] = "an adapter that verl has sent"
+        made = await server(lora_rank=lora_rank, adapters=("a",) if lora_rank else ())
         running = request(made)
         await asyncio.sleep(2 * STEP_S)
         await cancelled(running)
@@ -270,17 +268,28 @@ def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_to
     assert asyncio.run(session()) is skip_tokenizer_init
 
 
-async def push(server, step: int, **kwargs: object) -> None:
-    """What the training worker does after an update, with verl's code for one adapter."""
+RANKS = {"a": 8, "b": 4}
+
+
+def lora(model, name: str, step: int) -> dict[str, torch.Tensor]:
+    """An adapter on every query and output projection, by PEFT's names."""
+    generator = torch.Generator().manual_seed(step * len(RANKS) + list(RANKS).index(name))
+    sizes = {path: module for path, module in model.named_modules() if path.endswith(("q_proj", "o_proj"))}
+    tensors = {}
+    for path, module in sizes.items():
+        for side, shape in (("A", (RANKS[name], module.in_features)), ("B", (module.out_features, RANKS[name]))):
+            tensors[f"base_model.model.{path}.lora_{side}.weight"] = 0.3 * torch.randn(shape, generator=generator)
+    return tensors
+
+
+async def push(server, model, step: int) -> None:
+    """What a training worker does after an update, with verl's own preparation of the tensors."""
     from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
     from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
     manager = server.tokenizer_manager
 
-    async def step_is(step):
-        await server.set_global_steps(step)
-
-    async def models():
+    async def models() -> dict[str, object]:
         return {"data": [{"id": name} for name in manager.lora_registry]}
 
     class Sender(AdapterSender):
@@ -291,7 +300,7 @@ async def push(server, step: int, **kwargs: object) -> None:
             load_lora_adapter_from_tensor=manager.load_lora_adapter_from_tensors,
             flush_cache=manager.flush_cache,
         )
-        server_actor = SimpleNamespace(set_global_steps=SimpleNamespace(remote=step_is))
+        server_actor = SimpleNamespace(set_global_steps=SimpleNamespace(remote=server.set_global_steps))
         wrap_lora_params = ServerAdapter.wrap_lora_params
 
         async def _init_server_adapter(self) -> None: ...
@@ -300,54 +309,52 @@ async def push(server, step: int, **kwargs: object) -> None:
             return True
 
     names = server.config.custom[KEY]
-    stream = [(stream_name(name, key), torch.full((2,), step)) for key in ("A", "B") for name in names]
-    configs = {name: {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]} for name in names}
+    stream = [(stream_name(name, key), tensor) for name in names for key, tensor in lora(model, name, step).items()]
+    configs = {name: {"peft_type": "LORA", "r": RANKS[name], "lora_alpha": 8, "target_modules": []} for name in names}
     await Sender().update_weights(iter(stream), step, peft_config=configs, base_sync_done=True)
 
 
-def test_requests_of_adapters_and_of_the_bare_base_share_a_batch(server, stub, on_the_cpu):
+@torch.no_grad()
+def distance(model, reply, name: str | None, step: int) -> float:
+    """Between the log-probs of a reply and those of the base with the adapter merged into it."""
+    merged = copy.deepcopy(model)
+    tensors = lora(model, name, step) if name else {}
+    for key in [key for key in tensors if ".lora_A." in key]:
+        change = 8 / RANKS[name] * tensors[key.replace("lora_A", "lora_B")] @ tensors[key]
+        merged.get_submodule(key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")).weight += change
+    ids = [1, 2, 3, *reply.token_ids]
+    logits = merged(torch.tensor([ids])).logits[0, 2:-1].log_softmax(-1)
+    ours = logits.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+    return float((ours - torch.tensor(reply.log_probs)).abs().max())
+
+
+def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_every_push(server, model, on_the_cpu):
     async def session():
         made = await server(lora_rank=8, adapters=("a", "b"))
-        await push(made, 1)
-        manager = made.tokenizer_manager
-        policies = {"a": 0, "b": 1, None: 2}
-        running = [request(made, number, adapter=policy) for policy, number in policies.items()]
-        await asyncio.sleep(5 * STEP_S)
-        seen = {req.obj.rid: req.obj.lora_id for req in manager.scheduler.running}
-        await cancelled(*running)
-        ids = manager.lora_registry
-        return seen, {f"request-{number:03}-": ids.get(f"mas_{policy}") for policy, number in policies.items()}
-
-    seen, expected = asyncio.run(session())
-    assert seen == expected and None not in list(expected.values())[:2]
-    assert not stub.deaths
-
-
-def test_new_weights_take_the_place_of_the_old_ones_under_another_id(server, stub, on_the_cpu):
-    """SGLang's prefix tree knows adapters by id."""
-
-    async def session():
-        made = await server(lora_rank=8, adapters=("a", "b"))
-        seen = []
+        manager, replies, ids = made.tokenizer_manager, [], []
         for step in (1, 2):
-            await push(made, step)
-            manager = made.tokenizer_manager
-            seen.append(dict(manager.lora_registry))
-            assert set(manager.scheduler.loras) == set(seen[-1].values())
-            assert all((tensors["A"] == step).all() for tensors in manager.scheduler.loras.values())
-        return seen, made.global_steps
+            await push(made, model, step)
+            policies = ("a", None, "b", "a")
+            running = [request(made, number, tokens=8, adapter=name) for number, name in enumerate(policies)]
+            replies += zip(await asyncio.gather(*running), policies, [step] * 4, strict=True)
+            # SGLang's prefix tree knows adapters by id.
+            ids += manager.lora_registry.values()
+        assert manager.server_args.max_loras_per_batch == 3 and made.global_steps == 2
+        return replies, ids
 
-    (first, second), step = asyncio.run(session())
-    assert first.keys() == second.keys() == {"mas_a", "mas_b"} and step == 2
-    assert not set(first.values()) & set(second.values())
+    replies, ids = asyncio.run(session())
+    assert len(set(ids)) == 4
+    assert max(distance(model, reply, name, step) for reply, name, step in replies) < 1e-5
+    others = {"a": "b", "b": None, None: "a"}
+    assert min(distance(model, reply, others[name], step) for reply, name, step in replies) > 1e-3
 
 
 @pytest.mark.parametrize(("pushes", "adapter"), [(1, "c"), (0, "a")])
-def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, stub, on_the_cpu, pushes, adapter):
+def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, model, on_the_cpu, pushes, adapter):
     async def session():
         made = await server(lora_rank=8, adapters=("a",))
         for step in range(pushes):
-            await push(made, step)
+            await push(made, model, step)
         with pytest.raises(RequestError, match=f"adapter='{adapter}'"):
             await request(made, adapter=adapter)
         return await request(made, 1, tokens=3)

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import ray
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
@@ -79,23 +79,24 @@ async def start(path: str) -> tuple[Server, CpuServerAdapter]:
         custom={KEY: {name: asdict(one) for name, one in TABLE.items()}},
     )
     model = HFModelConfig(path=path, lora_rank=8)
-    ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: f"test{os.getpid()}")
+    ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: f"test{os.getpid()}")  # type: ignore[assignment, return-value]
     server = Server(config, model, RolloutMode.HYBRID, [], 0, 0, 1, 1, "")
     await server.launch_server()
     os.environ.update(RANK="0", RAY_LOCAL_WORLD_SIZE="1")
     adapter = CpuServerAdapter(config, model, None)
-    adapter.server_handle = Handle(server)
+    adapter.server_handle = Handle(server)  # type: ignore[assignment]
     return server, adapter
 
 
 def adapters_on(path: str) -> PeftModel:
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    for one in TABLE.values():
-        settings = LoraConfig(r=one.rank, lora_alpha=one.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        if isinstance(model, PeftModel):
-            model.add_adapter(one.name, settings)
-        else:
-            model = get_peft_model(model, settings, adapter_name=one.name)
+    configs = {
+        one.name: LoraConfig(r=one.rank, lora_alpha=int(one.alpha), target_modules="all-linear", task_type="CAUSAL_LM")
+        for one in TABLE.values()
+    }
+    (first, config), *others = configs.items()
+    model = PeftModel(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), config, adapter_name=first)
+    for name, other in others:
+        model.add_adapter(name, other)
     return model
 
 

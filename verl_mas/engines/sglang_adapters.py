@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines.adapters import by_policy, require, wanted, wants
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
 
 ENGINE = "sglang"
+# SGLang's, which is not installed where this is checked.
+Manager: TypeAlias = Any
 
 
 class AdapterServer:
     """Mix in before verl's server. Without adapters it changes nothing."""
 
+    tokenizer_manager: Manager
     _manager: AdapterManager | None = None
 
     @property
@@ -33,7 +36,7 @@ class AdapterServer:
             self.config.engine_kwargs[ENGINE] = options  # type: ignore[attr-defined]
         await super().launch_server(*args, **kwargs)  # type: ignore[misc]
         if table:
-            self._manager = self.tokenizer_manager = AdapterManager(self.tokenizer_manager, table)  # type: ignore[has-type]
+            self._manager = self.tokenizer_manager = AdapterManager(self.tokenizer_manager, table)
 
     async def generate(self, *args: object, adapter: str | None = None, **kwargs: object) -> TokenOutput:
         require(adapter, self.adapters, ready=self._manager is not None and self._manager.ready)
@@ -56,20 +59,15 @@ class AdapterManager:
         self.ready = False
         """Whether the engine has received weights."""
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Manager:
         return getattr(self._manager, name)
 
     def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
         policy = wanted()
         # In place of the one name that verl gives to every request.
         obj.lora_path = None if policy is None else self._table[policy].name
-        return self._manager.generate_request(obj, request)
-
-
-class Manager(Protocol):
-    """SGLang's, as far as it is used here."""
-
-    def generate_request(self, obj: GenerateReqInput, request: object) -> AsyncIterator[Fields]: ...
+        replies: AsyncIterator[Fields] = self._manager.generate_request(obj, request)
+        return replies
 
 
 class AdapterSender:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines.adapters import require, wanted, wants
@@ -12,6 +12,9 @@ from verl_mas.engines.adapters import require, wanted, wants
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
     from vllm.lora.request import LoRARequest
+
+# vLLM's, which is not installed where this is checked.
+Engine: TypeAlias = Any
 
 EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
 FIRST_ID = 1000
@@ -25,6 +28,7 @@ class AdapterServer:
     spare_slots = 0
     """Places for adapters that stay empty."""
 
+    engine: Engine
     _engine: AdapterEngine | None = None
 
     @property
@@ -38,7 +42,7 @@ class AdapterServer:
     async def run_server(self, args: Namespace) -> None:
         await super().run_server(self._with_slots(args))  # type: ignore[misc]
         if table := self.adapters:
-            self._engine = self.engine = AdapterEngine(self.engine, table)  # type: ignore[has-type]
+            self._engine = self.engine = AdapterEngine(self.engine, table)
             await self._engine.collective_rpc("set_adapters", args=(self._engine.ids,))
 
     async def run_headless(self, args: Namespace) -> None:
@@ -74,7 +78,7 @@ class AdapterEngine:
         self.version = 0
         """How often the engine has received weights."""
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Engine:
         return getattr(self._engine, name)
 
     async def list_loras(self) -> set[int]:
@@ -82,7 +86,8 @@ class AdapterEngine:
         return set()
 
     def generate(self, *, lora_request: None, **request: object) -> AsyncGenerator[object, None]:
-        return self._engine.generate(lora_request=self._adapter(), **request)
+        replies: AsyncGenerator[object, None] = self._engine.generate(lora_request=self._adapter(), **request)
+        return replies
 
     def _adapter(self) -> LoRARequest | None:
         from vllm.lora.request import LoRARequest
@@ -92,11 +97,3 @@ class AdapterEngine:
         # The prefix cache knows adapters by name: without the version, prefixes of old weights would be found.
         versioned = f"{self._table[policy].name}@{self.version}"
         return LoRARequest(lora_name=versioned, lora_int_id=self.ids[policy], lora_path=PATH)
-
-
-class Engine(Protocol):
-    """vLLM's, as far as it is used here."""
-
-    def generate(self, **request: object) -> AsyncGenerator[object, None]: ...
-
-    async def collective_rpc(self, method: str, *, args: tuple[object, ...]) -> object: ...

@@ -35,7 +35,7 @@ class AdapterExtension(vLLMColocateWorkerExtension):
 
     def __new__(cls, **kwargs: Any) -> AdapterExtension:
         alias_rename_mapper()
-        made: AdapterExtension = super().__new__(cls, **kwargs)
+        made: AdapterExtension = super().__new__(cls, **kwargs)  # type: ignore[no-untyped-call]
         return made
 
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
@@ -52,8 +52,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         tensors = by_policy(weights, self.mas_adapters)
         for policy, number in self.mas_adapters.items():
             self._require_modules(policy, tensors[policy])
-            self.remove_lora(number)
-            self.add_lora(
+            self.remove_lora(number)  # type: ignore[attr-defined]  # the vLLM worker's
+            self.add_lora(  # type: ignore[attr-defined]
                 TensorLoRARequest(
                     lora_name=policy,
                     lora_int_id=number,

@@ -51,8 +51,10 @@ class TeamSglang(AdapterServer):
         self._requests = set()
         super().__init__(*args, **kwargs)
 
-    async def generate(self, *args: object, request_id: str, **kwargs: object) -> TokenOutput:
-        call = super().generate(*args, request_id=request_id, **kwargs)  # type: ignore[misc]
+    async def generate(  # type: ignore[override]  # verl names the request, always
+        self, *args: object, request_id: str, adapter: str | None = None, **kwargs: object
+    ) -> TokenOutput:
+        call = super().generate(*args, adapter=adapter, request_id=request_id, **kwargs)
         request: asyncio.Task[TokenOutput] = asyncio.ensure_future(call)
         self._requests.add(request)
         request.add_done_callback(self._requests.discard)
@@ -60,10 +62,10 @@ class TeamSglang(AdapterServer):
             return await asyncio.shield(request)
         except asyncio.CancelledError:
             while not request.done():
-                self.tokenizer_manager.abort_request(request_id)  # type: ignore[attr-defined]
+                self.tokenizer_manager.abort_request(request_id)
                 await asyncio.wait([request], timeout=ABORT_AGAIN_S)
             # SGLang keeps the state of a request that was aborted while it was queued.
-            self.tokenizer_manager.rid_to_state.pop(request_id, None)  # type: ignore[attr-defined]
+            self.tokenizer_manager.rid_to_state.pop(request_id, None)
             raise
 
     async def sleep(self) -> None:
@@ -83,14 +85,14 @@ class TeamSglang(AdapterServer):
             # What verl's `sleep` has released: weights that LoRA adapters are added to stay.
             tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]  # type: ignore[attr-defined]
             request = ResumeMemoryOccupationReqInput(tags=tags)
-            await self.tokenizer_manager.resume_memory_occupation(request, None)  # type: ignore[attr-defined]
+            await self.tokenizer_manager.resume_memory_occupation(request, None)
 
     async def _drain(self) -> None:
         """Until nothing runs; what takes longer than `DRAIN_S` is aborted."""
         if await self._idle():
             return
         logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
-        self.tokenizer_manager.abort_request(abort_all=True)  # type: ignore[attr-defined]
+        self.tokenizer_manager.abort_request(abort_all=True)
         if not await self._idle():
             raise EngineLost(f"an SGLang engine did not end its requests within {DRAIN_S:g} s of their abort")
 
@@ -100,7 +102,7 @@ class TeamSglang(AdapterServer):
             if running:
                 return False
         # A request that has answered is in the scheduler's last batch for a moment more, so the scheduler is asked.
-        flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)  # type: ignore[attr-defined]
+        flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)
         return bool(flushed.success) and not self._requests
 
 

@@ -52,7 +52,7 @@ class TeamVllm(AdapterServer):
 
     async def pause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]
-            await self.engine.sleep(level=1)  # type: ignore[attr-defined]
+            await self.engine.sleep(level=1)
 
     async def unpause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]

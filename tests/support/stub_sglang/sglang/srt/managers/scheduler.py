@@ -30,7 +30,9 @@ from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils import MultiprocessingSerializer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
+from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import Sample, Sampling
 
 Send = Callable[[Any, Any, bool], None]
@@ -66,7 +68,8 @@ class Scheduler(threading.Thread):
         self.running: list[Req] = []
         self.last_batch: list[Req] = []
         self.offload_tags: set[str] = set()
-        self.loras: dict[str, dict[str, torch.Tensor]] = {}
+        # The place of each adapter in memory, by id.
+        self.loras: dict[str, str] = {}
         self.pending_flush: tuple[asyncio.Future[Any] | None, float] | None = None
 
     def run(self) -> None:
@@ -91,11 +94,14 @@ class Scheduler(threading.Thread):
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         eos = model.generation_config.eos_token_id
+        rank = self.server_args.max_lora_rank or 0
+        places = map(str, range(self.server_args.max_loras_per_batch if self.server_args.enable_lora else 0))
         return ContinuousBatcher(
             model,
             max_length=config.max_position_embeddings,
             eos=eos if isinstance(eos, list) else [eos] if eos is not None else [],
             decode=self._decode,
+            adapters=Adapters(model, {place: Adapter(place, rank, alpha=rank, seed=0) for place in places}),
         )
 
     def _decode(self, ids: list[int]) -> str:
@@ -158,7 +164,8 @@ class Scheduler(threading.Thread):
             if sampling.max_tokens == 0:
                 self.send(obj.rid, _output(obj, [], [], "length"), True)
                 continue
-            [sample] = self.batcher.submit(obj.input_ids, sampling).samples
+            place = self.loras[obj.lora_id] if obj.lora_id else None
+            [sample] = self.batcher.submit(obj.input_ids, sampling, place).samples
             self.running.append(Req(obj, sample))
         # A request that has just finished is in one more forward pass.
         self.last_batch = list(self.running)
@@ -219,12 +226,21 @@ class Scheduler(threading.Thread):
             known[name].copy_(tensor)
         assert self.is_fully_idle() or not message.flush_cache, "Cache flush failed after updating weights"
 
+    @torch.no_grad()
     def _load_lora(self, message: LoadLoRAAdapterFromTensorsReqInput) -> None:
-        assert self.server_args.enable_lora, "LoRA is not enabled"
-        config = message.config_dict
-        assert config["peft_type"] == "LORA" and config["r"] <= (self.server_args.max_lora_rank or 0)
-        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[0])
-        self.loras[message.lora_id] = tensors
+        args, config = self.server_args, message.config_dict
+        assert args.enable_lora and config["peft_type"] == "LORA"
+        missing = (args.max_lora_rank or 0) - config["r"]
+        assert missing >= 0, f"rank {config['r']} is above max_lora_rank={args.max_lora_rank}"
+        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[args.node_rank])
+        for name, tensor in tensors.items():
+            if ".lora_A." in name:
+                tensors[name] = torch.nn.functional.pad(tensor, (0, 0, 0, missing))
+            else:
+                tensors[name] = torch.nn.functional.pad(tensor * (config["lora_alpha"] / config["r"]), (0, missing))
+        free = {str(place) for place in range(args.max_loras_per_batch)} - set(self.loras.values())
+        self.loras[message.lora_id] = min(free)
+        self.batcher.adapters.update(min(free), tensors)
 
 
 def _sampling(params: dict[str, Any]) -> Sampling:
