@@ -67,9 +67,9 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         """vLLM takes weights of modules that it has no adapters for, and never uses them."""
         manager = self.model_runner.lora_manager._adapter_manager  # noqa: SLF001  as verl does
         packed = manager.packed_modules_mapping
-        known = {part for name in manager.supported_lora_modules for part in packed.get(name, [name])}
+        parts = [part for name in manager.supported_lora_modules for part in packed.get(name, [name])]
+        known = {part.rpartition(".")[2] for part in parts}
         unknown = sorted({key.split(".")[-3] for key in tensors} - known)
         if unknown:
-            raise EngineLost(
-                f"adapter {policy} has weights of {', '.join(unknown)}; vLLM has {', '.join(sorted(known))}"
-            )
+            names = ", ".join(sorted(known))
+            raise EngineLost(f"adapter {policy} has weights of {', '.join(unknown)}; vLLM has adapters on {names}")
