@@ -23,6 +23,7 @@ OTHERS = {
     *("_actor_id", "_global_node", "_return_value"),  # of Ray
     *("_current_frames", "_exit", "_interp", "_linear_pointwise", "_replace"),
     *("_run_exitfuncs", "_shutdown"),  # of Python, at the end of a contained program
+    "_adapter_manager",  # of vLLM
 }
 # Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
 OPEN = (

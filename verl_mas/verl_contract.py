@@ -87,6 +87,9 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_preprocess_engine_kwargs": "self, engine_kwargs",
         "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, audio_data=, "
         "mm_processor_kwargs=, priority=, kv_transfer_params=",
+        "run_headless": "self, args",
+        "run_server": "self, args",
+        "set_global_steps": "self, global_steps",
         "wait_for_requests_to_drain": "self",
     },
     f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {
@@ -94,7 +97,12 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "cuda_visible_devices, base_gpu_id, disaggregation_role=, disaggregation_bootstrap_port=",
         "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, bootstrap_host=, "
         "bootstrap_port=, bootstrap_room=",
+        "launch_server": "self, master_address=, master_port=",
+        "set_global_steps": "self, global_steps",
         "sleep": "self",
+    },
+    f"{_SGLANG}.sglang_rollout:ServerAdapter": {
+        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs"
     },
     f"{_VLLM}.vllm_rollout:ServerAdapter": {
         "__init__": "self, config, model_config, device_mesh, replica_rank=",
@@ -107,6 +115,8 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_init_socket": "self",
     },
     f"{_VLLM}.utils:vLLMColocateWorkerExtension": {
+        "__new__": "cls, **kwargs",
+        "_update_weights": "self, weights, peft_config, base_sync_done",
         "update_weights_from_ipc": "self, peft_config=, base_sync_done=, use_shm=",
     },
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {
@@ -192,6 +202,13 @@ USED: dict[str, dict[str, str | None]] = {
     f"{_ROLLOUT}.base": {"_ROLLOUT_REGISTRY": None},
     f"{_ROLLOUT}.replica:RolloutReplica": {"_server_address": None, "_server_handle": None},
     f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {"lora_as_adapter": "self"},
+    f"{_SGLANG}.sglang_rollout:ServerAdapter": {
+        "_engine": None,
+        "_init_server_adapter": "self",
+        "_is_server_tp_leader": "self",
+        "server_actor": None,
+        "wrap_lora_params": "self, peft_config, weights",
+    },
     f"{_VLLM}.vllm_async_server:vLLMHttpServer": {"_get_wake_up_tags": "self"},
     f"{_VLLM}.vllm_rollout:ServerAdapter": {
         "_execute_method": "self, method, non_block=, timeout=, args=, kwargs=",
@@ -210,6 +227,7 @@ MIXED_INTO: dict[str, str] = {
     "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
     "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
     "verl_mas.engines.kinds.vllm:TeamVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
+    "verl_mas.engines.sglang_adapters:AdapterSender": f"{_SGLANG}.sglang_rollout:ServerAdapter",
     "verl_mas.engines.kinds.sglang:TeamSglang": f"{_SGLANG}.async_sglang_server:SGLangHttpServer",
 }
 

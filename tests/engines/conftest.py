@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,3 +27,15 @@ def make_batcher(model: PreTrainedModel) -> Callable[..., ContinuousBatcher]:
         return ContinuousBatcher(model, **{"max_length": 512, "decode": byte_tokenizer().decode, **settings})
 
     return make
+
+
+@pytest.fixture
+def on_the_cpu() -> Iterator[None]:
+    from verl.plugin.platform import get_platform, set_platform
+
+    from verl_mas.platform.cpu import PlatformCPU
+
+    before = get_platform()
+    set_platform(PlatformCPU())
+    yield
+    set_platform(before)

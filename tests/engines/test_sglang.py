@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from verl_mas.config.adapters import KEY, Adapter
+from verl_mas.engines.adapter_stream import stream_name
 from verl_mas.engines.kinds import sglang
 from verl_mas.engines.kinds.sglang import TeamSglang
+from verl_mas.engines.sglang_adapters import AdapterSender
+from verl_mas.errors import RequestError
 
 STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
 OF_THE_STUB = ("sglang", "verl.workers.rollout.sglang_rollout")
@@ -40,29 +47,36 @@ def stub(monkeypatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def server(stub, model_path, monkeypatch):
+def server(stub, model_path):
     """A server of verl, with or without the mixin, without its HTTP interface and its Ray actor."""
     from verl.workers.rollout.replica import RolloutMode
     from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
 
-    def make(mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, **args: Any):
+    async def make(mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, adapters=(), **args: Any):
         from sglang.srt.managers.tokenizer_manager import TokenizerManager
         from sglang.srt.server_args import ServerArgs
 
-        class Server(mixin, SGLangHttpServer): ...  # type: ignore[misc]
+        class Launched(SGLangHttpServer):
+            async def launch_server(self) -> None:
+                options = {"skip_tokenizer_init": True, "enable_weights_cpu_backup": True, **args}
+                if self.lora_as_adapter:
+                    options.update(enable_lora=True, max_lora_rank=lora_rank)
+                options.update(self.config.engine_kwargs.get("sglang", {}))
+                self.tokenizer_manager = TokenizerManager(ServerArgs(str(model_path), **options))
+
+        class Server(mixin, Launched): ...  # type: ignore[misc]
 
         made = object.__new__(Server)
         made._requests = set()
         made.node_rank, made.replica_rank, made.global_steps = 0, 0, 1
         made._disaggregation_role, made.rollout_mode = "null", RolloutMode.HYBRID
         made.model_config = SimpleNamespace(lora_rank=lora_rank, lora={})
+        table = {name: asdict(Adapter(name, rank=lora_rank, alpha=8, seed=0)) for name in adapters}
         made.config = SimpleNamespace(
             max_model_len=256, response_length=64, prompt_length=64, free_cache_engine=free, mtp=None,
-            enable_rollout_routing_replay=False,
+            enable_rollout_routing_replay=False, engine_kwargs={}, custom={KEY: table},
         )  # fmt: skip
-        made.tokenizer_manager = TokenizerManager(
-            ServerArgs(str(model_path), **{"skip_tokenizer_init": True, "enable_weights_cpu_backup": True, **args})
-        )
+        await made.launch_server()
         return made
 
     return make
@@ -72,11 +86,12 @@ class Stock:
     """No mixin."""
 
 
-def request(server, number: int = 0, tokens: int = 100, **params: object) -> asyncio.Task:
+def request(server, number: int = 0, tokens: int = 100, adapter: str | None = None, **params: object) -> asyncio.Task:
     call = server.generate(
         prompt_ids=[1, 2, 3],
         sampling_params={"max_tokens": tokens, "logprobs": True, "ignore_eos": True, **params},
         request_id=f"request-{number:03}-",
+        **({"adapter": adapter} if adapter else {}),
     )
     return asyncio.ensure_future(call)
 
@@ -106,7 +121,7 @@ async def tags(server) -> set[str]:
 
 def test_a_reply_has_its_log_probs(server):
     async def session():
-        return await request(server(), tokens=5)
+        return await request(await server(), tokens=5)
 
     reply = asyncio.run(session())
     assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
@@ -116,7 +131,7 @@ def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_e
     """The defect that the mixin is for; should SGLang lose it, so can we."""
 
     async def session():
-        made = server(Stock)
+        made = await server(Stock)
         running = request(made)
         await asyncio.sleep(5 * STEP_S)
         await cancelled(running)
@@ -131,7 +146,7 @@ def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, s
     """Why the scheduler is asked, and not only the requests are waited for."""
 
     async def session():
-        made = server(Stock)
+        made = await server(Stock)
         await request(made, tokens=5)
         return await dies(stub, made.sleep())
 
@@ -140,7 +155,7 @@ def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, s
 
 def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server, stub):
     async def session():
-        made = server()
+        made = await server()
         for first in range(0, 200, 50):
             running = [request(made, first + number) for number in range(50)]
             await asyncio.sleep(2 * STEP_S)
@@ -155,7 +170,7 @@ def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server
 
 def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server, stub):
     async def session():
-        made = server()
+        made = await server()
         early = request(made)
         await asyncio.sleep(0)
         await cancelled(early)
@@ -167,7 +182,7 @@ def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server
 
 def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server, stub):
     async def session():
-        made = server(max_running_requests=1)
+        made = await server(max_running_requests=1)
         running, queued = request(made, 0, tokens=20), request(made, 1)
         await asyncio.sleep(3 * STEP_S)
         await cancelled(queued)
@@ -179,7 +194,7 @@ def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(ser
 
 def test_a_sleep_waits_for_callers_that_still_wait(server, stub):
     async def session():
-        made = server()
+        made = await server()
         running = request(made, tokens=30)
         await asyncio.sleep(2 * STEP_S)
         await made.sleep()
@@ -194,7 +209,7 @@ def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
     aborts = []
 
     async def session():
-        made = server()
+        made = await server()
         running = request(made, tokens=240)
         await asyncio.sleep(2 * STEP_S)
         start, abort = time.monotonic(), made.tokenizer_manager.abort_request
@@ -216,7 +231,7 @@ def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
 @pytest.mark.parametrize(("lora_rank", "released"), [(0, {"kv_cache", "weights"}), (8, {"kv_cache"})])
 def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_rank, released):
     async def session():
-        made = server(lora_rank=lora_rank)
+        made = await server(lora_rank=lora_rank, adapters=("a",) if lora_rank else ())
         running = request(made)
         await asyncio.sleep(2 * STEP_S)
         await cancelled(running)
@@ -235,7 +250,7 @@ def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, s
     """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
 
     async def session():
-        made = server(free=False)
+        made = await server(free=False)
         running = request(made, tokens=30)
         await asyncio.sleep(2 * STEP_S)
         await made.sleep()
@@ -247,7 +262,111 @@ def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, s
 @pytest.mark.parametrize("skip_tokenizer_init", [True, False])
 def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
     async def session():
-        made = server(skip_tokenizer_init=skip_tokenizer_init)
+        made = await server(skip_tokenizer_init=skip_tokenizer_init)
         return await dies(stub, request(made, tokens=5, stop=["no such text"]))
 
     assert asyncio.run(session()) is skip_tokenizer_init
+
+
+RANKS = {"a": 8, "b": 4}
+
+
+def lora(model, name: str, step: int) -> dict[str, torch.Tensor]:
+    """An adapter on every query and output projection, by PEFT's names."""
+    generator = torch.Generator().manual_seed(step * len(RANKS) + list(RANKS).index(name))
+    sizes = {path: module for path, module in model.named_modules() if path.endswith(("q_proj", "o_proj"))}
+    tensors = {}
+    for path, module in sizes.items():
+        for side, shape in (("A", (RANKS[name], module.in_features)), ("B", (module.out_features, RANKS[name]))):
+            tensors[f"base_model.model.{path}.lora_{side}.weight"] = 0.3 * torch.randn(shape, generator=generator)
+    return tensors
+
+
+async def push(server, model, step: int) -> None:
+    """What a training worker does after an update, with verl's own preparation of the tensors."""
+    from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
+    from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
+
+    manager = server.tokenizer_manager
+
+    async def models() -> dict[str, object]:
+        return {"data": [{"id": name} for name in manager.lora_registry]}
+
+    class Sender(AdapterSender):
+        config, device_mesh = server.config, {"infer_tp": SimpleNamespace(mesh=torch.zeros(1))}
+        _engine = SimpleNamespace(
+            available_models=models,
+            unload_lora_adapter=lambda name: manager.unload_lora_adapter(UnloadLoRAAdapterReqInput(name)),
+            load_lora_adapter_from_tensor=manager.load_lora_adapter_from_tensors,
+            flush_cache=manager.flush_cache,
+        )
+        server_actor = SimpleNamespace(set_global_steps=SimpleNamespace(remote=server.set_global_steps))
+        wrap_lora_params = ServerAdapter.wrap_lora_params
+
+        async def _init_server_adapter(self) -> None: ...
+
+        def _is_server_tp_leader(self) -> bool:
+            return True
+
+    names = server.config.custom[KEY]
+    stream = [(stream_name(name, key), tensor) for name in names for key, tensor in lora(model, name, step).items()]
+    configs = {name: {"peft_type": "LORA", "r": RANKS[name], "lora_alpha": 8, "target_modules": []} for name in names}
+    await Sender().update_weights(iter(stream), step, peft_config=configs, base_sync_done=True)
+
+
+@torch.no_grad()
+def distance(model, reply, name: str | None, step: int) -> float:
+    """Between the log-probs of a reply and those of the base with the adapter merged into it."""
+    merged = copy.deepcopy(model)
+    tensors = lora(model, name, step) if name else {}
+    for key in [key for key in tensors if ".lora_A." in key]:
+        change = 8 / RANKS[name] * tensors[key.replace("lora_A", "lora_B")] @ tensors[key]
+        merged.get_submodule(key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")).weight += change
+    ids = [1, 2, 3, *reply.token_ids]
+    logits = merged(torch.tensor([ids])).logits[0, 2:-1].log_softmax(-1)
+    ours = logits.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+    return float((ours - torch.tensor(reply.log_probs)).abs().max())
+
+
+def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_every_push(server, model, on_the_cpu):
+    async def session():
+        made = await server(lora_rank=8, adapters=("a", "b"))
+        manager, replies, ids = made.tokenizer_manager, [], []
+        for step in (1, 2):
+            await push(made, model, step)
+            policies = ("a", None, "b", "a")
+            running = [request(made, number, tokens=8, adapter=name) for number, name in enumerate(policies)]
+            replies += zip(await asyncio.gather(*running), policies, [step] * 4, strict=True)
+            # SGLang's prefix tree knows adapters by id.
+            ids += manager.lora_registry.values()
+        assert manager.server_args.max_loras_per_batch == 3 and made.global_steps == 2
+        return replies, ids
+
+    replies, ids = asyncio.run(session())
+    assert len(set(ids)) == 4
+    assert max(distance(model, reply, name, step) for reply, name, step in replies) < 1e-5
+    others = {"a": "b", "b": None, None: "a"}
+    assert min(distance(model, reply, others[name], step) for reply, name, step in replies) > 1e-3
+
+
+@pytest.mark.parametrize(("pushes", "adapter"), [(1, "c"), (0, "a")])
+def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, model, on_the_cpu, pushes, adapter):
+    async def session():
+        made = await server(lora_rank=8, adapters=("a",))
+        for step in range(pushes):
+            await push(made, model, step)
+        with pytest.raises(RequestError, match=f"adapter='{adapter}'"):
+            await request(made, adapter=adapter)
+        return await request(made, 1, tokens=3)
+
+    assert len(asyncio.run(session()).token_ids) == 3
+
+
+def test_a_users_own_number_of_places_stays(server):
+    async def session():
+        made = await server(lora_rank=8, adapters=("a", "b"))
+        made.config.engine_kwargs = {"sglang": {"max_loras_per_batch": 2}}
+        await made.launch_server()
+        return made.tokenizer_manager.server_args.max_loras_per_batch
+
+    assert asyncio.run(session()) == 2

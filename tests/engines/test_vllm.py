@@ -29,7 +29,7 @@ class StockServer:
     """What verl's server does."""
 
     def __init__(self):
-        self.engine, self.node_rank = Engine(), 0
+        self.engine, self.node_rank, self.config = Engine(), 0, SimpleNamespace(custom=None)
 
     async def generate(self, *args, **kwargs):
         if self.engine.errored:

@@ -163,18 +163,6 @@ def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_before_it_starts(tmp_
         readiness.check_heads(str(tmp_path))
 
 
-@pytest.fixture
-def on_the_cpu():
-    from verl.plugin.platform import get_platform, set_platform
-
-    from verl_mas.platform.cpu import PlatformCPU
-
-    before = get_platform()
-    set_platform(PlatformCPU())
-    yield
-    set_platform(before)
-
-
 @needs_vllm
 def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
     import torch
@@ -228,20 +216,58 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **small, **more}
 
 
+def printed_by(program: str, model: Path, **more: str):
+    """What a program beside this file prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, HERE / program, model],
+        env=environment(VLLM_CPU_OMP_THREADS_BIND="nobind", **more),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"')))
+
+
 @needs_vllm
 @pytest.mark.e2e
 def test_new_weights_reach_every_layer_exactly(model):
-    done = subprocess.run(
-        [sys.executable, HERE / "vllm_weights.py", model],
-        env=environment(VERL_RAY_JOB_ID=uuid.uuid4().hex, VLLM_CPU_OMP_THREADS_BIND="nobind"),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"distances"')))
+    seen = printed_by("vllm_weights.py", model, VERL_RAY_JOB_ID=uuid.uuid4().hex)
     assert max(seen["distances"]) < 1e-5
     assert seen["stale"] > 1e-2, "the weights must differ, or the test says nothing"
+
+
+@needs_vllm
+@pytest.mark.e2e
+@pytest.mark.parametrize("model", ["tied"], indirect=True)
+def test_two_adapters_and_the_bare_base_share_batches_and_a_prefix_cache_and_each_answers_right(model):
+    seen = printed_by("vllm_adapters.py", model)
+    assert "has not received its weights" in seen["early"] and seen["bare"] < 1e-5
+    for push in seen["pushes"]:
+        assert max(push["mixed"]) < 1e-5, "a request got another adapter, or the bare base one"
+        assert min(push["others"]) > 1e-1, "the adapters must differ, or the test says nothing"
+        assert min(push["cached"]) >= 128 and max(push["again"]) < 1e-5, "the prefix cache was stale or mixed"
+        assert "the engine has solver, verifier" in push["unknown"]
+
+
+@needs_vllm
+@pytest.mark.e2e
+def test_weights_that_vllm_would_take_and_never_use_are_refused():
+    from verl_mas.engines.vllm_extension import AdapterExtension
+
+    class Worker(AdapterExtension):
+        def __new__(cls):
+            return object.__new__(cls)
+
+        def add_lora(self, request):
+            raise AssertionError("nothing is loaded")
+
+    worker = Worker()
+    manager = SimpleNamespace(supported_lora_modules=["qkv_proj"], packed_modules_mapping={"qkv_proj": ["q_proj"]})
+    worker.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
+    worker.set_adapters({"solver": 1000})
+    with pytest.raises(EngineLost, match="solver has weights of router; vLLM has adapters on q_proj"):
+        worker._update_weights([("solver\0layers.0.router.lora_A.weight", object())], {}, True)  # noqa: SLF001
 
 
 def command(model: Path, folder: Path, *overrides: str) -> list[str]:

@@ -34,6 +34,9 @@ class EngineFacts:
     """Mixed into the class of a team's servers. It has `pause` and `unpause`, which free the GPU and keep the weights:
     the engine's own sleep drops them."""
 
+    sender_mixin: type[object] | None = None
+    """Mixed into verl's `ServerAdapter` of a team's training workers."""
+
     base_port: int | None = None
     """The engine looks for free ports from here on; each policy then gets a range of its own."""
 

@@ -85,8 +85,9 @@ def register_adapter(engine: str, base: ModuleType) -> None:
 
 def __getattr__(name: str) -> type[object]:
     """verl looks an adapter up here by name. Its base class needs the engine, so it is made then."""
-    module = facts_of(name).stock_adapter
-    if module is None:
+    facts = facts_of(name)
+    if facts.stock_adapter is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    stock = importlib.import_module(module).ServerAdapter
-    return type(stock.__name__, (OffsetAdapter, stock), {})
+    stock = importlib.import_module(facts.stock_adapter).ServerAdapter
+    mixins = [facts.sender_mixin] if facts.sender_mixin else []
+    return type(stock.__name__, (OffsetAdapter, *mixins, stock), {})

@@ -12,6 +12,7 @@ from verl_mas.engines import stock
 from verl_mas.engines.facts import ENGINES, EngineFacts
 from verl_mas.engines.heads import require_head_size
 from verl_mas.engines.sampling import installed_names
+from verl_mas.engines.sglang_adapters import AdapterSender, AdapterServer
 from verl_mas.errors import EngineLost
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ DRAIN_S = 30.0
 """Requests of a caller that still waits may finish for so long before the engine sleeps."""
 
 
-class TeamSglang:
-    """A server that ends the requests of cancelled callers, and sleeps only when nothing runs.
+class TeamSglang(AdapterServer):
+    """A server with several adapters, that ends the requests of cancelled callers, and sleeps only when nothing runs.
 
-    SGLang 0.5.12 does neither: the request of a cancelled caller decodes on, and a scheduler that is asked to release
-    memory, or to take weights, while a request runs fails an assertion and ends the server.
+    SGLang 0.5.12 does not do the last two: the request of a cancelled caller decodes on, and a scheduler that is asked
+    to release memory, or to take weights, while a request runs fails an assertion and ends the server.
     """
 
     _requests: set[asyncio.Task[TokenOutput]]
@@ -50,8 +51,10 @@ class TeamSglang:
         self._requests = set()
         super().__init__(*args, **kwargs)
 
-    async def generate(self, *args: object, request_id: str, **kwargs: object) -> TokenOutput:
-        call = super().generate(*args, request_id=request_id, **kwargs)  # type: ignore[misc]
+    async def generate(  # type: ignore[override]  # verl names the request, always
+        self, *args: object, request_id: str, adapter: str | None = None, **kwargs: object
+    ) -> TokenOutput:
+        call = super().generate(*args, adapter=adapter, request_id=request_id, **kwargs)
         request: asyncio.Task[TokenOutput] = asyncio.ensure_future(call)
         self._requests.add(request)
         request.add_done_callback(self._requests.discard)
@@ -59,10 +62,10 @@ class TeamSglang:
             return await asyncio.shield(request)
         except asyncio.CancelledError:
             while not request.done():
-                self.tokenizer_manager.abort_request(request_id)  # type: ignore[attr-defined]
+                self.tokenizer_manager.abort_request(request_id)
                 await asyncio.wait([request], timeout=ABORT_AGAIN_S)
             # SGLang keeps the state of a request that was aborted while it was queued.
-            self.tokenizer_manager.rid_to_state.pop(request_id, None)  # type: ignore[attr-defined]
+            self.tokenizer_manager.rid_to_state.pop(request_id, None)
             raise
 
     async def sleep(self) -> None:
@@ -82,14 +85,14 @@ class TeamSglang:
             # What verl's `sleep` has released: weights that LoRA adapters are added to stay.
             tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]  # type: ignore[attr-defined]
             request = ResumeMemoryOccupationReqInput(tags=tags)
-            await self.tokenizer_manager.resume_memory_occupation(request, None)  # type: ignore[attr-defined]
+            await self.tokenizer_manager.resume_memory_occupation(request, None)
 
     async def _drain(self) -> None:
         """Until nothing runs; what takes longer than `DRAIN_S` is aborted."""
         if await self._idle():
             return
         logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
-        self.tokenizer_manager.abort_request(abort_all=True)  # type: ignore[attr-defined]
+        self.tokenizer_manager.abort_request(abort_all=True)
         if not await self._idle():
             raise EngineLost(f"an SGLang engine did not end its requests within {DRAIN_S:g} s of their abort")
 
@@ -99,7 +102,7 @@ class TeamSglang:
             if running:
                 return False
         # A request that has answered is in the scheduler's last batch for a moment more, so the scheduler is asked.
-        flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)  # type: ignore[attr-defined]
+        flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)
         return bool(flushed.success) and not self._requests
 
 
@@ -116,6 +119,8 @@ ENGINES.register(ENGINE)(
         install=INSTALL,
         gpu_fraction=True,
         server_mixin=TeamSglang,
+        sender_mixin=AdapterSender,
+        many_adapters=True,
         base_port=30000,
         # A scheduler without requests polls for them and keeps a core busy, also while its engine sleeps.
         beside_others={"sleep_on_idle": True},

@@ -11,6 +11,7 @@ from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
 from verl_mas.engines.facts import ENGINES, EngineFacts, set_adapter
 from verl_mas.engines.sampling import installed_names
+from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
 
@@ -28,31 +29,30 @@ SAMPLING = frozenset(
 )
 
 
-class TeamVllm:
-    """A server whose death is known at once, and that can free the GPU and keep its weights.
+class TeamVllm(AdapterServer):
+    """A server with several adapters, whose death is known at once, and that can free the GPU and keep its weights.
 
-    Without the first, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
+    Without the second, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
     the weights.
     """
 
-    async def generate(self, *args: object, **kwargs: object) -> TokenOutput:
+    async def generate(self, *args: object, adapter: str | None = None, **kwargs: object) -> TokenOutput:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
-            return output
+            return await super().generate(*args, adapter=adapter, **kwargs)
         except EngineDeadError as error:
             raise _lost() from error
 
     async def wait_for_requests_to_drain(self) -> None:
         """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
-        if self.engine.errored:  # type: ignore[attr-defined]
+        if self.engine.errored:
             raise _lost()
         await super().wait_for_requests_to_drain()  # type: ignore[misc]
 
     async def pause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]
-            await self.engine.sleep(level=1)  # type: ignore[attr-defined]
+            await self.engine.sleep(level=1)
 
     async def unpause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]

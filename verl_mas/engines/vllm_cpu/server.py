@@ -23,6 +23,10 @@ KV_CACHE_BYTES = 1 << 30
 
 
 class CpuVllmServer(TeamVllm, vLLMHttpServer):
+    # Of requests in a batch that have no adapter, the CPU build takes the place -1, which is the last one.
+    # vllm-project/vllm#48421
+    spare_slots = 1
+
     def _init_config(self, config: DictConfig) -> RolloutConfig:
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

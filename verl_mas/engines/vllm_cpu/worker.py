@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import torch
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
-from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.weight_update_utils import apply_buffer_updates, split_buffer_updates
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
+from verl_mas.engines.vllm_extension import AdapterExtension, ModelRunner
 from verl_mas.errors import ConfigError
 from verl_mas.verl_types import Fields
 
-# vLLM's, which is untyped here.
-ModelRunner: TypeAlias = Any
 
-
-class CpuWorkerExtension(vLLMColocateWorkerExtension):
+class CpuWorkerExtension(AdapterExtension):
     """verl's extension, with vLLM's reload in place of `load_weights`, which the packed layers refuse."""
-
-    model_runner: ModelRunner  # the vLLM worker's, which this class is mixed into
 
     def update_weights_from_ipc(
         self, peft_config: Fields | None = None, base_sync_done: bool = False, use_shm: bool = False

@@ -13,6 +13,8 @@ read in its source (paths below srt/):
   `event_loop_overlap`, `is_fully_idle`).
 - Weights that are released without a copy in host memory are lost.
 - `port + 10000` is a port (server_args.py).
+- An adapter gets a new id at each load (lora/lora_registry.py), and a batch has at most `max_loras_per_batch` of them,
+  of which the bare base is one (lora/lora_manager.py `validate_lora_batch`).
 
 Added: work on released memory ends the scheduler, too.
 """

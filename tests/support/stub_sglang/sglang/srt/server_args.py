@@ -40,6 +40,7 @@ class ServerArgs:
     enable_lora: bool = False
     max_lora_rank: int | None = None
     lora_target_modules: list[str] | None = None
+    max_loras_per_batch: int = 8
 
     def __post_init__(self) -> None:
         if not 1 <= self.port + 10000 <= 65535:

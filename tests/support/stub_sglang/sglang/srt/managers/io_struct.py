@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 
 @dataclass
@@ -15,6 +16,7 @@ class GenerateReqInput:
     image_data: object = None
     video_data: object = None
     lora_path: str | None = None
+    lora_id: str | None = None
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
 
@@ -50,6 +52,20 @@ class UpdateWeightsFromTensorReqInput:
     serialized_named_tensors: list[Any] = field(default_factory=list)
     load_format: str | None = None
     flush_cache: bool = True
+
+
+@dataclass
+class LoadLoRAAdapterFromTensorsReqInput:
+    lora_name: str
+    config_dict: dict[str, Any]
+    serialized_named_tensors: list[Any] = field(default_factory=list)
+    lora_id: str = field(default_factory=lambda: uuid4().hex)
+
+
+@dataclass
+class UnloadLoRAAdapterReqInput:
+    lora_name: str
+    lora_id: str | None = None
 
 
 @dataclass

@@ -20,15 +20,19 @@ from sglang.srt.managers.io_struct import (
     FlushCacheReqInput,
     FlushCacheReqOutput,
     GenerateReqInput,
+    LoadLoRAAdapterFromTensorsReqInput,
     ReleaseMemoryOccupationReqInput,
     ResumeMemoryOccupationReqInput,
+    UnloadLoRAAdapterReqInput,
     UpdateWeightsFromTensorReqInput,
 )
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils import MultiprocessingSerializer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
+from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import Sample, Sampling
 
 Send = Callable[[Any, Any, bool], None]
@@ -64,6 +68,8 @@ class Scheduler(threading.Thread):
         self.running: list[Req] = []
         self.last_batch: list[Req] = []
         self.offload_tags: set[str] = set()
+        # The place of each adapter in memory, by id.
+        self.loras: dict[str, str] = {}
         self.pending_flush: tuple[asyncio.Future[Any] | None, float] | None = None
 
     def run(self) -> None:
@@ -88,11 +94,14 @@ class Scheduler(threading.Thread):
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         eos = model.generation_config.eos_token_id
+        rank = self.server_args.max_lora_rank or 0
+        places = map(str, range(self.server_args.max_loras_per_batch if self.server_args.enable_lora else 0))
         return ContinuousBatcher(
             model,
             max_length=config.max_position_embeddings,
             eos=eos if isinstance(eos, list) else [eos] if eos is not None else [],
             decode=self._decode,
+            adapters=Adapters(model, {place: Adapter(place, rank, alpha=rank, seed=0) for place in places}),
         )
 
     def _decode(self, ids: list[int]) -> str:
@@ -130,6 +139,12 @@ class Scheduler(threading.Thread):
         elif isinstance(message, UpdateWeightsFromTensorReqInput):
             self._update_weights(message)
             self.send(answer, None, True)
+        elif isinstance(message, LoadLoRAAdapterFromTensorsReqInput):
+            self._load_lora(message)
+            self.send(answer, None, True)
+        elif isinstance(message, UnloadLoRAAdapterReqInput):
+            del self.loras[str(message.lora_id)]
+            self.send(answer, None, True)
 
     def _abort(self, message: AbortReq) -> None:
         def meant(rid: str) -> bool:
@@ -143,13 +158,14 @@ class Scheduler(threading.Thread):
             req.to_finish = req.to_finish or meant(req.obj.rid)
 
     def _step(self) -> None:
-        while self.waiting_queue and len(self.running) < (self.server_args.max_running_requests or 256):
+        while self.waiting_queue and self._admits(self.waiting_queue[0]):
             obj = self.waiting_queue.pop(0)
             sampling = _sampling(obj.sampling_params)
             if sampling.max_tokens == 0:
                 self.send(obj.rid, _output(obj, [], [], "length"), True)
                 continue
-            [sample] = self.batcher.submit(obj.input_ids, sampling).samples
+            place = self.loras[obj.lora_id] if obj.lora_id else None
+            [sample] = self.batcher.submit(obj.input_ids, sampling, place).samples
             self.running.append(Req(obj, sample))
         # A request that has just finished is in one more forward pass.
         self.last_batch = list(self.running)
@@ -161,6 +177,13 @@ class Scheduler(threading.Thread):
             time.sleep(max(0.0, STEP_S - (time.monotonic() - started)))
             self._finish()
         self._check_pending_flush()
+
+    def _admits(self, obj: GenerateReqInput) -> bool:
+        # A batch has so many adapters, and the bare base is one of them.
+        loras = {req.obj.lora_id for req in self.running} | {obj.lora_id}
+        args = self.server_args
+        fits = not args.enable_lora or len(loras) <= args.max_loras_per_batch
+        return fits and len(self.running) < (args.max_running_requests or 256)
 
     def _finish(self) -> None:
         for req in [req for req in self.running if req.sample.finish_reason]:
@@ -202,6 +225,22 @@ class Scheduler(threading.Thread):
         for name, tensor in tensors:
             known[name].copy_(tensor)
         assert self.is_fully_idle() or not message.flush_cache, "Cache flush failed after updating weights"
+
+    @torch.no_grad()
+    def _load_lora(self, message: LoadLoRAAdapterFromTensorsReqInput) -> None:
+        args, config = self.server_args, message.config_dict
+        assert args.enable_lora and config["peft_type"] == "LORA"
+        missing = (args.max_lora_rank or 0) - config["r"]
+        assert missing >= 0, f"rank {config['r']} is above max_lora_rank={args.max_lora_rank}"
+        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[args.node_rank])
+        for name, tensor in tensors.items():
+            if ".lora_A." in name:
+                tensors[name] = torch.nn.functional.pad(tensor, (0, 0, 0, missing))
+            else:
+                tensors[name] = torch.nn.functional.pad(tensor * (config["lora_alpha"] / config["r"]), (0, missing))
+        free = {str(place) for place in range(args.max_loras_per_batch)} - set(self.loras.values())
+        self.loras[message.lora_id] = min(free)
+        self.batcher.adapters.update(min(free), tensors)
 
 
 def _sampling(params: dict[str, Any]) -> Sampling:

@@ -16,9 +16,11 @@ from sglang.srt.managers.io_struct import (
     FlushCacheReqInput,
     FlushCacheReqOutput,
     GenerateReqInput,
+    LoadLoRAAdapterFromTensorsReqInput,
     PauseGenerationReqInput,
     ReleaseMemoryOccupationReqInput,
     ResumeMemoryOccupationReqInput,
+    UnloadLoRAAdapterReqInput,
     UpdateWeightsFromTensorReqInput,
 )
 from sglang.srt.managers.scheduler import Scheduler
@@ -41,6 +43,8 @@ class TokenizerManager:
     def __init__(self, server_args: ServerArgs):
         self.server_args, self.server_status = server_args, ServerStatus.Starting
         self.rid_to_state: dict[str, ReqState] = {}
+        # A name's id is another one after each load; the prefix tree knows adapters by id.
+        self.lora_registry: dict[str, str] = {}
         self._to_scheduler: queue.Queue[tuple[object, asyncio.Future[Any] | None]] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running = asyncio.Event()
@@ -52,6 +56,10 @@ class TokenizerManager:
         self._loop = asyncio.get_running_loop()
         if obj.rid in self.rid_to_state:
             raise ValueError(f"Duplicate request ID detected: {obj.rid}")
+        if obj.lora_path is not None:
+            if obj.lora_path not in self.lora_registry:
+                raise ValueError(f"The following requested LoRA adapters are not loaded: {obj.lora_path}")
+            obj.lora_id = self.lora_registry[obj.lora_path]
         state = self.rid_to_state[obj.rid] = ReqState()
         await self._running.wait()
         self._to_scheduler.put((obj, None))
@@ -80,6 +88,18 @@ class TokenizerManager:
         await self._call(obj)
 
     async def update_weights_from_tensor(self, obj: UpdateWeightsFromTensorReqInput, request: object = None) -> None:
+        await self._call(obj)
+
+    async def load_lora_adapter_from_tensors(
+        self, obj: LoadLoRAAdapterFromTensorsReqInput, request: object = None
+    ) -> None:
+        if obj.lora_name in self.lora_registry:
+            raise ValueError(f"LoRA with name {obj.lora_name} already exists")
+        await self._call(obj)
+        self.lora_registry[obj.lora_name] = obj.lora_id
+
+    async def unload_lora_adapter(self, obj: UnloadLoRAAdapterReqInput, request: object = None) -> None:
+        obj.lora_id = self.lora_registry.pop(obj.lora_name)
         await self._call(obj)
 
     async def _call(self, message: object) -> Any:

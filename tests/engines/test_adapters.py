@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from verl_mas.engines.adapter_stream import stream_name
+from verl_mas.engines.adapters import by_policy, require, wanted, wants
+from verl_mas.errors import EngineLost, RequestError
+
+POLICIES = ["solver", "verifier"]
+
+
+def test_requests_at_the_same_time_keep_their_own_adapter():
+    async def request(adapter):
+        with wants(adapter):
+            await asyncio.sleep(0)
+            return wanted()
+
+    async def session():
+        return await asyncio.gather(*map(request, ["solver", None, "verifier"])), wanted()
+
+    assert asyncio.run(session()) == (["solver", None, "verifier"], None)
+
+
+@pytest.mark.parametrize(
+    ("known", "ready", "says"),
+    [
+        (POLICIES, True, "the engine has solver, verifier"),
+        ([], True, "the engine has no adapters"),
+        (["judge"], False, "has not received its weights"),
+    ],
+)
+def test_a_request_for_weights_that_are_not_there_is_refused(known, ready, says):
+    with pytest.raises(RequestError, match=says):
+        require("judge", known, ready)
+
+
+def test_the_bare_base_needs_no_weights_of_adapters():
+    require(None, [], ready=False)
+
+
+def test_a_push_is_split_by_policy_wherever_its_tensors_are_in_the_stream():
+    stream = [(stream_name(policy, key), f"{policy} {key}") for key in ("A", "B") for policy in POLICIES]
+    assert by_policy(stream, POLICIES) == {policy: {key: f"{policy} {key}" for key in "AB"} for policy in POLICIES}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (stream_name("solver", "A"), "nothing of verifier"),
+        (stream_name("judge", "A"), "adapter judge, and the engine has solver, verifier"),
+        ("layers.0.weight", "is of no adapter"),
+    ],
+)
+def test_a_push_of_other_weights_than_the_engine_has_ends_the_run(name, says):
+    with pytest.raises(EngineLost, match=says):
+        by_policy([(name, None)], POLICIES)

@@ -1,0 +1,60 @@
+"""Several adapters on one base, for verl's engines, which know one: the adapter of a request, the tensors of a push."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from verl_mas.engines.adapter_stream import split_name
+from verl_mas.errors import EngineLost, RequestError
+
+if TYPE_CHECKING:
+    import torch
+
+# Of the request that the current task serves; None: the bare base.
+_wanted: ContextVar[str | None] = ContextVar("adapter", default=None)
+
+
+def wanted() -> str | None:
+    """The policy whose adapter the current request is for; None: the bare base."""
+    return _wanted.get()
+
+
+@contextmanager
+def wants(adapter: str | None) -> Iterator[None]:
+    token = _wanted.set(adapter)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
+    """A request's adapter must be there, with weights: the base's answers would look right and be wrong."""
+    if adapter is not None and adapter not in known:
+        raise RequestError(
+            f"adapter={adapter!r}",
+            rule=f"the engine has {', '.join(known) or 'no adapters'}",
+            fix="name one of them, or none for the bare base" if known else "leave adapter out",
+        )
+    if adapter is not None and not ready:
+        raise RequestError(
+            f"adapter={adapter!r}", rule="the engine has not received its weights", fix="send them with update_weights"
+        )
+
+
+def by_policy(
+    weights: Iterable[tuple[str, torch.Tensor]], policies: Collection[str]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of a push, by policy and key. It has those of all policies, and of no others."""
+    tensors: dict[str, dict[str, torch.Tensor]] = {policy: {} for policy in policies}
+    for name, tensor in weights:
+        policy, key = split_name(name)
+        if policy not in tensors:
+            raise EngineLost(f"the trainer sent adapter {policy}, and the engine has {', '.join(policies)}")
+        tensors[policy][key] = tensor
+    if missing := [policy for policy in policies if not tensors[policy]]:
+        raise EngineLost(f"the trainer sent nothing of {', '.join(missing)}")
+    return tensors

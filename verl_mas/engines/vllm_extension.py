@@ -1,0 +1,75 @@
+"""What runs inside vLLM's worker process: the weights of several adapters, which arrive in one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from verl.utils.vllm import TensorLoRARequest
+from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+from vllm.model_executor.models.utils import WeightsMapper
+
+from verl_mas.engines.adapters import by_policy
+from verl_mas.engines.vllm_adapters import PATH
+from verl_mas.errors import EngineLost
+from verl_mas.verl_types import Fields
+
+# vLLM's, which is untyped here.
+ModelRunner: TypeAlias = Any
+
+
+def alias_rename_mapper() -> None:
+    """From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`."""
+    if not hasattr(WeightsMapper, "get_unstacked_mapper"):
+        WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
+
+
+class AdapterExtension(vLLMColocateWorkerExtension):
+    """verl's extension, for a base with any number of adapters."""
+
+    model_runner: ModelRunner  # the vLLM worker's, which this class is mixed into
+    mas_adapters: Mapping[str, int] = MappingProxyType({})
+    """vLLM's numbers of the adapters, by policy."""
+
+    def __new__(cls, **kwargs: Any) -> AdapterExtension:
+        alias_rename_mapper()
+        made: AdapterExtension = super().__new__(cls, **kwargs)  # type: ignore[no-untyped-call]
+        return made
+
+    def set_adapters(self, adapters: Mapping[str, int]) -> None:
+        """Called by the server, so that both use the same numbers."""
+        self.mas_adapters = adapters
+
+    def _update_weights(
+        self, weights: list[tuple[str, torch.Tensor]], peft_config: Fields, base_sync_done: bool
+    ) -> None:
+        """verl has collected the whole stream, and no token is computed meanwhile. `peft_config` is by policy."""
+        if not self.mas_adapters:
+            super()._update_weights(weights, peft_config, base_sync_done)
+            return
+        tensors = by_policy(weights, self.mas_adapters)
+        for policy, number in self.mas_adapters.items():
+            self._require_modules(policy, tensors[policy])
+            self.remove_lora(number)  # type: ignore[attr-defined]  # the vLLM worker's
+            self.add_lora(  # type: ignore[attr-defined]
+                TensorLoRARequest(
+                    lora_name=policy,
+                    lora_int_id=number,
+                    lora_path=PATH,
+                    peft_config=peft_config[policy],
+                    lora_tensors=tensors[policy],
+                )
+            )
+
+    def _require_modules(self, policy: str, tensors: dict[str, torch.Tensor]) -> None:
+        """vLLM takes weights of modules that it has no adapters for, and never uses them."""
+        manager = self.model_runner.lora_manager._adapter_manager  # noqa: SLF001  as verl does
+        packed = manager.packed_modules_mapping
+        parts = [part for name in manager.supported_lora_modules for part in packed.get(name, [name])]
+        known = {part.rpartition(".")[2] for part in parts}
+        unknown = sorted({key.split(".")[-3] for key in tensors} - known)
+        if unknown:
+            names = ", ".join(sorted(known))
+            raise EngineLost(f"adapter {policy} has weights of {', '.join(unknown)}; vLLM has adapters on {names}")
