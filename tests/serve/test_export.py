@@ -213,7 +213,7 @@ def refused(capsys, *arguments) -> str:
 def test_what_is_no_checkpoint_is_refused_with_the_checkpoints_that_are_there(small, out, tmp_path, capsys):
     assert f"give one of {small}" in refused(capsys, small.parent / "global_step_4", out)
     assert "is not there" in refused(capsys, tmp_path / "none", out)
-    assert "has no checkpoint" in refused(capsys, tmp_path, out)
+    assert "has no complete checkpoint" in refused(capsys, tmp_path, out)
     next((small / "main").glob("model_*")).unlink()
     message = refused(capsys, small, out)
     assert "is not complete: main/model_world_size_1_rank_0.pt is missing" in message and not out.exists()
@@ -231,8 +231,12 @@ def test_neither_the_checkpoint_nor_a_base_is_replaced(small, folder, base, tmp_
     assert "is in the checkpoint" in refused(capsys, small, small, "--force")
     save_adapter(adapted(base, 0), folder / "model")
     finish(folder, team(model=TeamPolicy(model=str(base), folder="model")))
-    assert "does not replace models" in refused(capsys, folder, base.parent, "--force")
+    assert "neither a model nor a checkpoint" in refused(capsys, folder, base.parent, "--force")
     assert (base / "config.json").exists()
+    save_adapter(adapted(base, 0), folder / "run")
+    finish(folder, team(run=TeamPolicy(model=str(base), folder="run")))
+    assert "neither a model nor a checkpoint" in refused(capsys, folder, tmp_path, "--force")
+    assert (folder / "run.json").exists()
 
 
 def test_the_files_of_a_worker_that_are_not_here_are_asked_for(base, folder, out, capsys):
@@ -254,7 +258,10 @@ def test_an_adapter_is_merged_into_its_own_base_only(base, folder, out, tmp_path
     other = tiny_model(tmp_path / "other", hidden=32, layers=1)
     save_adapter(adapted(base, 0), folder / "a")
     finish(folder, team(a=TeamPolicy(model=str(other), folder="a")))
-    assert "layers.1." in refused(capsys, folder, out, "--merge")
+    assert "has no module for base_model.model.model.layers.1." in refused(capsys, folder, out, "--merge")
+    wider = tiny_model(tmp_path / "wider", hidden=64, layers=2)
+    finish(folder, team(a=TeamPolicy(model=str(wider), folder="a")))
+    assert "size mismatch" in refused(capsys, folder, out, "--merge")
     finish(folder, team(a=TeamPolicy(model=str(tmp_path / "gone"), folder="a")))
     assert f"{tmp_path}/gone cannot be loaded" in refused(capsys, folder, out, "--merge")
 

@@ -80,6 +80,8 @@ def test_files_have_their_whole_path_and_names_stay(tmp_path, monkeypatch):
     [
         ({"format": 2}, "format 2"),
         ({"workflow": {"name": ""}}, "workflow.name"),
+        ({"policies": {"../x": {"folder": "../x"}}}, "policy name '../x'"),
+        ({"policies": {"x": {"folder": "../x"}}}, r"folder=\.\./x"),
         ({"polices": {}}, "did you mean 'policies'"),
     ],
 )

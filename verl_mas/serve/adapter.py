@@ -28,7 +28,6 @@ BASE = "base_model_name_or_path"
 # The name of verl's one adapter in PEFT.
 _NAME = ".default."
 _LORA = ".lora_"
-# Texts have words of every kind, so that their log-probs depend on all layers.
 PROMPT = "Explain in two or three sentences how 17 * 23 can be computed in one's head, and why the answer is odd."
 
 
@@ -77,10 +76,7 @@ class Adapter:
         """Write the base with the adapter merged into it, in the precision of the base. Returns the largest difference
         between the log-probs of a prompt with what is written and with the adapter, both in float32."""
         model, dtype = load_base(base, trust=trust)
-        with TemporaryDirectory() as alone:
-            self.write(Path(alone), base)
-            adapted = PeftModel.from_pretrained(model, alone)
-        self._raise_unless_used(adapted, base)
+        adapted = self._on(model, base)
         ids = prompt_ids(tokenizer)
         expected = log_probs(adapted, ids)
         merged = adapted.merge_and_unload(safe_merge=True)
@@ -90,17 +86,28 @@ class Adapter:
         _set_precision(merged, torch.float32)
         return float((log_probs(merged, ids) - expected).abs().max())
 
-    def _raise_unless_used(self, adapted: PeftModel, base: str) -> None:
-        """PEFT ignores tensors whose modules the base does not have."""
-        # By default PEFT may ask the hub about the size of the vocabulary.
+    def _on(self, model: nn.Module, base: str) -> PeftModel:
+        with TemporaryDirectory() as alone:
+            self.write(Path(alone), base)
+            try:
+                adapted = PeftModel.from_pretrained(model, alone)
+            except (RuntimeError, ValueError) as error:  # tensors of other sizes, no module of the targets' names
+                raise _other_base(base, str(error).strip().splitlines()[-1].strip()) from error
+        # PEFT ignores tensors whose modules the base does not have. By default it may ask the hub about the size of
+        # the vocabulary.
         used = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         unused = sorted(self.tensors.keys() - used.keys())
         if unused:
-            raise ConfigError(
-                f"the adapter has {unused[0]}, for which {base} has no module",
-                rule="an adapter is merged into the base that it was trained on",
-                fix=f"make that base available at {base}",
-            )
+            raise _other_base(base, f"{base} has no module for {unused[0]}")
+        return adapted
+
+
+def _other_base(base: str, problem: str) -> ConfigError:
+    return ConfigError(
+        f"the adapter does not fit {base}: {problem}",
+        rule="an adapter is merged into the base that it was trained on",
+        fix=f"make that base available at {base}",
+    )
 
 
 def _defaults() -> dict[str, object]:

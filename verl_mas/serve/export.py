@@ -13,30 +13,34 @@ from safetensors import SafetensorError
 
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
-from verl_mas.run_folder.checkpoints import Checkpoint, latest, read, step_of, whole_checkpoints
+from verl_mas.run_folder.checkpoints import Checkpoint, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import free_space
 from verl_mas.serve import adapter as adapters
 from verl_mas.serve.adapter import Adapter
 from verl_mas.serve.model import copy_tokenizer, load_tokenizer, write_model
-from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, cast, read_weights
+from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
 from verl_mas.trainer import weight_folder
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 
 def find_checkpoint(folder: Path) -> Checkpoint:
     """A checkpoint, or the latest one of a run's folder."""
-    found: Checkpoint | str | None
+    whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
+    found: Checkpoint | str
     if not folder.is_dir():
         found = f"{folder} is not there"
+    elif step_of(folder) is None:
+        found = whole[-1] if whole else f"{folder} has no complete checkpoint"
     else:
-        found = latest(folder) if step_of(folder) is None else read(folder)
+        found = read(folder)
     if isinstance(found, Checkpoint):
         return found
-    whole = [str(one.folder) for one in whole_checkpoints(folder if step_of(folder) is None else folder.parent)]
     raise ConfigError(
-        found or f"{folder} has no checkpoint",
+        found,
         rule="a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest",
-        fix=f"give one of {', '.join(whole)}" if whole else "give trainer.default_local_dir of a run",
+        fix=f"give one of {', '.join(str(one.folder) for one in whole)}"
+        if whole
+        else "give trainer.default_local_dir of a run",
     )
 
 
@@ -57,7 +61,8 @@ class Export:
         raise_all(self._refusals(chosen, whole=only is None))
         for name, policy in chosen.items():
             with _replaced(self.out / name) as folder:
-                yield f"{name}: {self._policy(policy, folder)}"
+                written = self._policy(policy, folder)
+            yield f"{name}: {written}"
         if only is None:
             self._written(chosen).write(self.out)
             yield f"{self.out / TEAM_FILE}"
@@ -100,14 +105,19 @@ class Export:
                 rule="nothing is overwritten",
                 fix="give another folder, or add --force to replace them",
             )
-        for policy in self.team.policies.values():
-            model = Path(str(policy.model)).resolve()
-            for target in (target for target in targets if model.is_relative_to(target.resolve())):
+        for needed in self._needed():
+            for target in (target for target in targets if needed.resolve().is_relative_to(target.resolve())):
                 yield ConfigError(
-                    f"{target} has the model that a policy was trained from, {model}",
-                    rule="an export does not replace models",
+                    f"{target} has {needed}, which the team needs",
+                    rule="an export replaces neither a model nor a checkpoint",
                     fix="give another folder",
                 )
+
+    def _needed(self) -> Iterator[Path]:
+        yield self.checkpoint.folder
+        for policy in self.team.policies.values():
+            named = (policy.model, policy.tokenizer, policy.start_adapter)
+            yield from dict.fromkeys(Path(path) for path in named if path and Path(path).exists())
 
     def _policy(self, policy: TeamPolicy, folder: Path) -> str:
         source = self.checkpoint.folder / str(policy.folder)
@@ -117,7 +127,7 @@ class Export:
             return self._adapter(Adapter.of_weights(source, policy), policy, source, folder)
         dtype = getattr(torch, policy.dtype) if policy.dtype else None
         if policy.snapshot_of is not None:
-            weights = {name: cast(tensor, dtype) for name, tensor in weight_folder.read(source)}
+            weights = {name: in_precision(tensor, dtype) for name, tensor in weight_folder.read(source)}
             source = self.checkpoint.folder / policy.snapshot_of
         elif (source / WORKERS_FILE).is_file():
             weights = read_weights(source, dtype)

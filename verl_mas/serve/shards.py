@@ -26,7 +26,7 @@ def read_weights(folder: Path, dtype: torch.dtype | None, only: str = "") -> Ten
     shards = max((_shards(tensor) for tensor in first.values()), default=1)
     states = [first, *(_load(folder, workers, rank) for rank in range(1, shards))]
     with torch.no_grad():
-        return {name: cast(_joined([state[name] for state in states]), dtype) for name in first if only in name}
+        return {name: in_precision(_joined([state[name] for state in states]), dtype) for name in first if only in name}
 
 
 def _load(folder: Path, workers: int, rank: int) -> Mapping[str, torch.Tensor]:
@@ -62,5 +62,5 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(local, dim=placement.dim) if isinstance(placement, Shard) else local[0]
 
 
-def cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def in_precision(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor

@@ -29,10 +29,10 @@ from verl_mas.config.schema import (
     Sampling,
 )
 from verl_mas.config.values import Count, Text, load_dataclass, settable
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, raise_all
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.workflow.base import agents_of
-from verl_mas.workflow.members import DECODING, Member
+from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
@@ -135,7 +135,17 @@ def read_team(folder: Path) -> TeamFile:
             rule=f"this version of verl-mas reads format {FORMAT}",
             fix="use the version of verl-mas that wrote it, or a later one",
         )
-    return load_dataclass(TeamFile, content, str(path))
+    team = load_dataclass(TeamFile, content, str(path))
+    # They are names of folders, which the file of someone else could place anywhere.
+    raise_all(wrong_names("policy", team.policies))
+    for name, policy in team.policies.items():
+        if policy.folder not in (None, name):
+            raise ConfigError(
+                f"{path}: policies.{name}.folder={policy.folder}",
+                rule="the folder of a policy has its name",
+                fix=f"set it to {name}",
+            )
+    return team
 
 
 def describe(config: DictConfig, mas: MasConfig) -> TeamFile:
