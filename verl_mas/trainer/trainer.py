@@ -101,7 +101,7 @@ class MasTrainer(PPOTrainerSync):
         # An evaluation writes no checkpoint.
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
-        self.identity, self.team = run_identity(config, self.mas), describe(config, self.mas)
+        self.identity = run_identity(config, self.mas)
         if self.resumed and auto_resumes(config):
             raise_all(other_run(self.resumed, self.identity))
         with open_dict(config):
@@ -139,7 +139,11 @@ class MasTrainer(PPOTrainerSync):
         name_actors(self._actors())
         # verl loads through this attribute.
         self.actor_rollout_wg = Checkpoints(
-            with_state(self.members), self.config.trainer, self.identity, self.credit.running, self.team
+            with_state(self.members),
+            self.config.trainer,
+            self.identity,
+            self.credit.running,
+            describe(self.config, self.mas),
         )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
