@@ -63,7 +63,8 @@ class Adapter:
         saved = json.loads((folder / LORA_FILE).read_text())
         start = json.loads(_start_config(policy).read_text()) if policy.start_adapter else _defaults()
         own = {"r": saved["r"], "lora_alpha": saved["lora_alpha"], "peft_type": "LORA", "task_type": "CAUSAL_LM"}
-        modules = sorted({name.split(".")[-3] for name in tensors})
+        # By their whole names: those of other layers may have no adapter.
+        modules = sorted({name.removeprefix("base_model.model.").rsplit(".", 2)[0] for name in tensors})
         return cls({**start, **own, "target_modules": modules, "inference_mode": True}, tensors)
 
     def write(self, folder: Path, base: str) -> None:
