@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import random
 import resource
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from verl_mas.config.load import load
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
 from verl_mas.trainer.checkpoint import RNG_FILE, Checkpoints, other_run, run_identity
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamWorkflow, read_team
 
 
 class Policy:
@@ -69,6 +72,13 @@ def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kep
     checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
     checkpoints.save(4, {})
     assert log[-1] == ("save", "b", 4, 2)
+
+
+def test_the_team_is_part_of_a_checkpoint_with_its_step(checkpoints):
+    checkpoints.team = TeamFile(format=1, workflow=TeamWorkflow("W"), agents={}, policies={})
+    folder = checkpoints.save(3, {})
+    assert read_team(folder) == replace(checkpoints.team, step=3)
+    assert TEAM_FILE in json.loads((folder / "run.json").read_text())["files"]
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -14,11 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from verl_mas import cli
 from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
 from verl_mas.trainer.running import RUNNING_FILE
 from verl_mas.trainer.weight_folder import read
 from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.workflow.team_file import read_team
 
 pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent
@@ -154,17 +154,17 @@ def same(left, right):
         assert left == right
 
 
-def test_each_policy_becomes_a_hugging_face_model_that_generates(unbroken, warm_python, tmp_path):
+def test_each_policy_becomes_a_hugging_face_model_that_generates(unbroken, weights_of, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    for policy in POLICIES:
-        command = [warm_python, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
-        local = unbroken.checkpoint(4) / policy
-        subprocess.run(
-            [*command, "--local_dir", str(local), "--target_dir", str(tmp_path / policy)], check=True, timeout=200
-        )
+    assert cli.main(["export", str(unbroken.checkpoint(4)), str(tmp_path)]) == 0
+    team = read_team(tmp_path)
+    assert {agent.policy for agent in team.agents.values()} == {"mini", "other", "past"} and team.step == 4
+    for policy in (*POLICIES, "past"):
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / policy)
         model = AutoModelForCausalLM.from_pretrained(tmp_path / policy)
         prompt = tokenizer("a", return_tensors="pt")
         assert model.generate(**prompt, max_new_tokens=4, do_sample=False).shape[1] > prompt["input_ids"].shape[1]
-    shutil.rmtree(tmp_path)
+        saved = unbroken.checkpoint(4) / policy
+        expected = dict(read(saved)) if policy == "past" else weights_of(saved)
+        assert all(torch.equal(model.state_dict()[name], expected[name]) for name in expected)

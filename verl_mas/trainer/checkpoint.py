@@ -7,6 +7,7 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +23,7 @@ from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, comp
 from verl_mas.run_folder.disk import free_space
 from verl_mas.verl_types import Fields
 from verl_mas.workflow.base import agents_of
+from verl_mas.workflow.team_file import TeamFile
 
 if TYPE_CHECKING:
     from verl_mas.trainer.running import RunningState
@@ -46,9 +48,10 @@ class Checkpoints:
         trainer: DictConfig,
         run: Mapping[str, object],
         running: RunningState | None = None,
+        team: TeamFile | None = None,
     ):
-        """`trainer` is verl's section of that name, `run` the identity of the run."""
-        self.policies, self.trainer, self.run, self.running = policies, trainer, run, running
+        """`trainer` is verl's section of that name, `run` the identity of the run, `team` what is to be exported."""
+        self.policies, self.trainer, self.run, self.running, self.team = policies, trainer, run, running, team
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -67,6 +70,8 @@ class Checkpoints:
             torch.save(_rng_state(), folder / RNG_FILE)
             if self.running:
                 self.running.save(folder)
+            if self.team:
+                replace(self.team, step=step).write(folder)
             complete(folder, self.run)
         return folder
 

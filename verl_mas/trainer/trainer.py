@@ -79,6 +79,7 @@ from verl_mas.trainer.watcher import name_actors
 from verl_mas.trainer.weight_folder import use_folder
 from verl_mas.verl_types import Actor, Fields
 from verl_mas.workflow.base import agents_of
+from verl_mas.workflow.team_file import describe
 
 if TYPE_CHECKING:
     # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
@@ -138,7 +139,11 @@ class MasTrainer(PPOTrainerSync):
         name_actors(self._actors())
         # verl loads through this attribute.
         self.actor_rollout_wg = Checkpoints(
-            with_state(self.members), self.config.trainer, self.identity, self.credit.running
+            with_state(self.members),
+            self.config.trainer,
+            self.identity,
+            self.credit.running,
+            describe(self.config, self.mas),
         )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:

@@ -1,0 +1,303 @@
+"""`verl-mas export`, on checkpoints that are made here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from saved_policies import adapted, finish, save_adapter, save_lora, save_shards, save_whole
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from verl_mas import cli
+from verl_mas.config.schema import AgentSpec, RemoteSpec
+from verl_mas.trainer import weight_folder
+from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow, read_team
+
+IDS = torch.arange(40)[None] + 30
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("base") / "model", hidden=32, layers=2, initial=0.1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run" / "global_step_3"
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def team(**policies: TeamPolicy) -> TeamFile:
+    agents = {f"{name}_agent": AgentSpec(policy=name) for name in policies if name != "base"}
+    return TeamFile(format=FORMAT, workflow=TeamWorkflow("W"), agents=agents, policies=dict(policies))
+
+
+def export(*arguments: object) -> int:
+    return cli.main(["export", *map(str, arguments)])
+
+
+@torch.no_grad()
+def logits(model) -> torch.Tensor:
+    return model.eval()(input_ids=IDS).logits
+
+
+def loaded(folder: Path, **kwargs):
+    return AutoModelForCausalLM.from_pretrained(folder, **kwargs)
+
+
+@pytest.mark.parametrize(("workers", "replicas", "tied"), [(1, 1, True), (3, 1, False), (2, 2, True)])
+def test_a_trained_policy_is_a_hugging_face_model_with_exactly_its_weights(
+    base, folder, out, tmp_path, workers, replicas, tied, capsys
+):
+    if not tied:
+        base = tiny_model(tmp_path / "untied", hidden=32, layers=1)
+        model = loaded(base, tie_word_embeddings=False)
+        torch.nn.init.normal_(model.lm_head.weight)
+        model.save_pretrained(base)
+    expected = save_whole(base, folder / "main", 0.25, workers, replicas)
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main")))
+    assert export(folder, out) == 0
+    model = loaded(out / "main")
+    found = model.state_dict()
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    assert (
+        AutoTokenizer.from_pretrained(out / "main").chat_template == AutoTokenizer.from_pretrained(base).chat_template
+    )
+    assert model.generation_config.eos_token_id == AutoTokenizer.from_pretrained(base).eos_token_id
+    assert f"main: {model.num_parameters():,} parameters in float32" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == ["main", "team.yaml"]
+
+
+def test_a_policy_has_the_precision_of_its_engine(base, folder, out):
+    expected = save_whole(base, folder / "main", 0.25)
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main", dtype="bfloat16")))
+    assert export(folder, out) == 0
+    found = loaded(out / "main").state_dict()
+    assert all(torch.equal(found[name], expected[name].bfloat16()) for name in expected)
+
+
+@pytest.fixture
+def adapters(base, folder):
+    """Two adapters on one base, and the models with them."""
+    made = {name: adapted(base, seed, rank) for seed, (name, rank) in enumerate({"a": 4, "b": 2}.items())}
+    for name, model in made.items():
+        save_adapter(model, folder / name)
+    (folder / "base").mkdir()
+    policies = {name: TeamPolicy(model=str(base), folder=name, adapter_of="base") for name in made}
+    finish(folder, team(**policies, base=TeamPolicy(model=str(base))))
+    return made
+
+
+def test_adapters_are_peft_folders_with_the_tokenizer_and_the_name_of_their_base(base, folder, out, adapters, capsys):
+    assert export(folder, out) == 0
+    for name, trained in adapters.items():
+        found = PeftModel.from_pretrained(loaded(base), str(out / name))
+        assert torch.equal(logits(found), logits(trained))
+        assert json.loads((out / name / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+        assert AutoTokenizer.from_pretrained(out / name).chat_template
+    assert not torch.equal(*map(logits, adapters.values()))
+    assert f"b: an adapter of rank 2 on {base}" in capsys.readouterr().out
+    policies = read_team(out).policies
+    assert policies["a"] == TeamPolicy(model=str(base), folder="a", adapter_of="base")
+    assert policies["base"] == TeamPolicy(model=str(base))
+
+
+def differences(text: str) -> list[float]:
+    return [float(line.rpartition(" ")[2]) for line in text.splitlines() if "merged into" in line]
+
+
+def test_merged_adapters_are_models_of_their_own_whose_log_probs_are_the_adapters(folder, out, adapters, capsys):
+    assert export(folder, out, "--merge") == 0
+    for name, trained in adapters.items():
+        found = logits(loaded(out / name)).log_softmax(-1)
+        torch.testing.assert_close(found, logits(trained).log_softmax(-1), atol=1e-5, rtol=0)
+        assert not (out / name / "adapter_config.json").exists()
+    assert len(differences(capsys.readouterr().out)) == 2
+    policies = read_team(out).policies
+    assert set(policies) == {"a", "b"} and policies["a"].adapter_of is None
+
+
+def test_what_merging_into_a_coarse_base_changes_is_printed(base, folder, out, tmp_path, capsys):
+    coarse = tmp_path / "coarse"
+    loaded(base).bfloat16().save_pretrained(coarse)
+    AutoTokenizer.from_pretrained(base).save_pretrained(coarse)
+    fine = adapted(coarse, 0).float()
+    save_adapter(fine, folder / "a")
+    finish(folder, team(a=TeamPolicy(model=str(coarse), folder="a")))
+    assert export(folder, out, "--merge") == 0
+    [printed] = differences(capsys.readouterr().out)
+    merged = loaded(out / "a")
+    assert merged.dtype == torch.bfloat16 and 1e-4 < printed < 1
+    tokenizer = AutoTokenizer.from_pretrained(out / "a")
+    from verl_mas.serve.adapter import log_probs, prompt_ids
+
+    ids = prompt_ids(tokenizer)
+    again = log_probs(loaded(out / "a", dtype=torch.float32), ids) - log_probs(fine, ids)
+    assert float(again.abs().max()) == pytest.approx(printed, rel=0.01)
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_policy_that_verl_trained_with_lora_is_exported_as_an_adapter_too(base, folder, out, merge):
+    trained = adapted(base, 0)
+    save_lora(trained, base, folder / "main")
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main", dtype="bfloat16")))
+    assert export(folder, out, *["--merge"] * merge) == 0
+    found = loaded(out / "main") if merge else PeftModel.from_pretrained(loaded(base), str(out / "main"))
+    torch.testing.assert_close(logits(found), logits(trained), atol=1e-5 if merge else 0.0, rtol=0)
+
+
+def test_a_snapshot_is_exported_and_one_of_the_start_is_its_model(base, folder, out):
+    save_whole(base, folder / "main", 0.25)
+    earlier = loaded(base)
+    with torch.no_grad():
+        earlier.model.norm.weight += 1
+    weight_folder.write(folder / "past", earlier.state_dict().items(), 2, 10_000)
+    (folder / "start").mkdir()
+    weight_folder.record(folder / "start", 0)
+    snapshots = {n: TeamPolicy(model=str(base), folder=n, snapshot_of="main") for n in ("past", "start")}
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main"), **snapshots))
+    assert export(folder, out) == 0
+    assert torch.equal(logits(loaded(out / "past")), logits(earlier))
+    assert read_team(out).policies["start"].folder is None and not (out / "start").exists()
+
+
+@pytest.fixture
+def small(base, folder):
+    """A team of a trained policy, a frozen one and an endpoint."""
+    save_whole(base, folder / "main", 0.25)
+    frozen, remote = TeamPolicy(model=str(base)), TeamPolicy(remote=RemoteSpec("http://host/v1", "m", "THE_KEY"))
+    return finish(folder, team(main=TeamPolicy(model=str(base), folder="main"), frozen=frozen, remote=remote))
+
+
+def test_the_team_names_every_policy_and_its_step(small, base, out):
+    assert export(small.parent, out) == 0, "the run's folder stands for its latest checkpoint"
+    found = read_team(out)
+    assert found == replace(read_team(small), step=3)
+    assert found.policies["frozen"] == TeamPolicy(model=str(base))
+    assert found.policies["remote"].remote.api_key_env == "THE_KEY"
+
+
+def test_one_policy_is_exported_without_the_team(small, out):
+    assert export(small, out, "--policy", "main") == 0
+    assert [path.name for path in out.iterdir()] == ["main"]
+
+
+def test_nothing_is_overwritten_without_force(small, out, capsys):
+    (out / "main").mkdir(parents=True)
+    (out / "main" / "mine").touch()
+    (out / "other").mkdir()
+    assert export(small, out) == 1
+    assert f"{out}/main exists" in capsys.readouterr().err and (out / "main" / "mine").exists()
+    assert export(small, out, "--force") == 0
+    assert (out / "main" / "config.json").exists() and not (out / "main" / "mine").exists()
+    assert sorted(path.name for path in out.iterdir()) == ["main", "other", "team.yaml"]
+
+
+def refused(capsys, *arguments) -> str:
+    assert export(*arguments) == 1
+    message = capsys.readouterr().err
+    assert "rule:" in message and "fix:" in message
+    return message
+
+
+def test_what_is_no_checkpoint_is_refused_with_the_checkpoints_that_are_there(small, out, tmp_path, capsys):
+    assert f"give one of {small}" in refused(capsys, small.parent / "global_step_4", out)
+    assert "is not there" in refused(capsys, tmp_path / "none", out)
+    assert "has no complete checkpoint" in refused(capsys, tmp_path, out)
+    next((small / "main").glob("model_*")).unlink()
+    message = refused(capsys, small, out)
+    assert "is not complete: main/model_world_size_1_rank_0.pt is missing" in message and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [("mian", "did you mean 'main'"), ("frozen", "as it was"), ("remote", "--policy remote, which is http://host/v1")],
+)
+def test_a_policy_without_weights_in_the_checkpoint_is_refused(small, out, capsys, policy, says):
+    assert says in refused(capsys, small, out, "--policy", policy)
+
+
+def test_neither_the_checkpoint_nor_a_base_is_replaced(small, folder, base, tmp_path, capsys):
+    assert "is in the checkpoint" in refused(capsys, small, small, "--force")
+    save_adapter(adapted(base, 0), folder / "model")
+    finish(folder, team(model=TeamPolicy(model=str(base), folder="model")))
+    assert "neither a model nor a checkpoint" in refused(capsys, folder, base.parent, "--force")
+    assert (base / "config.json").exists()
+    save_adapter(adapted(base, 0), folder / "run")
+    finish(folder, team(run=TeamPolicy(model=str(base), folder="run")))
+    assert "neither a model nor a checkpoint" in refused(capsys, folder, tmp_path, "--force")
+    assert (folder / "run.json").exists()
+
+
+def test_the_files_of_a_worker_that_are_not_here_are_asked_for(base, folder, out, capsys):
+    save_whole(base, folder / "main", 0.25, workers=2)
+    (folder / "main" / "model_world_size_2_rank_1.pt").unlink()
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main")))
+    assert "rank_1.pt is missing" in refused(capsys, folder, out) and not any(out.iterdir())
+
+
+def test_weights_of_another_model_are_refused(base, folder, out, capsys):
+    state = save_whole(base, folder / "main", 0.25)
+    del state["model.norm.weight"]
+    save_shards({**state, "strange": torch.zeros(2)}, folder / "main")
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main")))
+    assert "no model.norm.weight, strange" in refused(capsys, folder, out) and not any(out.iterdir())
+
+
+def test_an_adapter_is_merged_into_its_own_base_only(base, folder, out, tmp_path, capsys):
+    other = tiny_model(tmp_path / "other", hidden=32, layers=1)
+    save_adapter(adapted(base, 0), folder / "a")
+    finish(folder, team(a=TeamPolicy(model=str(other), folder="a")))
+    assert "has no module for base_model.model.model.layers.1." in refused(capsys, folder, out, "--merge")
+    wider = tiny_model(tmp_path / "wider", hidden=64, layers=2)
+    finish(folder, team(a=TeamPolicy(model=str(wider), folder="a")))
+    assert "size mismatch" in refused(capsys, folder, out, "--merge")
+    finish(folder, team(a=TeamPolicy(model=str(tmp_path / "gone"), folder="a")))
+    assert f"{tmp_path}/gone cannot be loaded" in refused(capsys, folder, out, "--merge")
+
+
+def test_no_code_in_a_workers_file_is_executed(base, folder, out, tmp_path, capsys):
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    save_whole(base, folder / "main", 0.25)
+    torch.save({"weight": Payload()}, folder / "main" / "model_world_size_1_rank_0.pt")
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main")))
+    assert "rank_0.pt cannot be read: UnpicklingError" in refused(capsys, folder, out)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_damaged_adapter_is_named(adapters, folder, out, capsys):
+    (folder / "a" / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    finish(folder, read_team(folder))
+    assert f"{folder}/a cannot be read" in refused(capsys, folder, out)
+
+
+TRAINING = [
+    *("+platform=cpu", "+mas=single", "actor_rollout_ref.rollout.name=transformers"),
+    "actor_rollout_ref.model.path={base}",
+]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_described_by_the_arguments_of_its_training(base, folder, out, capsys):
+    save_whole(base, folder / "main", 0.25)
+    finish(folder, None)
+    assert "an earlier version of verl-mas saved it" in refused(capsys, folder, out)
+    arguments = [argument.format(base=base) for argument in TRAINING]
+    other = [*arguments, "mas.policies={other: {}}", "mas.agents.solver.policy=other"]
+    assert "no policy other; it has main" in refused(capsys, folder, out, "--", *other)
+    assert export(folder, out, "--", *arguments) == 0
+    assert read_team(out).policies["main"].folder == "main" and read_team(out).workflow.name == "single"
+    finish(folder, read_team(out))
+    assert "leave out --" in refused(capsys, folder, out, "--", *arguments)

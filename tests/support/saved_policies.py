@@ -1,0 +1,100 @@
+"""Checkpoints as a run saves them, made without one: the files of verl's training workers, PEFT folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from verl_mas.run_folder.checkpoints import RUN_FILE, complete
+from verl_mas.workflow.team_file import TeamFile
+
+
+@contextmanager
+def _rank(rank: int, workers: int) -> Iterator[None]:
+    dist.init_process_group("fake", rank=rank, world_size=workers, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def save_shards(state: Mapping[str, torch.Tensor], folder: Path, workers: int = 1, replicas: int = 1) -> None:
+    """As FSDP2: each tensor is divided along its first dimension, over the workers of each replica."""
+    folder.mkdir(parents=True, exist_ok=True)
+    every = workers * replicas
+    for rank in range(every):
+        with _rank(rank, every):
+            grid = torch.arange(every).reshape(replicas, workers)
+            mesh = DeviceMesh("cpu", grid if replicas > 1 else grid[0])
+            parts = {name: _part(tensor.detach(), mesh, rank % workers, workers) for name, tensor in state.items()}
+            torch.save(parts, folder / f"model_world_size_{every}_rank_{rank}.pt")
+    (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": every}))
+
+
+def _part(tensor: torch.Tensor, mesh: DeviceMesh, number: int, count: int) -> torch.Tensor:
+    chunks = tensor.chunk(count)
+    local = chunks[number].clone() if number < len(chunks) else tensor[:0].clone()
+    placements = [Replicate(), Shard(0)] if mesh.ndim > 1 else [Shard(0)]
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride())
+
+
+def save_whole(
+    model: Path, folder: Path, change: float, workers: int = 1, replicas: int = 1
+) -> dict[str, torch.Tensor]:
+    """A policy that was trained from `model`: every weight is larger by `change`. Returns the weights."""
+    trained = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(change)
+    save_shards(trained.state_dict(), folder, workers, replicas)
+    _save_beside(trained, model, folder)
+    return trained.state_dict()
+
+
+def adapted(model: Path, seed: int, rank: int = 4) -> PeftModel:
+    """A model with an adapter that changes its replies."""
+    torch.manual_seed(seed)
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    made = get_peft_model(AutoModelForCausalLM.from_pretrained(model), config)
+    for name, parameter in made.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return made.eval()
+
+
+def save_lora(made: PeftModel, model: Path, folder: Path) -> None:
+    """As verl saves a policy with LoRA: the whole model, and some of the configuration."""
+    save_shards(made.state_dict(), folder, workers=2)
+    _save_beside(cast(PreTrainedModel, made.get_base_model()), model, folder)
+    config = cast(LoraConfig, made.peft_config["default"])
+    meta = {"r": config.r, "lora_alpha": config.lora_alpha, "task_type": "CAUSAL_LM"}
+    (folder / "lora_train_meta.json").write_text(json.dumps(meta))
+
+
+def save_adapter(made: PeftModel, folder: Path) -> None:
+    made.save_pretrained(str(folder), save_embedding_layers=False)
+
+
+def _save_beside(trained: PreTrainedModel, model: Path, folder: Path) -> None:
+    trained.config.save_pretrained(folder / "huggingface")
+    trained.generation_config.save_pretrained(folder / "huggingface")
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder / "huggingface")
+
+
+def finish(folder: Path, team: TeamFile | None) -> Path:
+    if team is not None:
+        team.write(folder)
+    (folder / RUN_FILE).unlink(missing_ok=True)
+    complete(folder, {})
+    return folder

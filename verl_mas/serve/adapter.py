@@ -1,0 +1,147 @@
+"""A trained adapter as a PEFT folder, and merged into its base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from verl_mas.errors import ConfigError, DiskError
+from verl_mas.serve.model import load_base
+from verl_mas.serve.shards import Tensors, read_weights
+from verl_mas.workflow.team_file import TeamPolicy
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+# What verl saves of its LoRA configuration beside the weights of a policy.
+LORA_FILE = "lora_train_meta.json"
+BASE = "base_model_name_or_path"
+# The name of verl's one adapter in PEFT.
+_NAME = ".default."
+_LORA = ".lora_"
+PROMPT = "Explain in two or three sentences how 17 * 23 can be computed in one's head, and why the answer is odd."
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """PEFT's configuration, and the tensors by PEFT's names."""
+
+    config: dict[str, object]
+    tensors: Tensors
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Adapter:
+        try:
+            return cls(json.loads((folder / CONFIG_FILE).read_text()), load_file(folder / WEIGHTS_FILE))
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DiskError(
+                f"{folder} cannot be read: {error}",
+                rule=f"an adapter is {CONFIG_FILE} and {WEIGHTS_FILE}",
+                fix="export an earlier checkpoint of the run",
+            ) from error
+
+    @classmethod
+    def of_weights(cls, folder: Path, policy: TeamPolicy) -> Adapter:
+        """The one adapter of a policy whose whole model verl's workers saved, with some of its configuration."""
+        tensors = {name.replace(_NAME, "."): tensor for name, tensor in read_weights(folder, None, _LORA).items()}
+        foreign = sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight")))
+        if foreign or not tensors:
+            raise DiskError(
+                f"{folder} has {foreign[0] if foreign else 'no adapter'}, and {LORA_FILE}",
+                rule="an adapter is exported that has pairs of lora_A and lora_B",
+                fix="convert it by python -m verl.model_merger",
+            )
+        saved = json.loads((folder / LORA_FILE).read_text())
+        start = json.loads(_start_config(policy).read_text()) if policy.start_adapter else _defaults()
+        own = {"r": saved["r"], "lora_alpha": saved["lora_alpha"], "peft_type": "LORA", "task_type": "CAUSAL_LM"}
+        # By their whole names: those of other layers may have no adapter.
+        modules = sorted({name.removeprefix("base_model.model.").rsplit(".", 2)[0] for name in tensors})
+        return cls({**start, **own, "target_modules": modules, "inference_mode": True}, tensors)
+
+    def write(self, folder: Path, base: str) -> None:
+        # Sets of names differ in order between processes.
+        config = {key: sorted(value) if isinstance(value, set) else value for key, value in self.config.items()}
+        (folder / CONFIG_FILE).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True) + "\n")
+        save_file(self.tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+    def merge(self, base: str, folder: Path, tokenizer: PreTrainedTokenizerBase, *, trust: bool) -> float:
+        """Write the base with the adapter merged into it, in the precision of the base. Returns the largest difference
+        between the log-probs of a prompt with what is written and with the adapter, both in float32."""
+        model, dtype = load_base(base, trust=trust)
+        adapted = self._on(model, base)
+        ids = prompt_ids(tokenizer)
+        expected = log_probs(adapted, ids)
+        merged = adapted.merge_and_unload(safe_merge=True)
+        # Parameters only: `to` would round the frequencies of rotary positions, which are in no file.
+        _set_precision(merged, dtype)
+        merged.save_pretrained(folder)
+        _set_precision(merged, torch.float32)
+        return float((log_probs(merged, ids) - expected).abs().max())
+
+    def _on(self, model: nn.Module, base: str) -> PeftModel:
+        with TemporaryDirectory() as alone:
+            self.write(Path(alone), base)
+            try:
+                adapted = PeftModel.from_pretrained(model, alone)
+            except (RuntimeError, ValueError) as error:  # tensors of other sizes, no module of the targets' names
+                raise _other_base(base, str(error).strip().splitlines()[-1].strip()) from error
+        # PEFT ignores tensors whose modules the base does not have. By default it may ask the hub about the size of
+        # the vocabulary.
+        used = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        unused = sorted(self.tensors.keys() - used.keys())
+        if unused:
+            raise _other_base(base, f"{base} has no module for {unused[0]}")
+        return adapted
+
+
+def _other_base(base: str, problem: str) -> ConfigError:
+    return ConfigError(
+        f"the adapter does not fit {base}: {problem}",
+        rule="an adapter is merged into the base that it was trained on",
+        fix=f"make that base available at {base}",
+    )
+
+
+def _defaults() -> dict[str, object]:
+    return cast(dict[str, object], LoraConfig().to_dict())  # type: ignore[no-untyped-call]
+
+
+def _start_config(policy: TeamPolicy) -> Path:
+    path = Path(str(policy.start_adapter)) / CONFIG_FILE
+    if not path.is_file():
+        raise ConfigError(
+            f"{path} is not there, and the policy was trained from that adapter",
+            rule="an adapter that started from another one has its configuration",
+            fix=f"make {path} available; a link is enough",
+        )
+    return path
+
+
+def _set_precision(model: nn.Module, dtype: torch.dtype) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
+    """A prompt as the model reads one."""
+    if not tokenizer.chat_template:
+        return list(tokenizer(PROMPT)["input_ids"])
+    messages = [{"role": "user", "content": PROMPT}]
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
+
+
+@torch.no_grad()
+def log_probs(model: nn.Module, ids: Sequence[int]) -> torch.Tensor:
+    """Of every token of a prompt but the first."""
+    tokens = torch.tensor([ids])
+    scores: torch.Tensor = model.eval()(input_ids=tokens).logits.float().log_softmax(-1)
+    return scores[0, :-1].gather(-1, tokens[0, 1:, None]).squeeze(-1)

@@ -1,0 +1,193 @@
+"""The policies of a checkpoint as folders that others load, and the team as `team.yaml`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from verl_mas.errors import ConfigError, DiskError, raise_all
+from verl_mas.registry import nearest
+from verl_mas.run_folder.checkpoints import Checkpoint, read, step_of, whole_checkpoints
+from verl_mas.run_folder.disk import free_space
+from verl_mas.serve import adapter as adapters
+from verl_mas.serve.adapter import Adapter
+from verl_mas.serve.model import copy_tokenizer, load_tokenizer, write_model
+from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
+from verl_mas.trainer import weight_folder
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
+
+
+def find_checkpoint(folder: Path) -> Checkpoint:
+    """A checkpoint, or the latest one of a run's folder."""
+    whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
+    found: Checkpoint | str
+    if not folder.is_dir():
+        found = f"{folder} is not there"
+    elif step_of(folder) is None:
+        found = whole[-1] if whole else f"{folder} has no complete checkpoint"
+    else:
+        found = read(folder)
+    if isinstance(found, Checkpoint):
+        return found
+    raise ConfigError(
+        found,
+        rule="a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest",
+        fix=f"give one of {', '.join(str(one.folder) for one in whole)}"
+        if whole
+        else "give trainer.default_local_dir of a run",
+    )
+
+
+@dataclass
+class Export:
+    """`merge` adapters into their base. `force`: replace what an earlier export wrote. `trust` the code of models."""
+
+    checkpoint: Checkpoint
+    team: TeamFile
+    out: Path
+    merge: bool = False
+    force: bool = False
+    trust: bool = False
+
+    def run(self, only: str | None = None) -> Iterator[str]:
+        """What is written, a line per part. `only` one policy: without `team.yaml`, which would name the others."""
+        chosen = self._chosen(only)
+        raise_all(self._refusals(chosen, whole=only is None))
+        for name, policy in chosen.items():
+            with _replaced(self.out / name) as folder:
+                written = self._policy(policy, folder)
+            yield f"{name}: {written}"
+        if only is None:
+            self._written(chosen).write(self.out)
+            yield f"{self.out / TEAM_FILE}"
+
+    def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
+        """The policies with weights of their own."""
+        found = {name: policy for name, policy in self.team.policies.items() if self._has_weights(policy)}
+        if only is None:
+            return found
+        if only not in found:
+            known = self.team.policies.get(only)
+            raise ConfigError(
+                f"--policy {only}"
+                + (f", which is {known.remote.base_url if known.remote else known.model} as it was" if known else ""),
+                rule="it is a policy with weights of its own in the checkpoint",
+                fix=nearest(only, list(found)),
+            )
+        return {only: found[only]}
+
+    def _has_weights(self, policy: TeamPolicy) -> bool:
+        """A snapshot that was never refreshed is its model."""
+        if policy.folder is None:
+            return False
+        return policy.snapshot_of is None or weight_folder.step_of(self.checkpoint.folder / policy.folder) > 0
+
+    def _refusals(self, chosen: Mapping[str, TeamPolicy], *, whole: bool) -> Iterator[ConfigError]:
+        inside = self.out.resolve()
+        if inside.is_relative_to(self.checkpoint.folder.resolve()):
+            yield ConfigError(
+                f"{self.out} is in the checkpoint",
+                rule="a checkpoint has the files that its run.json lists",
+                fix="give another folder",
+            )
+            return
+        targets = [self.out / name for name in chosen] + ([self.out / TEAM_FILE] if whole else [])
+        there = [str(path) for path in targets if path.exists()]
+        if there and not self.force:
+            yield ConfigError(
+                f"{', '.join(there)} exist{'s' if len(there) == 1 else ''}",
+                rule="nothing is overwritten",
+                fix="give another folder, or add --force to replace them",
+            )
+        for needed in self._needed():
+            for target in (target for target in targets if needed.resolve().is_relative_to(target.resolve())):
+                yield ConfigError(
+                    f"{target} has {needed}, which the team needs",
+                    rule="an export replaces neither a model nor a checkpoint",
+                    fix="give another folder",
+                )
+
+    def _needed(self) -> Iterator[Path]:
+        yield self.checkpoint.folder
+        for policy in self.team.policies.values():
+            named = (policy.model, policy.tokenizer, policy.start_adapter)
+            yield from dict.fromkeys(Path(path) for path in named if path and Path(path).exists())
+
+    def _policy(self, policy: TeamPolicy, folder: Path) -> str:
+        source = self.checkpoint.folder / str(policy.folder)
+        if (source / adapters.CONFIG_FILE).is_file():
+            return self._adapter(Adapter.of_folder(source), policy, source, folder)
+        if (source / adapters.LORA_FILE).is_file():
+            return self._adapter(Adapter.of_weights(source, policy), policy, source, folder)
+        dtype = getattr(torch, policy.dtype) if policy.dtype else None
+        if policy.snapshot_of is not None:
+            weights = {name: in_precision(tensor, dtype) for name, tensor in weight_folder.read(source)}
+            source = self.checkpoint.folder / policy.snapshot_of
+        elif (source / WORKERS_FILE).is_file():
+            weights = read_weights(source, dtype)
+        else:
+            raise DiskError(
+                f"{source} has no {WORKERS_FILE} and no {adapters.CONFIG_FILE}",
+                rule="a policy was saved by verl's FSDP engine, or as an adapter",
+                fix="for a run on several nodes, copy this folder of every node into one",
+            )
+        return write_model(weights, source / HUGGINGFACE, folder, trust=self.trust)
+
+    def _adapter(self, adapter: Adapter, policy: TeamPolicy, source: Path, folder: Path) -> str:
+        base = str(policy.model)
+        if (source / HUGGINGFACE).is_dir():
+            copy_tokenizer(source / HUGGINGFACE, folder)
+            tokenizer = load_tokenizer(str(folder), None, trust=self.trust)
+        else:
+            tokenizer = load_tokenizer(policy.tokenizer or base, policy.chat_template, trust=self.trust)
+            tokenizer.save_pretrained(folder)
+        if not self.merge:
+            adapter.write(folder, base)
+            return f"an adapter of rank {adapter.config['r']} on {base}"
+        difference = adapter.merge(base, folder, tokenizer, trust=self.trust)
+        return f"merged into {base}: the log-probs of a prompt differ from the adapter's by at most {difference:.2g}"
+
+    def _written(self, chosen: Mapping[str, TeamPolicy]) -> TeamFile:
+        """With the policies that agents act on, and the bases of these."""
+        policies = {
+            name: replace(
+                policy,
+                folder=name if name in chosen else None,
+                adapter_of=None if self.merge else policy.adapter_of,
+            )
+            for name, policy in self.team.policies.items()
+        }
+        used = {spec.policy for spec in self.team.agents.values()}
+        used |= {policy.adapter_of for name, policy in policies.items() if name in used and policy.adapter_of}
+        return replace(
+            self.team,
+            policies={name: policy for name, policy in policies.items() if name in used},
+            step=self.checkpoint.step,
+        )
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of this one when it is whole."""
+    new = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir(parents=True)
+        yield new
+        if folder.exists():
+            shutil.rmtree(folder)
+        new.rename(folder)
+    except (OSError, SafetensorError) as error:
+        raise DiskError(
+            f"{folder} cannot be written: {error}; {free_space(folder)}",
+            rule="a policy is written as a whole, or not at all",
+            fix="make room, or give another folder",
+        ) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

@@ -1,0 +1,247 @@
+"""`team.yaml`: everything but the weights that a team needs to act. A run writes it into every checkpoint, and
+`verl-mas export` beside the weights.
+
+No key or password is in it: an endpoint's key is named by its environment variable, an MCP server's `env` by the names
+of its variables, and an address has neither a user nor a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.merge import optional_policy_value, policy_value, snapshots, trained
+from verl_mas.config.schema import (
+    AgentSpec,
+    BranchSpec,
+    FaultSpec,
+    FreeSettings,
+    MasConfig,
+    McpSpec,
+    PolicySpec,
+    RemoteSpec,
+    Sampling,
+)
+from verl_mas.config.values import Count, Text, load_dataclass, settable
+from verl_mas.errors import ConfigError, raise_all
+from verl_mas.run_folder.disk import write_whole
+from verl_mas.workflow.base import agents_of
+from verl_mas.workflow.members import DECODING, Member, wrong_names
+from verl_mas.workflow.task import Task
+
+TEAM_FILE = "team.yaml"
+# Raised when a reader of an earlier version would read the file wrongly.
+FORMAT = 1
+Dtype = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass
+class TeamWorkflow:
+    """As in `mas.workflow`."""
+
+    name: Text
+    path: str | None = None
+    """A file or module; a file that the run found has its whole path."""
+
+    args: FreeSettings = field(default_factory=dict)
+
+
+@dataclass
+class TeamPolicy:
+    """Where the weights of a policy are: `folder`, else `model`, else `remote`."""
+
+    model: str | None = None
+    """The model that it is, or started from: a folder, or a name on the hub."""
+
+    folder: str | None = None
+    """Beside this file: weights of its own. With an `adapter_config.json` they are an adapter on `model`."""
+
+    adapter_of: str | None = None
+    """The policy with the base of its adapter. Adapters of one policy can share an engine."""
+
+    snapshot_of: str | None = None
+    """The policy of whose weights it has an earlier state."""
+
+    remote: RemoteSpec | None = None
+
+    dtype: Dtype | None = None
+    """Of its weights in the run's engines."""
+
+    tokenizer: str | None = None
+    """Where it is not that of `model`."""
+
+    chat_template: str | None = None
+    """Where it is not that of the tokenizer."""
+
+    start_adapter: str | None = None
+    """The folder of the adapter that it started from."""
+
+
+@dataclass
+class TeamTools:
+    """Where the tools of `agents.<name>.tools` are, beside the servers of `mcp`."""
+
+    tool_config_path: str | None = None
+    function_tool_path: str | None = None
+
+
+@dataclass
+class TeamFile:
+    """What `team.yaml` holds."""
+
+    format: int
+    workflow: TeamWorkflow
+    agents: dict[str, AgentSpec]
+    """Every agent of the workflow by name. `sampling` and `validation_sampling` are complete, each for itself."""
+
+    policies: dict[str, TeamPolicy]
+    step: Count | None = None
+    """The training step after which it was saved."""
+
+    plugins: list[str] = field(default_factory=list)
+    branch: BranchSpec = field(default_factory=BranchSpec)
+    faults: FaultSpec = field(default_factory=FaultSpec)
+    tools: TeamTools = field(default_factory=TeamTools)
+    mcp: dict[str, McpSpec] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As YAML, without what is as by default."""
+        return str(yaml.safe_dump(_plain(self), sort_keys=False, allow_unicode=True, width=120))
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / TEAM_FILE, self.text())
+
+
+def read_team(folder: Path) -> TeamFile:
+    """The `team.yaml` in a folder."""
+    path = folder / TEAM_FILE
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {str(error).splitlines()[0]}",
+            rule="it describes the team, as a run or verl-mas export writes it",
+            fix="give a checkpoint of a run, or the folder of an export",
+        ) from error
+    if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
+        raise ConfigError(
+            f"{path}: format {content['format']}",
+            rule=f"this version of verl-mas reads format {FORMAT}",
+            fix="use the version of verl-mas that wrote it, or a later one",
+        )
+    team = load_dataclass(TeamFile, content, str(path))
+    # They are names of folders, which the file of someone else could place anywhere.
+    raise_all(wrong_names("policy", team.policies))
+    for name, policy in team.policies.items():
+        if policy.folder not in (None, name):
+            raise ConfigError(
+                f"{path}: policies.{name}.folder={policy.folder}",
+                rule="the folder of a policy has its name",
+                fix=f"set it to {name}",
+            )
+    return team
+
+
+def describe(config: DictConfig, mas: MasConfig) -> TeamFile:
+    """The team of a run. Its user code is loaded."""
+    members = agents_of(mas)
+    rollout = config.actor_rollout_ref.rollout.get("multi_turn") or {}
+    return TeamFile(
+        format=FORMAT,
+        workflow=TeamWorkflow(mas.workflow.name, _code(mas.workflow.path), mas.workflow.args),
+        agents={name: _agent(config, mas, member) for name, member in members.items()},
+        policies={name: _policy(config, mas, name, spec) for name, spec in mas.policies.items()},
+        plugins=[str(_code(plugin)) for plugin in mas.plugins],
+        branch=mas.branch,
+        faults=mas.faults,
+        tools=TeamTools(_placed(rollout.get("tool_config_path")), _placed(rollout.get("function_tool_path"))),
+        mcp={name: _without_secrets(spec) for name, spec in mas.mcp.items()},
+    )
+
+
+def _agent(config: DictConfig, mas: MasConfig, member: Member) -> AgentSpec:
+    spec, policy = member.spec, mas.policies[member.spec.policy]
+    training, validation = (_sampling(config, policy, member, validate=validate) for validate in (False, True))
+    made = replace(spec, sampling=training, validation_sampling=validation, trainable=True)
+    if policy.remote:
+        return made
+    longest = int(policy_value(config, policy, "rollout.prompt_length"))
+    return replace(
+        made,
+        max_prompt_length=min(longest, spec.max_prompt_length or longest),
+        chat_template_kwargs={**_settings(config.data.get("apply_chat_template_kwargs")), **spec.chat_template_kwargs},
+    )
+
+
+def _settings(section: DictConfig | None) -> FreeSettings:
+    return {} if section is None else cast(FreeSettings, OmegaConf.to_container(section, resolve=True))
+
+
+def _sampling(config: DictConfig, policy: PolicySpec, member: Member, *, validate: bool) -> Sampling:
+    """What an act that sets nothing samples with, in training or in validation."""
+    found = member.sampling(Task([], validate=validate), {})
+    if policy.remote is None:
+        section = "rollout.val_kwargs" if validate else "rollout"
+        rollout = {name: optional_policy_value(config, policy, f"{section}.{name}") for name in DECODING}
+        longest = int(policy_value(config, policy, "rollout.response_length"))
+        wanted = found.get("max_tokens")
+        found = {**rollout, **found, "max_tokens": min(wanted, longest) if isinstance(wanted, int) else longest}
+    known = settable(Sampling)
+    extra = {name: value for name, value in found.items() if name not in known}
+    made = {name: value for name, value in found.items() if name in known and value is not None}
+    return load_dataclass(Sampling, {**made, **({"extra": extra} if extra else {})}, f"sampling of agent {member.name}")
+
+
+def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> TeamPolicy:
+    if spec.remote:
+        return TeamPolicy(remote=spec.remote)
+    dtype = optional_policy_value(config, spec, "rollout.dtype")
+    return TeamPolicy(
+        model=_placed(str(policy_value(config, spec, "model.path"))),
+        folder=name if name in (*trained(mas), *snapshots(mas)) else None,
+        adapter_of=spec.adapter_of,
+        snapshot_of=spec.snapshot.of if spec.snapshot else None,
+        dtype=dtype if dtype in ("bfloat16", "float16", "float32") else None,
+        tokenizer=_placed(optional_policy_value(config, spec, "model.tokenizer_path")),
+        chat_template=optional_policy_value(config, spec, "model.custom_chat_template"),
+        start_adapter=_placed(optional_policy_value(config, spec, "model.lora_adapter_path")),
+    )
+
+
+def _placed(path: str | None) -> str | None:
+    """The whole path of what is here; the name of what is not, as on the hub."""
+    return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
+
+
+def _code(where: str | None) -> str | None:
+    """A file or, unchanged, the name of a module."""
+    return _placed(where) if where is not None and where.endswith(".py") else where
+
+
+def _without_secrets(spec: McpSpec) -> McpSpec:
+    url = spec.url
+    if url is not None:
+        parts = urlsplit(url)
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return replace(spec, url=url, env={}, pass_env=[*spec.pass_env, *spec.env])
+
+
+def _plain(value: object) -> object:
+    """As YAML has it; of a dataclass, the fields that differ from their defaults."""
+    if is_dataclass(value):
+        return {
+            item.name: _plain(own) for item in fields(value) if (own := getattr(value, item.name)) != _default(item)
+        }
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _default(item: Field[object]) -> object:
+    return item.default if item.default_factory is MISSING else item.default_factory()
