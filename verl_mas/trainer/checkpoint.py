@@ -30,11 +30,26 @@ RNG_FILE = "driver_rng.pt"
 
 
 class Saved(Protocol):
-    """A policy with weights that no file of its model has: a trained one, or a snapshot."""
+    """A policy with a state that no file of its model has: a trained one, or a snapshot."""
 
-    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None: ...
+    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
+        """Into the folder of a checkpoint. `keep`: delete it in all but so many checkpoints."""
 
-    def load(self, folder: str, delete: bool) -> None: ...
+    def load(self, folder: str, delete: bool) -> None:
+        """From the folder of a checkpoint."""
+
+
+class Kept:
+    """The folders of a policy in the checkpoints of this run, of which the last ones stay."""
+
+    def __init__(self) -> None:
+        self._folders: list[Path] = []
+
+    def add(self, folder: Path, keep: int | None) -> None:
+        """A folder that has been written. `keep`: how many stay, None for all."""
+        self._folders.append(folder)
+        while keep and len(self._folders) > keep:
+            shutil.rmtree(self._folders.pop(0), ignore_errors=True)
 
 
 class Checkpoints:
