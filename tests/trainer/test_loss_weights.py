@@ -15,8 +15,9 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from verl_mas.config.weighting import LOSS_MODES, set_mode
 from verl_mas.trainer.batching import plan, spread_padding
-from verl_mas.trainer.loss_weights import LOSS_MODES, set_mode, step_weights, weighs_rows, weighted
+from verl_mas.trainer.loss_weights import step_weights, weighs_rows, weighted
 
 KL, ENTROPY, CLIP, PROMPT = 0.3, 0.1, 0.2, 2
 WEIGHTINGS = list(LOSS_MODES)

@@ -11,8 +11,8 @@ from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, com
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, policy_section, trained
 from verl_mas.config.schema import FilterSpec, MasConfig
+from verl_mas.config.weighting import LOSS_MODES
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.trainer.loss_weights import LOSS_MODES
 
 # The default of verl: a run that sets it looks like one that sets nothing.
 UNSET = "token-mean"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from zlib import crc32
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_mas.config.merge import SECTION
+from verl_mas.config.merge import SECTION, policy_view
 from verl_mas.config.schema import FreeSettings, MasConfig
+from verl_mas.config.weighting import set_mode
+
+# A key of a batch's `extra_info`: the policy whose adapter computes. Without it the bare base does.
+ADAPTER = "adapter"
 
 # Where `rollout.custom` has the table of a base's adapters.
 KEY = "adapters"
@@ -53,11 +58,38 @@ def resident(mas: MasConfig, name: str) -> str:
     return mas.policies[name].adapter_of or name
 
 
+def adapter_table(config: DictConfig, mas: MasConfig, base: str) -> dict[str, Adapter]:
+    """The adapters of a base, by policy, for `write_table`."""
+    return {name: _adapter(config, mas, name) for name in adapters(mas, base)}
+
+
+def _adapter(config: DictConfig, mas: MasConfig, name: str) -> Adapter:
+    view = policy_view(config, name, mas.policies[name])
+    set_mode(view, mas.loss.weighting)
+    model = view[SECTION].model
+    actor = OmegaConf.to_container(view[SECTION].actor, resolve=True)
+    assert isinstance(actor, dict)
+    return Adapter(
+        policy=name,
+        rank=int(model.lora_rank),
+        alpha=float(model.lora_alpha),
+        seed=crc32(f"{view[SECTION].actor.fsdp_config.seed}/{name}".encode()),
+        path=model.get("lora_adapter_path"),
+        actor={str(key): value for key, value in actor.items()},
+    )
+
+
 def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
-    """Write the adapters, by policy, into the view of their base, where its workers and engines read them."""
+    """Write the adapters, by policy, into the view of their base, where its workers and engines read them.
+
+    verl then has one model with an adapter of the largest rank, for which it prepares worker and engine.
+    """
     with open_dict(view):
-        rollout = view[SECTION].rollout
+        rollout, model = view[SECTION].rollout, view[SECTION].model
         rollout.custom = {**(rollout.get("custom") or {}), KEY: {name: asdict(one) for name, one in table.items()}}
+        model.lora_rank = max(one.rank for one in table.values())
+        # Each adapter has its own.
+        model.lora_adapter_path = None
 
 
 def read_table(custom: Mapping[str, Mapping[str, FreeSettings]] | None) -> dict[str, Adapter]:

@@ -13,21 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from torch import Tensor
 
-from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import Weighting
 from verl_mas.row import AGENT, LOSS_WEIGHTS, RowKey, TagValues, is_padding
-
-# verl's mode of aggregation that each weighting is made of.
-LOSS_MODES: dict[Weighting, str] = {
-    "token": "seq-mean-token-sum",
-    "row": "seq-mean-token-mean",
-    "agent": "seq-mean-token-mean",
-    "session": "seq-mean-token-mean",
-}
 
 # As verl calls a loss: the outputs of the model, nested over tokens, and the rows; the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]
@@ -47,13 +37,6 @@ class Weights:
     @property
     def fields(self) -> dict[str, Tensor]:
         return {} if self.of_rows is None else {LOSS_WEIGHTS: self.of_rows}
-
-
-def set_mode(view: DictConfig, weighting: Weighting | None) -> None:
-    """Choose verl's mode of aggregation in the configuration of a policy."""
-    if weighting is not None:
-        with open_dict(view):
-            view[SECTION].actor.loss_agg_mode = LOSS_MODES[weighting]
 
 
 def step_weights(

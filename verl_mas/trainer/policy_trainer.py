@@ -24,6 +24,7 @@ from verl.workers.utils.padding import response_to_nested
 from verl_mas import data_plane
 from verl_mas.advantage import trained_tokens
 from verl_mas.config.schema import Weighting
+from verl_mas.config.weighting import set_mode
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import (
@@ -64,7 +65,7 @@ class PolicyTrainer(LocalPolicy):
         self.weighting = weighting
         self.updates = updates
         self.plan: Plan | None = None
-        loss_weights.set_mode(view, weighting)
+        set_mode(view, weighting)
         super().__init__(name, view, pool, total_steps)
 
     def _setup(self) -> None:

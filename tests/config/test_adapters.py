@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.config import load
+from verl_mas.config.adapters import adapter_table, adapters, bases, read_table, resident, write_table
+from verl_mas.config.merge import policy_view
+from verl_mas.config.placement import local_policies, policies_on
+
+POLICIES = {
+    "solver": {"adapter_of": "shared_base"},
+    "verifier": {
+        "adapter_of": "shared_base",
+        "overrides": {"model": {"lora_rank": 4, "lora_alpha": 8}, "actor": {"optim": {"lr": 0.5}}},
+    },
+}
+
+
+@pytest.fixture
+def config(make):
+    return make(
+        mas__policies=POLICIES,
+        actor_rollout_ref__model__lora_rank=16,
+        actor_rollout_ref__model__lora_adapter_path="/warm",
+    )
+
+
+def test_a_base_that_is_not_declared_is_added_and_never_trained(config):
+    mas = load(config.mas)
+    assert list(mas.policies) == ["solver", "verifier", "shared_base"]
+    assert not mas.policies["shared_base"].is_trained
+    assert (adapters(mas, "shared_base"), bases(mas)) == (["solver", "verifier"], ["shared_base"])
+    assert [resident(mas, name) for name in mas.policies] == ["shared_base"] * 3
+
+
+def test_only_the_base_has_processes_and_engines(config):
+    mas = load(config.mas)
+    assert local_policies(mas) == policies_on(mas, "shared") == ["shared_base"]
+
+
+def test_an_adapter_has_the_overrides_and_the_pool_of_its_base(make):
+    policies = {
+        "base": {"trainable": False, "pool": "big", "overrides": {"model": {"path": "/m"}}},
+        "solver": {"adapter_of": "base", "overrides": {"model": {"lora_rank": 4}}},
+    }
+    solver = load(make(mas__policies=policies).mas).policies["solver"]
+    assert (solver.pool, solver.overrides) == ("big", {"model": {"path": "/m", "lora_rank": 4}})
+
+
+def test_the_table_has_each_adapters_own_settings(config):
+    table = adapter_table(config, load(config.mas), "shared_base")
+    assert {name: (one.rank, one.alpha, one.path) for name, one in table.items()} == {
+        "solver": (16, 16.0, "/warm"),
+        "verifier": (4, 8.0, "/warm"),
+    }
+    assert table["verifier"].actor["optim"]["lr"] == 0.5
+    assert table["solver"].actor["optim"]["lr"] == config.actor_rollout_ref.actor.optim.lr
+    assert table["solver"].name == "mas_solver"
+
+
+def test_an_adapters_first_weights_depend_on_its_name_and_the_runs_seed_alone(config):
+    def seeds():
+        return {name: one.seed for name, one in adapter_table(config, load(config.mas), "shared_base").items()}
+
+    before = seeds()
+    assert before["solver"] != before["verifier"]
+    config.mas.policies = {name: spec for name, spec in config.mas.policies.items() if name == "verifier"}
+    assert seeds() == {"verifier": before["verifier"]}
+    OmegaConf.update(config, "actor_rollout_ref.actor.fsdp_config.seed", 7)
+    assert seeds() != {"verifier": before["verifier"]}
+
+
+def test_the_table_has_the_loss_of_the_teams_weighting(config):
+    mas = load(config.mas)
+    mas.loss.weighting = "row"
+    assert adapter_table(config, mas, "shared_base")["solver"].actor["loss_agg_mode"] == "seq-mean-token-mean"
+
+
+def test_workers_and_engines_read_the_table_that_was_written(config):
+    mas = load(config.mas)
+    table = adapter_table(config, mas, "shared_base")
+    view = policy_view(config, "shared_base", mas.policies["shared_base"])
+    write_table(view, table)
+    rollout = OmegaConf.to_container(view.actor_rollout_ref.rollout, resolve=True)
+    assert read_table(rollout["custom"]) == table
+    assert rollout["custom"]["policy"] == "shared_base"
+
+
+def test_the_base_is_prepared_for_the_largest_adapter_and_starts_from_none(config):
+    mas = load(config.mas)
+    view = policy_view(config, "shared_base", mas.policies["shared_base"])
+    write_table(view, adapter_table(config, mas, "shared_base"))
+    assert (view.actor_rollout_ref.model.lora_rank, view.actor_rollout_ref.model.lora_adapter_path) == (16, None)
+
+
+def test_a_policy_without_adapters_has_no_table():
+    assert read_table(None) == read_table({"policy": "main"}) == {}
