@@ -20,6 +20,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.config import load
+from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_per_worker
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
@@ -78,7 +79,9 @@ class MasAgentLoopWorker(_StockWorker):
         load_user_code(self.mas)
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
-        self.models = {name: self._model(name) for name in served}
+        # An adapter is served with its base's.
+        models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
+        self.models = {name: models[resident(self.mas, name)] for name in served}
         if self.rollout_config.trace.get("token2text", False):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]

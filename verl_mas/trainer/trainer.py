@@ -47,6 +47,7 @@ from verl_mas.row import (
 )
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
+from verl_mas.trainer.adapters.identity import other_adapters
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
 from verl_mas.trainer.credit import Credit
@@ -94,8 +95,9 @@ class MasTrainer(PPOTrainerSync):
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
         self.identity = run_identity(config, self.mas)
-        if self.resumed and auto_resumes(config):
-            raise_all(other_run(self.resumed, self.identity))
+        if self.resumed:
+            raise_all(other_adapters(self.resumed, self.identity))
+            raise_all(other_run(self.resumed, self.identity) if auto_resumes(config) else ())
         with open_dict(config):
             # verl tests for this mode by name where it chooses the replay buffer and the checkpoint's parts.
             config.trainer.v1.trainer_mode = "sync"

@@ -1,1 +1,1 @@
-"""Several LoRA adapters on one base: one group of training processes and one set of engines for all of them."""
+"""Policies that are adapters on one base: one worker group and one set of engines for all of them."""

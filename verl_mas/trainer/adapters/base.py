@@ -71,8 +71,8 @@ class SharedBase(LocalPolicy):
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         """The random state of its processes. Its weights are those of its model."""
         own = Path(folder, self.name)
-        self.actor_rollout_wg.save_random_state(str(own))
+        self.actor_rollout_wg.save_checkpoint(str(own))
         self._kept.add(own, keep)
 
     def load(self, folder: str, delete: bool) -> None:
-        self.actor_rollout_wg.load_random_state(str(Path(folder, self.name)))
+        self.actor_rollout_wg.load_checkpoint(str(Path(folder, self.name)))

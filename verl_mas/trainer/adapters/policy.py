@@ -21,6 +21,8 @@ from verl_mas.trainer.workers import Workers
 T = TypeVar("T")
 # What verl's trainer sets for a pass with the reference, which is the model without its adapter.
 REFERENCE = "no_lora_adapter"
+# What the processes of a base report beside verl's metrics of an actor.
+ADAPTER_METRICS = ("adapter/updates", "adapter/norm")
 
 
 class AdapterPolicy(PolicyTrainer):
@@ -47,6 +49,11 @@ class AdapterPolicy(PolicyTrainer):
         self.ref_in_actor = True
         if loss := self.row_weighted_loss():
             self.actor_rollout_wg.set_adapter_loss(self.name, loss)
+
+    def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
+        super().update(rows, metrics, counted=counted)
+        for key in ADAPTER_METRICS:
+            metrics[key] = metrics.pop(f"actor/{key}")
 
     def empty_cache(self) -> None:
         """The base does, once for all of its adapters."""
