@@ -40,8 +40,8 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     if rank:
         if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
             yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
-        yield from _trainable(model, policy)
-        yield from _targets(view, policy)
+        yield from check_trainable(f"policy {policy}", rank)
+        yield from check_targets(view, policy)
         if not megatron.get("merge"):
             yield from _served(view, policy)
 
@@ -56,16 +56,16 @@ def check_frozen_adapter(view: DictConfig, policy: str) -> Iterator[ConfigError]
         )
 
 
-def _trainable(model: DictConfig, policy: str) -> Iterator[ConfigError]:
+def check_trainable(policy: str, rank: object) -> Iterator[ConfigError]:
     if importlib.util.find_spec("peft") is None:
         yield ConfigError(
-            f"policy {policy}: model.lora_rank={model.lora_rank}, and peft is not installed",
+            f"{policy}: model.lora_rank={rank}, and peft is not installed",
             rule="verl trains adapters with peft",
             fix="pip install peft",
         )
 
 
-def _targets(view: DictConfig, policy: str) -> Iterator[Problem]:
+def check_targets(view: DictConfig, policy: str) -> Iterator[Problem]:
     """PEFT's rule: a text is a regular expression for whole names, an item of a list is a name or its last parts."""
     wanted, known = view[SECTION].model.get("target_modules"), modules(view[SECTION].model)
     if wanted is None or wanted == "all-linear" or known is None:

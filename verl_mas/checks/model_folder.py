@@ -102,6 +102,12 @@ def _setting(folder: Path | None, key: str) -> object:
     return settings.get(key) or (text.get(key) if isinstance(text, dict) else None)
 
 
+def settings(model: DictConfig) -> Mapping[str, object]:
+    """The model's config.json; empty where it is not here."""
+    folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
+    return readable_json(folder / "config.json") if folder else {}
+
+
 def modules(model: DictConfig) -> list[str] | None:
     """The names of the modules that have weights, from the headers of the safetensors files; None where unknown."""
     folder = _folder(model.get("path"))

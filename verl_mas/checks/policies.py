@@ -11,6 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_mas.checks.adapters import check_adapter, check_base
 from verl_mas.checks.divided import check_heads, check_sharding
 from verl_mas.checks.engine_options import check_engine_options
 from verl_mas.checks.lengths import check_lengths
@@ -18,6 +19,7 @@ from verl_mas.checks.lora import check_frozen_adapter, check_lora
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
 from verl_mas.checks.training_engine import check_training_engine
+from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, policy_section, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
@@ -54,7 +56,8 @@ def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
     """Settings of the training of a policy that is never trained."""
     learning = set(trained(mas))
     for name, spec in mas.policies.items():
-        actor = spec.overrides.get("actor")
+        # A base has the optimiser's settings for its adapters.
+        actor = {} if adapters(mas, name) else spec.overrides.get("actor")
         optim = actor.get("optim") if isinstance(actor, Mapping) else None
         for key, value in (("updates_per_step", spec.updates_per_step), ("overrides.actor.optim", optim)):
             if value and name not in learning:
@@ -105,14 +108,18 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
             continue
         view, shape = policy_view(config, name, spec), pool_shape(config, mas, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
-        yield from check_heads(view, name)
-        yield from check_engine_options(view, name)
-        yield from check_lengths(view, name, trained=spec.is_trained)
+        on_base = adapters(mas, name)
+        if not spec.adapter_of:
+            yield from check_heads(view, name)
+            yield from check_engine_options(view, name)
+            yield from check_lengths(view, name, trained=spec.is_trained or bool(on_base))
         if spec.is_trained:
-            yield from check_lora(view, name)
+            yield from check_adapter(view, name) if spec.adapter_of else check_lora(view, name)
             yield from check_trained(view, name)
             yield from check_training_engine(view, name)
             yield from check_sharding(view, name)
+        elif on_base:
+            yield from check_base(view, name, on_base)
         elif not spec.snapshot:
             yield from check_frozen_adapter(view, name)
         yield from _verl_accepts(view, name, config[SECTION])

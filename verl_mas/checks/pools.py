@@ -12,6 +12,7 @@ from verl_mas.config.placement import (
     Resources,
     cpus_needed,
     gpus_needed,
+    local_policies,
     policies_on,
     pool_shape,
     replica_size,
@@ -50,10 +51,8 @@ def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
 
 
 def check_replicas(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    for name, spec in mas.policies.items():
-        if spec.remote:
-            continue
-        replica, gpus = replica_size(config, mas, name), sum(pool_shape(config, mas, spec.pool))
+    for name in local_policies(mas):
+        replica, gpus = replica_size(config, mas, name), sum(pool_shape(config, mas, mas.policies[name].pool))
         if gpus % replica:
             yield ConfigError(
                 f"policy {name}: an engine replica of {replica} GPUs on a pool of {gpus}",

@@ -56,7 +56,13 @@ def _same_model(config: DictConfig, mas: MasConfig, name: str, snapshot: Snapsho
             fix=f"remove mas.policies.{name}.overrides.model",
         )
     rank = optional_policy_value(config, source, "model.lora_rank") or 0
-    if rank > 0 and not optional_policy_value(config, source, "model.lora.merge"):
+    if source.adapter_of:
+        yield ConfigError(
+            f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.adapter_of}",
+            rule="a snapshot takes whole weights, and adapters on one base are never merged into them",
+            fix=f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own",
+        )
+    elif rank > 0 and not optional_policy_value(config, source, "model.lora.merge"):
         yield ConfigError(
             f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}",
             rule="a snapshot takes whole weights, so the trainer merges the adapter into them",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.model_folder import positions
+from verl_mas.config.adapters import adapters
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import (
@@ -36,6 +37,13 @@ class AgentSummary:
 
 
 @dataclass(frozen=True)
+class AdapterSummary:
+    base: str
+    rank: int
+    alpha: float
+
+
+@dataclass(frozen=True)
 class PolicySummary:
     """`learning_rate` and `optimiser_steps` are null for one that is not trained, `pool` for a remote one."""
 
@@ -49,6 +57,12 @@ class PolicySummary:
 
     snapshot: str | None = None
     """What it is a snapshot of, and when; null for another policy."""
+
+    adapter: AdapterSummary | None = None
+    """null for a policy with weights of its own."""
+
+    adapters: Sequence[str] = ()
+    """The policies that are adapters on its weights."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +160,14 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
         updates_per_step(config, mas, name) if spec.is_trained else None,
         _context(config, spec),
         _snapshot(spec.snapshot) if spec.snapshot else None,
+        _adapter(config, spec, spec.adapter_of) if spec.adapter_of else None,
+        adapters(mas, name),
     )
+
+
+def _adapter(config: DictConfig, spec: PolicySpec, base: str) -> AdapterSummary:
+    rank, alpha = (policy_value(config, spec, f"model.lora_{key}") for key in ("rank", "alpha"))
+    return AdapterSummary(base, int(rank), float(alpha))
 
 
 def _snapshot(snapshot: SnapshotSpec) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.engine_options import check_unread_options
 from verl_mas.checks.engines import check_engines
 from verl_mas.checks.learning import check_learning
@@ -28,6 +29,7 @@ from verl_mas.checks.settings import check_override_keys, check_override_values,
 from verl_mas.checks.snapshots import check_snapshots
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
+from verl_mas.config.adapters import adapters
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import MasConfig
@@ -70,7 +72,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if mas is None:
         return None, False
     found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
-    found.of(check_snapshots(config, mas))
+    found.of(check_snapshots(config, mas), check_adapters(config, mas))
     known = found.of(check_override_keys(config, mas))
     if not found.of(check_override_values(config, mas)) or not sound:
         return None, False  # Other checks calculate with these values.
@@ -178,7 +180,8 @@ def _assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[Confi
             )
     used = {member.spec.policy for member in members.values()}
     for name in mas.policies:
-        if name not in used:
+        # A base is used by its adapters.
+        if name not in used and not adapters(mas, name):
             yield ConfigError(
                 f"mas.policies.{name} is used by no agent",
                 rule="every policy costs memory, so every policy has an agent",

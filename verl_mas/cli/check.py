@@ -105,7 +105,10 @@ def _policy(name: str, policy: PolicySummary) -> str:
     where = f"{policy.model}, served by {policy.engine} on pool {policy.pool}"
     if policy.optimiser_steps is None:
         kind = f"a snapshot {policy.snapshot}" if policy.snapshot else "frozen"
-        return f"{name}: {kind}, {where}"
+        shared = f", the base of {', '.join(policy.adapters)}" if policy.adapters else ""
+        return f"{name}: {kind}{shared}, {where}"
+    if policy.adapter:
+        where = f"an adapter of rank {policy.adapter.rank} (alpha {policy.adapter.alpha:g}) on {policy.adapter.base}"
     steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
     return f"{name}: trained, {where}, learning rate {policy.learning_rate:g}, {steps} per training step"
 

@@ -58,6 +58,9 @@ class EngineFacts:
     takes_adapters: bool = True
     """It serves LoRA adapters beside the base weights; False: the trainer must merge them."""
 
+    many_adapters: bool = False
+    """It serves several adapters on one base at once: a request names its own (`mas.policies.<name>.adapter_of`)."""
+
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
 

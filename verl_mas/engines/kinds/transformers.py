@@ -15,6 +15,7 @@ register_engine(
         sampling=Sampling.names,
         one_process=True,
         takes_adapters=False,
+        many_adapters=True,
         check_options=Options.of,
     ),
 )

@@ -102,6 +102,7 @@ ENGINES.register(ENGINE)(
             "tensor_parallel_size": "tensor_model_parallel_size",
         },
         highest_rank=512,
+        many_adapters=True,
         stock_adapter="verl.workers.rollout.vllm_rollout",
         sampling=partial(installed_names, ENGINE, "sampling_params.py", SAMPLING),
         register_replica=register_replica,

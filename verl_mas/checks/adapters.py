@@ -1,0 +1,290 @@
+"""Adapters that share a base: which policies can be one or be a base, and what an adapter can have of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatch
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.lora import check_targets, check_trainable
+from verl_mas.checks.model_folder import readable_json, settings
+from verl_mas.checks.place import unless_elsewhere
+from verl_mas.checks.refusals import Problem
+from verl_mas.config.adapters import bases
+from verl_mas.config.merge import SECTION, leaves, optional_policy_value
+from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.engines.facts import ENGINES, facts_of
+from verl_mas.errors import ConfigError, ConfigWarning
+
+# What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
+OWN = (
+    "model.lora_rank model.lora_alpha model.lora_adapter_path actor.optim.* actor.policy_loss.* actor.clip_ratio* "
+    "actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* actor.entropy_coeff actor.calculate_entropy "
+    "actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle actor.data_loader_seed rollout.temperature rollout.top_p "
+    "rollout.top_k rollout.val_kwargs.* rollout.prompt_length rollout.response_length"
+).split()
+LENGTHS = ("rollout.prompt_length", "rollout.response_length")
+HIGHEST_RANK = 512
+# Numbers in config.json, of which one is above 1 in a mixture of experts.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# PEFT's first weights that are taken out of the base's, which is then another one.
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+# Of adapter_config.json: what an adapter has beside its two matrices per module, and what it is without.
+PLAIN: Mapping[str, tuple[object, ...]] = {
+    "use_dora": (None, False),
+    "use_rslora": (None, False),
+    "modules_to_save": (None, []),
+    "bias": (None, "none"),
+    "rank_pattern": (None, {}),
+    "alpha_pattern": (None, {}),
+}
+
+
+def check_adapters(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+    """What is an adapter of what. `config` is as the user wrote it: in `mas` an adapter has its base's settings."""
+    yield from _misspelt(config, mas)
+    for name, spec in mas.policies.items():
+        if spec.adapter_of is None:
+            continue
+        yield from _is_adapter(config, name, spec)
+        if error := _no_base(config, mas, name, spec.adapter_of):
+            yield error
+        else:
+            yield from _own_pool(config, mas, name, spec.adapter_of)
+            yield from _own_settings(config, mas, name, spec.adapter_of)
+
+
+def _misspelt(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
+    declared = OmegaConf.select(config, "mas.policies") or {}
+    for base in bases(mas):
+        others = [name for name in mas.policies if name != base]
+        if base not in declared and (meant := get_close_matches(base, others, n=1, cutoff=0.7)):
+            yield ConfigWarning(
+                f"adapter_of={base}, which mas.policies leaves out, beside policy {meant[0]}",
+                reason="it is added as a base, with processes and engines of its own",
+                fix=f"did you mean {meant[0]}? If not, declare it: ++mas.policies.{base}.trainable=false",
+            )
+
+
+def _is_adapter(config: DictConfig, name: str, spec: PolicySpec) -> Iterator[ConfigError]:
+    for wrong, setting in ((spec.remote, "remote"), (spec.snapshot, "snapshot")):
+        if wrong is not None:
+            yield ConfigError(
+                f"mas.policies.{name}.adapter_of={spec.adapter_of} with {setting}",
+                rule="an adapter is trained and served here, on the weights of its base",
+                fix=f"remove one of the two from mas.policies.{name}",
+            )
+    if not spec.trainable:
+        yield ConfigError(
+            f"mas.policies.{name}.adapter_of={spec.adapter_of} with trainable=false",
+            rule="adapters are sent to the engines by the processes that train them",
+            fix=f"remove trainable; an adapter is not changed where its agents have ++mas.agents.<agent>."
+            f"trainable=false. For the bare base, set mas.agents.<agent>.policy={spec.adapter_of}",
+        )
+
+
+def _no_base(config: DictConfig, mas: MasConfig, name: str, base: str) -> ConfigError | None:
+    """Why a policy cannot have adapters."""
+    spec, value = mas.policies[base], f"mas.policies.{name}.adapter_of={base}"
+    if spec.adapter_of is not None:
+        kind = "which is this policy itself" if base == name else f"which is an adapter of {spec.adapter_of}"
+        rule = "an adapter is on whole weights, not on another adapter"
+        known = [other for other in bases(mas) if mas.policies[other].adapter_of is None]
+        fix = f"set mas.policies.{name}.adapter_of={known[0] if known else '<another policy>'}"
+    elif spec.remote is not None:
+        kind, rule = "which is remote", "the processes of the base train its adapters, and a remote policy has none"
+        fix = f"remove mas.policies.{base}.remote, or mas.policies.{name}.adapter_of"
+    elif spec.snapshot is not None:
+        kind, rule = f"which is a snapshot of {spec.snapshot.of}", "adapters are trained on weights that never change"
+        fix = f"set mas.policies.{name}.adapter_of to a frozen policy"
+    elif spec.trainable:
+        kind, rule = "which is trained", "adapters are trained on weights that never change"
+        fix = f"set ++mas.policies.{base}.trainable=false, or another name in adapter_of: a policy that mas.policies "
+        fix += "leaves out is added as a frozen one"
+    else:
+        return None
+    return ConfigError(f"{value}, {kind}", rule=rule, fix=fix)
+
+
+def _own_pool(config: DictConfig, mas: MasConfig, name: str, base: str) -> Iterator[ConfigError]:
+    pool = OmegaConf.select(config, f"mas.policies.{name}.pool")
+    if pool is not None and pool != mas.policies[base].pool:
+        yield ConfigError(
+            f"mas.policies.{name}.pool={pool}, and its base {base} is on pool {mas.policies[base].pool}",
+            rule="an adapter is trained and served by the processes and engines of its base",
+            fix=f"remove mas.policies.{name}.pool, or set ++mas.policies.{base}.pool={pool}",
+        )
+
+
+def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> Iterator[ConfigError]:
+    own = OmegaConf.select(config, f"mas.policies.{name}.overrides")
+    given = OmegaConf.to_container(own, resolve=True) if isinstance(own, DictConfig) else {}
+    for path, value in leaves(given):
+        key = ".".join(path)
+        if not key or (any(fnmatch(key, pattern) for pattern in OWN) and key not in LENGTHS):
+            continue
+        of_base = _value(config, mas.policies[base], key)
+        if value != of_base and key not in LENGTHS:
+            yield ConfigError(
+                f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}",
+                rule="an adapter has its own rank, optimiser, loss and sampling; all else is its base's, for all of "
+                "its adapters",
+                fix=f"remove it, or set ++mas.policies.{base}.trainable=false "
+                f"++mas.policies.{base}.overrides.{key}={value}, or make it a policy with weights of its own: remove "
+                "adapter_of",
+            )
+        elif key in LENGTHS and type(value) is int and type(of_base) is int and value > of_base:
+            yield ConfigError(
+                f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}",
+                rule="the engines and micro batches of the base are made for rows of its lengths",
+                fix=f"lower it, or raise data.max_{key.removeprefix('rollout.')}",
+            )
+
+
+def _value(config: DictConfig, spec: PolicySpec, key: str) -> object:
+    value = optional_policy_value(config, spec, key)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Problem]:
+    """`view` is the configuration of a base, `names` its adapters."""
+    section, who = view[SECTION], f"policy {base}, the base of {', '.join(names)}"
+    model, actor, rollout = section.model, section.actor, section.rollout
+    yield from check_trainable(f"{who}", str(model.get("lora_rank")))
+    yield from check_targets(view, base)
+    for wrong, setting, rule, fix in (
+        (
+            actor.strategy == "fsdp",
+            f"actor.strategy={actor.strategy}",
+            "FSDP2 divides the parameters one by one, so that frozen and trained ones can be together",
+            f"set {SECTION}.actor.strategy=fsdp2",
+        ),
+        (
+            rollout.checkpoint_engine.backend != "naive",
+            f"rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
+            "only the backend naive sends adapters; others would leave the engines with the bare base",
+            f"set {SECTION}.rollout.checkpoint_engine.backend=naive",
+        ),
+        (
+            bool((model.get("lora") or {}).get("merge")),
+            "model.lora.merge=True",
+            "one engine serves all adapters on the weights of the base, so none can be merged into them",
+            f"set {SECTION}.model.lora.merge=False",
+        ),
+        (
+            bool(model.get("target_parameters")),
+            f"model.target_parameters={model.get('target_parameters')}",
+            "adapters are on linear modules; engines do not serve them on other parameters",
+            f"set {SECTION}.model.target_parameters=null, and name modules in {SECTION}.model.target_modules",
+        ),
+        (
+            bool(OmegaConf.select(actor, "fsdp_config.qat.enable")),
+            "actor.fsdp_config.qat.enable=True",
+            "training for quantised weights changes the base, which has to stay as it is",
+            f"set {SECTION}.actor.fsdp_config.qat.enable=False",
+        ),
+    ):
+        if wrong:
+            yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
+    yield from _engine(view, who)
+    yield from _architecture(view, who)
+    yield from _held_in(view, who)
+
+
+def _engine(view: DictConfig, who: str) -> Iterator[ConfigError]:
+    name, targets = str(view[SECTION].rollout.name), view[SECTION].model.get("target_modules")
+    if not facts_of(name).many_adapters:
+        able = [other for other in ENGINES if ENGINES[other].many_adapters]
+        yield ConfigError(
+            f"{who}: rollout.name={name}",
+            rule="its engine serves several adapters at once, each for the requests that name it",
+            fix=f"set {SECTION}.rollout.name to one of {', '.join(able)}",
+        )
+    elif name == "sglang" and isinstance(targets, str) and targets != "all-linear":
+        yield ConfigError(
+            f"{who}: model.target_modules={targets} with rollout.name=sglang",
+            rule="SGLang takes the names of modules, not a regular expression",
+            fix=f"set {SECTION}.model.target_modules to all-linear or a list of names",
+        )
+
+
+def _architecture(view: DictConfig, who: str) -> Iterator[ConfigError]:
+    model = view[SECTION].model
+    found = settings(model)
+    if "vision_config" in found:
+        yield ConfigError(
+            f"{who}: model.path={model.path} reads images",
+            rule="adapters on one base are on models of text only: engines leave those on a vision tower out",
+            fix=f"set {SECTION}.model.path to a model of text, or remove adapter_of",
+        )
+    text = found.get("text_config")
+    fields = {**found, **(text if isinstance(text, Mapping) else {})}
+    experts = next((key for key in EXPERTS if isinstance(count := fields.get(key), int) and count > 1), None)
+    if experts and model.get("target_modules") == "all-linear":
+        yield ConfigError(
+            f"{who}: model.target_modules=all-linear with {experts}={fields[experts]} of {model.path}",
+            rule="the weights of experts are no linear modules, so all-linear does not reach them",
+            fix=f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]",
+        )
+
+
+def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
+    fsdp = view[SECTION].actor.get("fsdp_config") or {}
+    computes = str(OmegaConf.select(fsdp, "mixed_precision.param_dtype", default="bf16"))
+    held = str(fsdp.get("model_dtype"))
+    if view.trainer.device != "cpu" and held in ("fp32", "float32") and computes in ("bf16", "bfloat16"):
+        yield ConfigWarning(
+            f"{who}: actor.fsdp_config.model_dtype={held}",
+            reason="the base is never updated and computes in bfloat16, so half of its memory is not used",
+            fix=f"set ++{SECTION}.actor.fsdp_config.model_dtype=bf16; adapters and their optimisers stay in float32",
+        )
+
+
+def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """`view` is the configuration of one adapter: its base's, with its own settings."""
+    model, engine = view[SECTION].model, str(view[SECTION].rollout.name)
+    rank, alpha = model.get("lora_rank"), model.get("lora_alpha")
+    most = facts_of(engine).highest_rank or HIGHEST_RANK
+    setting = f"++mas.policies.{policy}.overrides.model"
+    if type(rank) is not int or not 1 <= rank <= most:
+        yield ConfigError(
+            f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}",
+            rule=f"an adapter has a rank of 1 to {most}",
+            fix=f"set {setting}.lora_rank=16, or {SECTION}.model.lora_rank for all",
+        )
+    if isinstance(alpha, int | float) and alpha <= 0:
+        yield ConfigError(
+            f"policy {policy}: model.lora_alpha={alpha}",
+            rule="what an adapter adds is multiplied by lora_alpha / lora_rank: at 0 by nothing, below it backwards",
+            fix=f"set {setting}.lora_alpha={rank}, the rank",
+        )
+    if path := model.get("lora_adapter_path"):
+        yield from _warm_start(view, policy, str(path))
+
+
+def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:
+    model, folder = view[SECTION].model, Path(path).expanduser()
+    who, fix = f"policy {policy}: model.lora_adapter_path={path}", "start from another adapter, or set it to null"
+    if not folder.is_dir():
+        error = ConfigError(who, rule="it is a folder on every node of the run, that PEFT or a run saved", fix=fix)
+        yield unless_elsewhere(view, error)
+        return
+    found = readable_json(folder / "adapter_config.json")
+    for key, plain in PLAIN.items():
+        if found.get(key) not in plain:
+            rule = "adapters on one base are plain LoRA: engines drop the rest, or read another scale"
+            yield ConfigError(f"{who} has {key}={found[key]}", rule=rule, fix=fix)
+    first = found.get("init_lora_weights")
+    if isinstance(first, str) and first.lower().startswith(CHANGES_BASE):
+        rule = "such an adapter was started by a change of its base, and the base is the same for all adapters"
+        yield ConfigError(f"{who} has init_lora_weights={first}", rule=rule, fix=fix)
+    for key, setting in (("r", "lora_rank"), ("lora_alpha", "lora_alpha")):
+        if key in found and found[key] != model.get(setting):
+            yield ConfigError(
+                f"{who} has {key}={found[key]}, and model.{setting}={model.get(setting)}",
+                rule="an adapter resumes with the rank and the scale that it was trained with",
+                fix=f"set ++mas.policies.{policy}.overrides.model.{setting}={found[key]}",
+            )
