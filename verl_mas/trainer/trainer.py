@@ -125,8 +125,7 @@ class MasTrainer(PPOTrainerSync):
         self.reward_loop_manager = self._reward_workers()
         for name in local_policies(self.mas):
             # One after the other: an engine takes more memory while it starts than afterwards.
-            pool = self.pools.of(name)
-            self.members[name] = start(name, self.config, self.mas, pool, self.total_training_steps)
+            self.members[name] = start(name, self.config, self.mas, self.pools.of(name), self.total_training_steps)
         for pool, found in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}

@@ -112,6 +112,7 @@ def team(make):
         full, past = object.__new__(PolicyTrainer), object.__new__(FrozenPolicy)
         base = SharedBase("main", views["main"], pool, adapter_table(config, made.mas, "main"), 10)
         base.tokenizer, base.processor = "the base's", None
+        base._sent_bytes = 3_000_000  # noqa: SLF001
         for member, name in ((full, "full"), (base, "main"), (past, "past")):
             member.name, member.config = name, views[name]
             member.llm_server_manager = Manager(config, [Server() for _ in range(servers)])
@@ -121,7 +122,7 @@ def team(make):
             )
         for name in ("one", "two"):
             base.adapters[name] = AdapterPolicy(name, views[name], base, 1, 10, made.mas.loss.weighting)
-            base.adapters[name]._setup()
+            base.adapters[name]._setup()  # noqa: SLF001
         past.wake = lambda step: log.append("wake past")
         made.members = {"full": full, "past": past, "main": base}
         return made
@@ -131,7 +132,7 @@ def team(make):
 
 def test_the_base_has_the_processes_for_its_adapters_and_no_model_for_the_reference(team):
     base = team(actor_rollout_ref__actor__use_kl_loss=True).members["main"]
-    base._init_resource_pool_mgr()
+    base._init_resource_pool_mgr()  # noqa: SLF001
     # The full policy's reference is a model of its own: verl calls the role actor_rollout_ref.
     (role,) = base.role_worker_mapping
     assert str(role) == "actor_rollout"
@@ -151,15 +152,16 @@ def test_adapters_are_trained_and_their_base_has_the_processes(team):
 
 def test_weights_go_to_the_engines_of_a_base_once_for_all_adapters(team):
     made = team()
-    made._wake()
+    made._wake()  # noqa: SLF001
     assert made.log == ["send full", "wake past", "send main"]
-    assert made.members["main"].metrics["sync/seconds"] >= 0 and made.members["full"].metrics == {}
+    sync = made.members["main"].metrics
+    assert sync["sync/seconds"] >= 0 and sync["sync/mb"] == 3 and made.members["full"].metrics == {}
 
 
 @pytest.mark.parametrize(("offload", "moves"), [(True, ["to device", "to cpu"]), (False, [])])
 def test_a_base_is_moved_once_per_phase_for_all_of_its_adapters(team, offload, moves):
     made = team(actor_rollout_ref__actor__fsdp_config__param_offload=offload)
-    made._each(["one", "full", "two"], made.log.append)
+    made._each(["one", "full", "two"], made.log.append)  # noqa: SLF001
     assert made.log == [*moves[:1], "one", "two", *moves[1:], "full"]
 
 
@@ -207,7 +209,7 @@ def test_requests_of_an_adapter_go_to_the_engines_of_its_base_and_name_it(team, 
     assert sorted(clients) == ["full", "main", "one", "past", "two"]
     assert all(isinstance(client, kind) for client in clients.values())
     if sliced:
-        assert (clients["one"]._policy, clients["one"].adapter) == ("main", "one")
+        assert (clients["one"]._policy, clients["one"].adapter) == ("main", "one")  # noqa: SLF001
     servers = {name: made.members[name].llm_server_manager.server_handles for name in made.members}
     monkeypatch.setattr(kind, "_release_server", lambda self, *args, **given: None)
     for name, home in (("one", "main"), ("main", "main"), ("full", "full")):
@@ -244,6 +246,6 @@ def test_a_step_without_rows_of_an_adapter_does_not_call_it(team):
         keys=["1_0_0", "1_0_1", "1_0_2"],
         tags=[{"policy": name, "trainable": True} for name in ("one", "main", "full")],
     )
-    parts = made._parts(batch, [0, 1, 2])
+    parts = made._parts(batch, [0, 1, 2])  # noqa: SLF001
     assert list(parts) == ["full", "one"], "two has no rows, and nobody trains the base"
     assert all(isinstance(part, PolicyRows) for part in parts.values())

@@ -39,6 +39,10 @@ class SharedBase(LocalPolicy):
         self.metrics: dict[str, float] = {}
         self._kept = Kept()
 
+    def _setup(self) -> None:
+        super()._setup()
+        self._sent_bytes: int = self.actor_rollout_wg.sent_bytes()[0]
+
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self.role_worker_mapping = {role: ray.remote(AdapterWorker) for role in self.role_worker_mapping}
@@ -60,7 +64,7 @@ class SharedBase(LocalPolicy):
         """Send the engines all adapters, and let them take their memory."""
         start = time.perf_counter()
         super().wake(step)
-        self.metrics = {"sync/seconds": time.perf_counter() - start}
+        self.metrics = {"sync/seconds": time.perf_counter() - start, "sync/mb": self._sent_bytes / 1e6}
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 

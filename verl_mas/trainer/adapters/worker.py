@@ -102,6 +102,10 @@ class AdapterWorker(ActorRolloutRefWorker):
         return output
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def sent_bytes(self) -> int:
+        return self.actor.engine.sent_bytes
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_adapter(self, policy: str, folder: str) -> None:
         """A folder of PEFT, with what training resumes from. Only the first worker writes."""
         self.actor.engine.save_adapter(policy, Path(folder))
