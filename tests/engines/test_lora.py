@@ -164,9 +164,9 @@ def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_c
     batcher = ContinuousBatcher(model, max_length=512, adapters=adapters)
     running = batcher.submit([5, 6], Sampling(max_tokens=3), "solver")
     batcher.step()
-    with pytest.raises(RequestError, match=r"adapter='slover'.*the engine has solver, verifier"):
+    with pytest.raises(RequestError, match=r"adapter='slover'\n.*the engine has solver, verifier"):
         batcher.submit([5, 6], Sampling(max_tokens=3), "slover")
-    with pytest.raises(RequestError, match=r"adapter='verifier'.*not received its weights"):
+    with pytest.raises(RequestError, match=r"adapter='verifier'\n.*not received its weights"):
         batcher.submit([5, 6], Sampling(max_tokens=3), "verifier")
     with pytest.raises(RequestError, match="the engine has no adapters"):
         ContinuousBatcher(model, max_length=512).submit([5, 6], Sampling(max_tokens=3), "solver")
