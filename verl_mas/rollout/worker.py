@@ -177,7 +177,9 @@ class MasAgentLoopWorker(_StockWorker):
     async def _without_rows(self, finished: SessionResult, dataset: Fields) -> list[StoredRow]:
         session = finished.session
         if session.task.validate:
-            policy, model = next(iter(self.models.items()))
+            # No agent has to act on a base.
+            acting = {member.spec.policy for member in session.config.members.values()}
+            policy, model = next((policy, model) for policy, model in self.models.items() if policy in acting)
             prompt_ids = _tokens_of(session.task, model)
             return [failed_validation_row(session, policy, model, prompt_ids, dataset, self._log_probs)]
         if self.mas.faults.then == "fail_group":

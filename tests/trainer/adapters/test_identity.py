@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.config.load import load
-from verl_mas.run_folder.checkpoints import complete, read
+from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
 from verl_mas.trainer.adapters.identity import other_adapters
 from verl_mas.trainer.checkpoint import run_identity
 
@@ -100,6 +100,7 @@ def test_a_checkpoint_with_full_weights_is_not_resumed_with_adapters_nor_the_rev
     configured, checkpoint = run
     full = configured({"solver": {}, "verifier": {}})
     assert len(problems(full, checkpoint)) == 2
+    (checkpoint.folder / RUN_FILE).unlink()
     complete(checkpoint.folder, run_identity(full, load(full.mas)))
     assert len(problems(configured(), read(checkpoint.folder))) == 2
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 class SharedBase(LocalPolicy):
     """A policy that nobody trains, with one or more adapters. Without an adapter, its engines serve its own weights."""
 
-    trainable = False
-
     def __init__(
         self, name: str, view: DictConfig, pool: RayResourcePool, table: Mapping[str, Adapter], total_steps: int
     ):
