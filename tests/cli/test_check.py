@@ -188,3 +188,16 @@ def test_json_has_the_errors_of_a_refused_run(capsys):
         "rule": "an agent acts on one of mas.policies",
         "fix": "set ++mas.agents.solver.policy; known: a, b",
     }
+
+
+def test_adapters_are_shown_with_their_base(capsys):
+    two = "++mas.policies={a:{adapter_of:main},b:{adapter_of:main,overrides:{model:{lora_rank:8}}}}"
+    assert main([*TEAM, "mas.policies=null", two, "++actor_rollout_ref.model.lora_rank=4"]) == 0
+    output = capsys.readouterr().out
+    for part in (
+        "a: trained, an adapter of rank 4 (alpha 16) on main, learning rate 1e-06",
+        "b: trained, an adapter of rank 8 (alpha 16) on main",
+        "main: frozen, the base of a, b, owner/tiny, served by transformers on pool shared",
+        "shared: 1 worker process: main",
+    ):
+        assert part in output

@@ -109,3 +109,10 @@ def test_tables_fit_into_100_columns():
 def test_help(capsys):
     assert main([]) == 0
     assert "--gpus      8x80" in capsys.readouterr().out
+
+
+def test_a_base_is_planned_once_with_its_adapters_below_it(capsys):
+    assert main(["+recipe=math/adapters", "--gpus", "4x80"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("Qwen/Qwen3-4B, 4.02 B") == 1
+    assert output.count("rank 32 on main, 66.1 M") == 2

@@ -117,3 +117,14 @@ def test_a_policy_beside_others_is_set_by_its_overrides(read, make):
 
 def test_a_frozen_policy_has_no_training(read):
     assert read(mas__policies__a__trainable=False).training is None
+
+
+def test_a_base_has_the_adapters_of_its_policies(two):
+    gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4, "actor_rollout_ref__rollout__name": "vllm"}
+    own = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main", "overrides": {"model": {"lora_rank": 4}}}}
+    config = two(**gpus, mas__policies=own, actor_rollout_ref__model__lora_rank=8)
+    base = read_policy(config, settled(config, load(config.mas)), "main", MODEL)
+    assert base.training is not None
+    assert (base.training.adapters, base.training.adapter_rank) == ((8, 4), 0)
+    assert base.serving.adapter and base.serving.ranks == 2 * 8
+    assert not base.training.param_offload  # It is alone on its pool.

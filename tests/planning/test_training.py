@@ -97,3 +97,22 @@ def test_offloaded_tensors_are_pinned_and_each_rounded_up():
 )
 def test_a_checkpoint_has_what_is_saved(saved, per_parameter):
     assert training.checkpoint(MODEL, replace(TRAINING, saved=frozenset(saved))) == per_parameter * N
+
+
+ON_A_BASE = replace(TRAINING, element=2, adapters=(8, 4))
+
+
+def test_a_base_has_its_parameters_once_and_every_adapters_in_float32():
+    held = training.at_rest(MODEL, replace(ON_A_BASE, optimizer_offload=True))
+    assert held["parameters"] == (2 * N + 4 * (8 + 4) * 1000) / 4
+    # Adam of adapters stays on the GPU.
+    assert held["Adam"] == 8 * (8 + 4) * 1000 / 4
+
+
+def test_adapters_on_a_base_are_trained_in_turn():
+    assert training.update(MODEL, ON_A_BASE)["gradients"] == 4 * 8 * 1000 / 4
+
+
+def test_a_checkpoint_has_every_adapter_and_not_the_base():
+    assert training.checkpoint(MODEL, ON_A_BASE) == 12 * (8 + 4) * 1000
+    assert training.adapter_checkpoint(MODEL, 4) == 12 * 4 * 1000

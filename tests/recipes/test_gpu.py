@@ -10,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_configs import composed
 
 from verl_mas.checks.team import validate
-from verl_mas.config.merge import policy_view
+from verl_mas.config.merge import policy_value, policy_view
+from verl_mas.config.placement import local_policies
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of which other files are made.
-PARTS = {"common", "roles", "laptop"}
+PARTS = {"common", "roles", "laptop", "laptop_adapters"}
 RUNS = sorted(
     str(file.relative_to(RECIPES).with_suffix("")) for file in RECIPES.glob("*/*.yaml") if file.stem not in PARTS
 )
@@ -46,7 +47,11 @@ def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
         # flash-attn is not needed.
         assert model.override_config.attn_implementation == "sdpa"
     assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
-    assert sum(view.actor_rollout_ref.rollout.gpu_memory_utilization for view in views) <= 0.85
+    mas = validate(config)
+    engines = [
+        policy_value(config, mas.policies[name], "rollout.gpu_memory_utilization") for name in local_policies(mas)
+    ]
+    assert sum(engines) <= 0.85
 
 
 def test_no_two_gpu_recipes_write_into_one_folder():

@@ -9,7 +9,8 @@ from recipe_configs import composed
 
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
-from verl_mas.config.merge import policy_value
+from verl_mas.config.merge import policy_value, trained
+from verl_mas.config.placement import local_policies
 
 LARGER = {"math": "8b", "search": "7b"}
 VARIANTS = [
@@ -73,6 +74,15 @@ def test_the_mixed_search_team_has_a_larger_verifier():
         "searcher": "Qwen/Qwen2.5-3B",
         "answerer": "Qwen/Qwen2.5-3B",
     }
+
+
+@pytest.mark.parametrize("recipe", ["math", "search"])
+def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weights_on_one_engine(recipe):
+    config = composed(f"+recipe={recipe}/adapters")
+    team, whole = validate(config), validate(composed(f"+recipe={recipe}/separate"))
+    assert trained(team) == trained(whole) and team.agents == whole.agents and team.reward == whole.reward
+    assert local_policies(team) == ["main"]
+    assert {policy_value(config, team.policies[name], "actor.optim.lr") for name in trained(team)} == {1e-5}
 
 
 @pytest.mark.parametrize("recipe", ["math", "search"])

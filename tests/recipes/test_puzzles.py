@@ -8,7 +8,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from verl_mas.checks.team import validate
+from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
+from verl_mas.config.merge import trained
 from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 
@@ -58,6 +60,20 @@ def test_the_gpu_recipes_have_the_papers_settings(puzzle, arguments, policies):
 def test_the_laptop_recipe_takes_the_variants_of_its_page(overrides):
     config = composed("+platform=cpu", overrides[0], "+recipe=plan_path/laptop", *overrides[1:])
     assert validate(config).workflow.args["text"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("command", "policies"),
+    [
+        (("+recipe=plan_path/qwen3_adapters",), ["planner", "executor"]),
+        (("+platform=cpu", "+recipe=plan_path/laptop_adapters"), ["planner", "executor"]),
+        (("+platform=cpu", "+recipe=guide_driver/laptop_adapters"), ["guide", "driver"]),
+    ],
+)
+def test_the_variants_with_adapters_train_one_per_role_on_one_base(command, policies):
+    team = validate(composed(*command))
+    assert trained(team) == policies and adapters(team, "main") == policies
+    assert {agent: spec.policy for agent, spec in team.agents.items()} == {name: name for name in policies}
 
 
 @pytest.mark.parametrize(

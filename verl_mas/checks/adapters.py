@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +16,7 @@ from verl_mas.checks.model_folder import readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import SECTION, leaves, optional_policy_value
+from verl_mas.config.merge import SECTION, leaves, optional_policy_value, policy_view
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -24,8 +26,9 @@ OWN = (
     "model.lora_rank model.lora_alpha model.lora_adapter_path actor.optim.* actor.policy_loss.* actor.clip_ratio* "
     "actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* actor.entropy_coeff actor.calculate_entropy "
     "actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle actor.data_loader_seed rollout.temperature rollout.top_p "
-    "rollout.top_k rollout.val_kwargs.* rollout.prompt_length rollout.response_length"
+    "rollout.top_k rollout.val_kwargs.*"
 ).split()
+# And these, up to the base's.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
 HIGHEST_RANK = 512
 # Numbers in config.json, of which one is above 1 in a mixture of experts.
@@ -121,27 +124,43 @@ def _own_pool(config: DictConfig, mas: MasConfig, name: str, base: str) -> Itera
 
 def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> Iterator[ConfigError]:
     own = OmegaConf.select(config, f"mas.policies.{name}.overrides")
-    given = OmegaConf.to_container(own, resolve=True) if isinstance(own, DictConfig) else {}
-    for path, value in leaves(given):
-        key = ".".join(path)
-        if not key or (any(fnmatch(key, pattern) for pattern in OWN) and key not in LENGTHS):
+    if not isinstance(own, DictConfig):
+        return
+    for path, value in leaves(OmegaConf.to_container(own, resolve=True)):
+        key, spec = ".".join(path), mas.policies[base]
+        if not key or any(fnmatch(key, pattern) for pattern in OWN) or value == (of_base := _value(config, spec, key)):
             continue
-        of_base = _value(config, mas.policies[base], key)
-        if value != of_base and key not in LENGTHS:
+        differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
+        if key not in LENGTHS:
+            if not _follows(config, spec, own, key):
+                yield ConfigError(
+                    differs,
+                    rule="an adapter has its own rank, optimiser, loss and sampling; all else is its base's, for all "
+                    "of its adapters",
+                    fix=f"remove it, or set ++mas.policies.{base}.trainable=false "
+                    f"++mas.policies.{base}.overrides.{key}={value}, or make it a policy with weights of its own: "
+                    "remove adapter_of",
+                )
+        elif type(value) is int and type(of_base) is int and value > of_base:
             yield ConfigError(
-                f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}",
-                rule="an adapter has its own rank, optimiser, loss and sampling; all else is its base's, for all of "
-                "its adapters",
-                fix=f"remove it, or set ++mas.policies.{base}.trainable=false "
-                f"++mas.policies.{base}.overrides.{key}={value}, or make it a policy with weights of its own: remove "
-                "adapter_of",
-            )
-        elif key in LENGTHS and type(value) is int and type(of_base) is int and value > of_base:
-            yield ConfigError(
-                f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}",
+                differs,
                 rule="the engines and micro batches of the base are made for rows of its lengths",
                 fix=f"lower it, or raise data.max_{key.removeprefix('rollout.')}",
             )
+
+
+def _follows(config: DictConfig, base: PolicySpec, own: DictConfig, key: str) -> bool:
+    """Whether a value is another one because of another setting, to which verl's configuration refers."""
+    parent, _, last = f"{SECTION}.{key}".rpartition(".")
+    node = OmegaConf.select(config, parent)
+    if not (isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)):
+        return False
+    rest = copy.deepcopy(own)
+    OmegaConf.set_struct(rest, False)
+    above, _, _ = key.rpartition(".")
+    del OmegaConf.select(rest, above)[last]
+    view = policy_view(config, "", replace(base, overrides=OmegaConf.merge(base.overrides, rest)))
+    return bool(OmegaConf.select(view[SECTION], key) == OmegaConf.select(own, key))
 
 
 def _value(config: DictConfig, spec: PolicySpec, key: str) -> object:
@@ -232,9 +251,9 @@ def _architecture(view: DictConfig, who: str) -> Iterator[ConfigError]:
 
 
 def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
-    fsdp = view[SECTION].actor.get("fsdp_config") or {}
-    computes = str(OmegaConf.select(fsdp, "mixed_precision.param_dtype", default="bf16"))
-    held = str(fsdp.get("model_dtype"))
+    fsdp = f"{SECTION}.actor.fsdp_config"
+    computes = str(OmegaConf.select(view, f"{fsdp}.mixed_precision.param_dtype", default="bf16"))
+    held = str(OmegaConf.select(view, f"{fsdp}.model_dtype"))
     if view.trainer.device != "cpu" and held in ("fp32", "float32") and computes in ("bf16", "bfloat16"):
         yield ConfigWarning(
             f"{who}: actor.fsdp_config.model_dtype={held}",
@@ -246,20 +265,13 @@ def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
 def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one adapter: its base's, with its own settings."""
     model, engine = view[SECTION].model, str(view[SECTION].rollout.name)
-    rank, alpha = model.get("lora_rank"), model.get("lora_alpha")
+    rank = model.get("lora_rank")
     most = facts_of(engine).highest_rank or HIGHEST_RANK
-    setting = f"++mas.policies.{policy}.overrides.model"
     if type(rank) is not int or not 1 <= rank <= most:
         yield ConfigError(
             f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}",
             rule=f"an adapter has a rank of 1 to {most}",
-            fix=f"set {setting}.lora_rank=16, or {SECTION}.model.lora_rank for all",
-        )
-    if isinstance(alpha, int | float) and alpha <= 0:
-        yield ConfigError(
-            f"policy {policy}: model.lora_alpha={alpha}",
-            rule="what an adapter adds is multiplied by lora_alpha / lora_rank: at 0 by nothing, below it backwards",
-            fix=f"set {setting}.lora_alpha={rank}, the rank",
+            fix=f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all",
         )
     if path := model.get("lora_adapter_path"):
         yield from _warm_start(view, policy, str(path))

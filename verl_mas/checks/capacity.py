@@ -11,6 +11,7 @@ from verl_mas.checks.model_folder import local_folder, readable_json
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, policy_section
+from verl_mas.config.placement import local_policies
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
@@ -29,7 +30,7 @@ def plan_of(config: DictConfig, mas: MasConfig | None, hardware: Hardware) -> Pl
     for error in check_device(config, hardware):
         raise error
     team = mas or load(None)
-    served = {name: _served(config, team, name) for name, spec in team.policies.items() if spec.remote is None}
+    served = {name: _served(config, team, name) for name in local_policies(team)}
     return make_plan(config, team, served, hardware)
 
 

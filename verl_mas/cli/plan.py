@@ -87,6 +87,9 @@ def policies(plan: Plan) -> Table:
             "-" if policy.updates is None else str(policy.updates),
             f"{policy.disk:.0f} GiB",
         )
+        for adapter, of in policy.adapters.items():
+            share = f"rank {of.rank} on {name}, {of.parameters / 1e6:.1f} M"
+            table.add_row(adapter, share, "", "", "", str(of.updates), f"{of.disk:.1f} GiB")
     return table
 
 

@@ -1,9 +1,10 @@
-"""Adapters that share a base: which they are, and what the base's workers and engines are told of them."""
+"""Adapters that share a base: which they are, and what the base's workers and engines read of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from zlib import crc32
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -74,7 +75,7 @@ def _adapter(config: DictConfig, mas: MasConfig, name: str) -> Adapter:
         rank=int(model.lora_rank),
         alpha=float(model.lora_alpha),
         seed=crc32(f"{view[SECTION].actor.fsdp_config.seed}/{name}".encode()),
-        path=model.get("lora_adapter_path"),
+        path=str(Path(path).expanduser()) if (path := model.get("lora_adapter_path")) else None,
         actor={str(key): value for key, value in actor.items()},
     )
 
@@ -94,4 +95,4 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
 
 def read_table(custom: Mapping[str, Mapping[str, FreeSettings]] | None) -> dict[str, Adapter]:
     """The adapters of a base, by policy, from `rollout.custom`; none for a policy without adapters."""
-    return {name: Adapter(**one) for name, one in ((custom or {}).get(KEY) or {}).items()}  # type: ignore[arg-type]
+    return {name: Adapter(**one) for name, one in ((custom or {}).get(KEY) or {}).items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, open_dict
 
+from verl_mas.config.adapters import resident
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
@@ -132,7 +133,7 @@ def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
     A multiple of the number of GPUs per node, as engines take the rank modulo this number for their GPU.
     """
     stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
-    return local_policies(mas).index(name) * stride
+    return local_policies(mas).index(resident(mas, name)) * stride
 
 
 def _profile_own_ranks(view: DictConfig) -> None:

@@ -222,8 +222,7 @@ class PolicySpec:
     """false: served from its model path, never updated, without optimiser memory."""
 
     snapshot: SnapshotSpec | None = None
-    """It has the weights that a trained policy had at an earlier step. It is never trained itself. Overrides of the
-    model and the rollout of that policy apply to it, too."""
+    """It has the weights of a trained policy at an earlier step, and that policy's overrides of model and rollout."""
 
     pool: str = DEFAULT_POOL
     """The pool of `mas.pools` whose GPUs it uses."""
@@ -232,9 +231,7 @@ class PolicySpec:
     """An endpoint that serves the policy. A remote policy is never trained and uses no GPU of the run."""
 
     adapter_of: str | None = None
-    """It is a LoRA adapter on the weights of this policy, the base, which is held once for all of its adapters and is
-    trained by none. Rank and alpha are in `overrides.model`. A base that `mas.policies` leaves out is added: it is
-    `actor_rollout_ref` as it stands, and no agent acts on it."""
+    """A LoRA adapter on the weights of this policy, its base, which is never trained. One that is left out is added."""
 
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
@@ -288,8 +285,7 @@ class RewardSpec(Checked):
     """A row's score is team * Outcome.reward + local * reply.reward - penalty.
 
     A preset sets the three values below as a paper does; a value that is set overrides it.
-    sum: 1, 1, act. dr_mas: 1, 0, act. at_grpo: 1, 1, none (its format term is part of the local reward).
-    sparse: 1, 0, none.
+    sum: 1, 1, act. dr_mas: 1, 0, act. sparse: 1, 0, none. at_grpo: 1, 1, none (the local reward has its format term).
     """
 
     preset: Literal["sum", "dr_mas", "at_grpo", "sparse"] = "sum"

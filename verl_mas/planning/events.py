@@ -139,7 +139,7 @@ class Pool:
 def staged(policy: Policy) -> Terms:
     """FSDP1 and LoRA load the trained parameters for the sync."""
     trained = policy.training
-    if trained is None or trained.always_on_cpu or (trained.fsdp2 and not trained.adapter_rank):
+    if trained is None or trained.always_on_cpu or (trained.fsdp2 and not trained.lora):
         return {}
     return {"parameters": training.parameters(policy.model, trained) if trained.param_offload else 0.0}
 

@@ -57,7 +57,10 @@ class Training:
     """The same in the update: the logits and their gradient, 6 without flash-attn; a copy has a gradient, too."""
 
     adapter_rank: int = 0
-    """Of LoRA; 0: all parameters are trained."""
+    """Of the policy's own LoRA adapter; 0: none."""
+
+    adapters: tuple[int, ...] = ()
+    """The ranks of the policies that are adapters on this one, which is frozen itself. They are trained in turn."""
 
     reference: bool = False
     """A second model for the KL term. verl keeps it in host memory."""
@@ -65,9 +68,23 @@ class Training:
     saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))
     """actor.checkpoint.save_contents."""
 
+    @property
+    def lora(self) -> bool:
+        return bool(self.adapter_rank or self.adapters)
+
+    @property
+    def trained_element(self) -> int:
+        """Bytes of a parameter with a gradient. Adapters on a base are in float32, whatever the base is in."""
+        return 4 if self.adapters else self.element
+
     def trained(self, model: ModelSize) -> int:
-        """The parameters that have a gradient."""
-        return self.adapter_rank * model.adapted if self.adapter_rank else model.parameters
+        """The parameters that have a gradient at one time."""
+        rank = max(self.adapters, default=self.adapter_rank)
+        return rank * model.adapted if rank else model.parameters
+
+    def adapted(self, model: ModelSize) -> int:
+        """The parameters of all adapters on this policy."""
+        return sum(self.adapters) * model.adapted
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,10 @@ class Serving:
     """rollout.free_cache_engine."""
 
     adapter: bool = False
-    """It serves a LoRA adapter beside the base weights, which are then kept while it sleeps."""
+    """It serves LoRA adapters beside the base weights, which are then kept while it sleeps."""
+
+    ranks: int = 0
+    """Of the adapters that it has slots for, added up. All slots are of the largest one's rank."""
 
     @property
     def parts(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import sessions_per_step, updates_per_step
 from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
@@ -20,6 +21,19 @@ from verl_mas.planning.serving import SGLANG
 
 # A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
 MARGIN = 1.25
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """A policy that is an adapter. What it takes of GPUs and hosts is among what its base takes."""
+
+    rank: int
+    parameters: int
+    disk: float
+    """Of one checkpoint, in GiB."""
+
+    updates: int
+    """Optimiser steps per training step."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +60,14 @@ class PolicyPlan:
     """Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile."""
 
     disk: float
-    """Of one checkpoint."""
+    """Of one checkpoint, without those of the adapters on it."""
 
     updates: int | None
     """Optimiser steps per training step; null if it is not trained."""
 
     notes: Sequence[str]
+    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)
+    """The policies that are adapters on it."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +171,7 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
             gpu[event.phase] = event.total / GIB
     gpu[WAITING] = total(pool.waiting(policy)) / GIB
     held, replicas = tokens(pool, policy), gpus // policy.serving.replica
+    on_it = _adapters(config, mas, policy)
     return PolicyPlan(
         model=one.model,
         source=one.source,
@@ -165,10 +182,24 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
         context=policy.context,
         concurrent=held // policy.context * policy.serving.data_parallel * replicas,
         gpu=gpu,
-        disk=training.checkpoint(policy.model, policy.training) / GIB,
-        updates=updates_per_step(config, mas, policy.name) if policy.training else None,
+        disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
+        updates=updates_per_step(config, mas, policy.name) if mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
+        adapters=on_it,
     )
+
+
+def _adapters(config: DictConfig, mas: MasConfig, policy: Policy) -> dict[str, AdapterPlan]:
+    ranks = policy.training.adapters if policy.training else ()
+    return {
+        name: AdapterPlan(
+            rank,
+            rank * policy.model.adapted,
+            training.adapter_checkpoint(policy.model, rank) / GIB,
+            updates_per_step(config, mas, name),
+        )
+        for name, rank in zip(adapters(mas, policy.name), ranks, strict=True)
+    }
 
 
 def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:

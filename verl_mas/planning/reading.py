@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.config.adapters import adapters
 from verl_mas.config.attention import attention, is_flash
 from verl_mas.config.merge import SECTION, policy_view
 from verl_mas.config.placement import apply_placement, local_policies, pool_shape
@@ -41,15 +42,36 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
     spec = mas.policies[name]
     view = policy_view(config, name, spec)
     apply_placement(view, mas, name)
-    values = _View(view)
-    training = None
+    values, served = _View(view), _serving(_View(view))
+    training, on_base = None, adapters(mas, name)
     if spec.is_trained:
         training = _training(
             values, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
         )
+    elif on_base:
+        training = _shared(config, mas, on_base)
+        slots = len(on_base) * max(training.adapters)
+        served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(mas) == [name] and not spec.overrides
     section = SECTION if alone else f"++mas.policies.{name}.overrides"
-    return Policy(name, model, _serving(values), training, spec.pool, section, tuple(_notes(values)))
+    return Policy(name, model, served, training, spec.pool, section, tuple(_notes(values)))
+
+
+def _shared(config: DictConfig, mas: MasConfig, on_base: list[str]) -> Training:
+    """Of the adapters on a base: one after another, in its processes."""
+    each = []
+    for name in on_base:
+        view = policy_view(config, name, mas.policies[name])
+        apply_placement(view, mas, name)
+        values, gpus = _View(view), sum(pool_shape(config, mas, mas.policies[name].pool))
+        each.append(_training(values, gpus, temperatures=_temperatures(values, mas, name)))
+    return replace(
+        each[0],
+        adapter_rank=0,
+        adapters=tuple(one.adapter_rank for one in each),
+        logits=max(one.logits for one in each),
+        logits_update=max(one.logits_update for one in each),
+    )
 
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:

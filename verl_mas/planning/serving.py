@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from verl_mas.planning.hardware import GIB
 from verl_mas.planning.load import Policy, Serving, Terms
-from verl_mas.planning.model import ModelSize
+from verl_mas.planning.model import SERVED, ModelSize
 from verl_mas.planning.training import CONTEXT
 
 # CUDA graphs, and the activations of the largest batch.
@@ -19,8 +19,8 @@ SGLANG = "sglang"
 
 
 def weights(model: ModelSize, serving: Serving) -> float:
-    """On one GPU."""
-    return model.served / serving.parts
+    """On one GPU, with the slots for adapters."""
+    return (model.served + SERVED * serving.ranks * model.adapted) / serving.parts
 
 
 def kv_per_token(model: ModelSize, serving: Serving) -> float:

@@ -17,12 +17,18 @@ MASK, MASK_OF_LAYER = 1, 2
 
 
 def parameters(model: ModelSize, training: Training) -> float:
-    """The shard of one GPU."""
-    return training.element * model.parameters / training.shards
+    """The shard of one GPU, with that of the adapters on the model."""
+    adapters = training.trained_element * training.adapted(model)
+    return (training.element * model.parameters + adapters) / training.shards
+
+
+def gradients(model: ModelSize, training: Training) -> float:
+    return training.trained_element * training.trained(model) / training.shards
 
 
 def adam(model: ModelSize, training: Training) -> float:
-    return ADAM * training.element * training.trained(model) / training.shards
+    kept = training.adapted(model) or training.trained(model)
+    return ADAM * training.trained_element * kept / training.shards
 
 
 def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) -> Terms:
@@ -36,8 +42,13 @@ def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) 
     return {
         "contexts": CONTEXT,
         "parameters": parameters(model, training) if stays and not training.param_offload else 0.0,
-        "Adam": adam(model, training) if stays and begun and not training.optimizer_offload else 0.0,
+        "Adam": adam(model, training) if stays and begun and not _adam_leaves(training) else 0.0,
     }
+
+
+def _adam_leaves(training: Training) -> bool:
+    """That of adapters on a base stays on the GPU: it is small, and would move for each of them."""
+    return training.optimizer_offload and not training.adapters
 
 
 def log_probs(model: ModelSize, training: Training) -> Terms:
@@ -52,14 +63,14 @@ def log_probs(model: ModelSize, training: Training) -> Terms:
 def update(model: ModelSize, training: Training) -> Terms:
     """The worst moment of an update: at the end of a forward pass, or in the optimiser's step."""
     shard = 0.0 if training.always_on_cpu else 1.0
-    trained = training.trained(model) / training.shards
+    shared = gradients(model, training)
     state = {
         "contexts": CONTEXT,
         "parameters": shard * parameters(model, training),
-        "gradients": shard * training.element * (trained + training.sync_once * training.trained(model)),
+        "gradients": shard * shared * (1 + training.sync_once * training.shards),
         "Adam": shard * adam(model, training),
     }
-    step = {"Adam's step": shard * ADAM_STEP * training.element * trained}
+    step = {"Adam's step": shard * ADAM_STEP * shared}
     backward = updated(model, training)
     return {**state, **(backward if sum(backward.values()) > sum(step.values()) else step)}
 
@@ -79,7 +90,7 @@ def updated(model: ModelSize, training: Training) -> Terms:
     """What a micro batch of the update takes at the end of its forward pass."""
     tokens = training.update_tokens
     # The head's gradient is whole until it is divided; with LoRA it has none.
-    head = 0.0 if training.adapter_rank else SERVED * model.embedding
+    head = 0.0 if training.lora else SERVED * model.embedding
     return {
         "gathered layers": gathered(model, training) + head,
         "logits": float(training.logits_update * tokens * model.vocabulary),
@@ -116,14 +127,12 @@ def host(model: ModelSize, training: Training | None, gpus: int, *, begun: bool 
     if training is None:
         return {}
     moved = training.always_on_cpu
-    size, shards = training.element, training.shards
-    adapters = [training.trained(model)] if training.adapter_rank else list(model.tensors)
+    size, shards, of_trained = training.element, training.shards, training.trained_element
+    kept = [training.adapted(model) or training.trained(model)] if training.lora else list(model.tensors)
     return {
         "parameters": gpus * pinned(model.tensors, size, shards) if moved or training.param_offload else 0.0,
-        "gradients": gpus * pinned(adapters, size, shards) if moved and begun else 0.0,
-        "Adam": ADAM * gpus * pinned(adapters, size, shards)
-        if begun and (moved or training.optimizer_offload)
-        else 0.0,
+        "gradients": gpus * pinned(kept, of_trained, shards) if moved and begun else 0.0,
+        "Adam": ADAM * gpus * pinned(kept, of_trained, shards) if begun and (moved or _adam_leaves(training)) else 0.0,
         "reference": gpus * pinned(model.tensors, size, shards) if training.reference else 0.0,
     }
 
@@ -145,8 +154,15 @@ def checkpoint(model: ModelSize, training: Training | None) -> float:
     if training is None:
         return 0.0
     saved = training.saved
+    if training.adapters:
+        return sum(adapter_checkpoint(model, rank) for rank in training.adapters)
     return (
         ("model" in saved) * training.element * model.parameters
         + ("optimizer" in saved) * ADAM * training.element * training.trained(model)
         + ("hf_model" in saved) * model.served
     )
+
+
+def adapter_checkpoint(model: ModelSize, rank: int) -> float:
+    """Of one adapter on a base, which is not saved: weights and Adam in float32."""
+    return 4.0 * (1 + ADAM) * rank * model.adapted

@@ -39,13 +39,12 @@ class Sizes:
         policy = self.policies[name]
         model, trained = policy.model, policy.training
         assert trained is not None, f"{name} is frozen"
-        with_gradient = trained.trained(model) / trained.shards
         return {
             CONTEXT: training.CONTEXT,
             SHARDS: training.parameters(model, trained),
-            GRADIENTS: trained.element * with_gradient,
+            GRADIENTS: training.gradients(model, trained),
             ADAM: training.adam(model, trained),
-            OPTIMIZER_STEP: training.ADAM_STEP * trained.element * with_gradient,
+            OPTIMIZER_STEP: training.ADAM_STEP * training.gradients(model, trained),
             UPDATE_BATCH: sum(training.updated(model, trained).values()),
             SCORE_BATCH: sum(training.scored(model, trained).values()),
             BUCKET: float(policy.serving.bucket + trained.element * model.largest),

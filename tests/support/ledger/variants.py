@@ -24,7 +24,7 @@ from verl_mas.planning.reading import read_policy
 RECIPES = Path(__file__).parents[3] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
 # Parts of recipes, and recipes for the CPU.
-NOT_FOR_GPUS = ("common", "roles", "laptop")
+NOT_FOR_GPUS = ("common", "roles", "laptop", "laptop_adapters")
 # The recorded runs have no policy that is not trained.
 FROZEN = ("self_play/qwen3",)
 # They leave the team to the command.

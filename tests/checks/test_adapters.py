@@ -1,0 +1,110 @@
+"""What the corpus of wrong commands does not show: what is accepted, and models that are not tiny."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base
+from verl_mas.config import load
+from verl_mas.config.merge import materialize_interpolations, policy_view
+from verl_mas.errors import ConfigWarning
+
+TWO = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main"}}
+
+
+@pytest.fixture
+def view(make):
+    """Of the base, with a model of whose folder only config.json is there."""
+
+    def view(folder: Path, fields: dict[str, object], **settings: object):
+        (folder / "config.json").write_text(json.dumps(fields))
+        path = {"actor_rollout_ref__model__path": str(folder), "actor_rollout_ref__model__lora_rank": 4}
+        config = make(mas__policies=TWO, **path, **settings)
+        return policy_view(config, "main", load(config.mas).policies["main"])
+
+    return view
+
+
+def text_of(problems) -> str:
+    return "\n".join(map(str, problems))
+
+
+def test_an_adapter_can_have_its_own_rank_optimiser_loss_and_sampling(make):
+    own = {
+        "model": {"lora_rank": 4, "lora_alpha": 8},
+        "actor": {"optim": {"lr": 1e-4, "lr_scheduler_type": "cosine"}, "clip_ratio_high": 0.3, "use_kl_loss": True},
+        "rollout": {"temperature": 0.7, "val_kwargs": {"top_p": 0.9}, "response_length": 8},
+    }
+    config = make(mas__policies=TWO | {"a": {"adapter_of": "main", "overrides": own}})
+    materialize_interpolations(config, load(config.mas))
+    assert not list(check_adapters(config, load(config.mas)))
+
+
+def test_a_setting_that_the_base_has_too_is_no_setting_of_its_own(make):
+    base = {"trainable": False, "overrides": {"model": {"path": "/m"}}}
+    own = {"adapter_of": "main", "overrides": {"model": {"path": "/m"}}}
+    config = make(mas__policies={"main": base, "a": own})
+    assert not list(check_adapters(config, load(config.mas)))
+    config.mas.policies.a.overrides.model.path = "/other"
+    assert "its base main has /m" in text_of(check_adapters(config, load(config.mas)))
+
+
+def test_what_follows_another_setting_by_interpolation_is_not_refused_beside_it(make):
+    own = {"adapter_of": "main", "overrides": {"model": {"path": "/other"}}}
+    config = make(mas__policies=TWO | {"a": own})
+    materialize_interpolations(config, load(config.mas))
+    assert "prometheus" in config.mas.policies.a.overrides.rollout
+    (found,) = check_adapters(config, load(config.mas))
+    assert "overrides.model.path=/other" in found.value
+
+
+def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
+    section = make().actor_rollout_ref
+    for pattern in (*OWN, *LENGTHS):
+        path = pattern.removesuffix("*").removesuffix(".")
+        parent, _, key = path.rpartition(".")
+        keys = OmegaConf.select(section, parent)
+        assert any(str(name).startswith(key) for name in keys), pattern
+
+
+def test_a_model_that_reads_images_cannot_be_a_base(view, tmp_path):
+    assert "reads images" in text_of(check_base(view(tmp_path, {"vision_config": {}}), "main", ["a", "b"]))
+
+
+@pytest.mark.parametrize("fields", [{"num_experts": 8}, {"text_config": {"n_routed_experts": 64}}])
+def test_all_linear_does_not_reach_experts(view, tmp_path, fields):
+    assert "does not reach" in text_of(check_base(view(tmp_path, fields), "main", ["a", "b"]))
+    attention = {"actor_rollout_ref__model__target_modules": ["q_proj"]}
+    assert "does not reach" not in text_of(check_base(view(tmp_path, fields, **attention), "main", ["a", "b"]))
+
+
+def test_a_base_in_float32_on_gpus_is_warned_of(view, tmp_path):
+    on_gpus = {"trainer__device": "cuda", "actor_rollout_ref__actor__fsdp_config__mixed_precision": None}
+    found = list(check_base(view(tmp_path, {}, **on_gpus), "main", ["a", "b"]))
+    assert [type(problem) for problem in found if "model_dtype" in str(problem)] == [ConfigWarning]
+    half = {"actor_rollout_ref__actor__fsdp_config__model_dtype": "bf16"}
+    assert "model_dtype" not in text_of(check_base(view(tmp_path, {}, **on_gpus, **half), "main", ["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ({"use_rslora": True}, "has use_rslora=True"),
+        ({"bias": "lora_only"}, "has bias=lora_only"),
+        ({"rank_pattern": {"q_proj": 8}}, "has rank_pattern"),
+        ({"init_lora_weights": "loftq"}, "the base is the same for all"),
+        ({"lora_alpha": 99}, "lora_alpha=99"),
+        ({"bias": "none", "modules_to_save": None, "rank_pattern": {}, "init_lora_weights": True}, ""),
+        ({"init_lora_weights": "gaussian"}, ""),
+    ],
+)
+def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(make, tmp_path, saved, words):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 16} | saved))
+    start = {"actor_rollout_ref__model__lora_adapter_path": str(tmp_path), "actor_rollout_ref__model__lora_rank": 4}
+    config = make(mas__policies=TWO, **start)
+    found = text_of(check_adapter(policy_view(config, "a", load(config.mas).policies["a"]), "a"))
+    assert words in found and bool(found) == bool(words)
