@@ -201,14 +201,15 @@ class AdapterEngine(FSDPEngineWithLMHead):
         """Metrics of an adapter: its optimiser steps, and the norm of what it adds to the base's weights. All workers
         call it."""
         one, parameters = self.adapters[policy], self.parameters[policy]
-        total = 0.0
+        squares = []
         for key, parameter in parameters.items():
             before, is_a, after = key.rpartition("_A")
             if is_a:
                 # |BA|^2 is the sum of B'B * AA', which are as small as the rank.
                 a, b = whole(parameter), whole(parameters[f"{before}_B{after}"])
-                total += float(((b.T @ b) * (a @ a.T)).sum())
-        return {"adapter/updates": self.training[policy].updates, "adapter/norm": one.alpha / one.rank * total**0.5}
+                squares.append(((b.T @ b) * (a @ a.T)).sum())
+        norm = one.alpha / one.rank * float(torch.stack(squares).sum()) ** 0.5
+        return {"adapter/updates": self.training[policy].updates, "adapter/norm": norm}
 
     # -- what engines and checkpoints get ------------------------------------------------------------------
 

@@ -57,7 +57,8 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     """Raises ConfigError if they are those of another kind of adapter than `config`."""
     found = json.loads((folder / CONFIG).read_text())
     for key in _SCALING:
-        if found.get(key) != config.get(key):
+        # Files of another version of PEFT leave out what is not set.
+        if (found.get(key) or None) != (config.get(key) or None):
             raise ConfigError(
                 f"the adapter in {folder} has {key}={found.get(key)}, and the policy has {config.get(key)}",
                 rule="an adapter continues with the rank and the scale that its weights were trained with",
