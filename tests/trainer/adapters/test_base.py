@@ -247,5 +247,5 @@ def test_a_step_without_rows_of_an_adapter_does_not_call_it(team):
         tags=[{"policy": name, "trainable": True} for name in ("one", "main", "full")],
     )
     parts = made._parts(batch, [0, 1, 2])  # noqa: SLF001
-    assert list(parts) == ["full", "one"], "two has no rows, and nobody trains the base"
+    assert list(parts) == ["full", "one"], "two has no rows, and the base is not trained"
     assert all(isinstance(part, PolicyRows) for part in parts.values())

@@ -116,7 +116,7 @@ def test_engine_and_trainer_agree_on_each_adapter_also_when_they_differ(shared):
         assert any(not torch.equal(first[key], last[key]) for key in first)
 
 
-def test_each_adapter_has_its_own_rate_and_nobody_trains_the_base(shared):
+def test_each_adapter_has_its_own_rate_and_the_base_is_not_trained(shared):
     updates = {name: [metrics[f"mas/{name}/adapter/updates"] for metrics in shared.steps.values()] for name in ADAPTERS}
     assert updates == {name: [1, 2, 3, 4] for name in ADAPTERS}
     for metrics in shared.steps.values():
