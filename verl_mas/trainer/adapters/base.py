@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SharedBase(LocalPolicy):
-    """A policy that is not trained, with one or more adapters. Requests that name none are served by its own weights."""
+    """A policy that is not trained, with adapters. Requests that name no adapter are served by its own weights."""
 
     def __init__(
         self, name: str, view: DictConfig, pool: RayResourcePool, table: Mapping[str, Adapter], total_steps: int
