@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_mas import cli
 from verl_mas.config.schema import AgentSpec, RemoteSpec
 from verl_mas.trainer import weight_folder
+from verl_mas.trainer.adapters.identity import BASES, fingerprint
 from verl_mas.warmup.tiny_model import tiny_model
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow, read_team
 
@@ -264,6 +266,18 @@ def test_an_adapter_is_merged_into_its_own_base_only(base, folder, out, tmp_path
     assert "size mismatch" in refused(capsys, folder, out, "--merge")
     finish(folder, team(a=TeamPolicy(model=str(tmp_path / "gone"), folder="a")))
     assert f"{tmp_path}/gone cannot be loaded" in refused(capsys, folder, out, "--merge")
+
+
+def test_an_adapter_whose_base_has_other_weights_by_now_is_refused(base, folder, out, adapters, tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(base, model)
+    policy = TeamPolicy(model=str(model), folder="a", adapter_of="base")
+    finish(folder, team(a=policy), {BASES: {"base": {"model": "model", "fingerprint": fingerprint(model)}}})
+    assert export(folder, out) == 0
+    tiny_model(model, hidden=32, layers=2, initial=0.1, seed=1)
+    assert "has other weights than the base" in refused(capsys, folder, out, "--force")
+    shutil.rmtree(model)
+    assert "model cannot be loaded" in refused(capsys, folder, out, "--force"), "its tokenizer is needed"
 
 
 def test_no_code_in_a_workers_file_is_executed(base, folder, out, tmp_path, capsys):

@@ -92,9 +92,10 @@ def _save_beside(trained: PreTrainedModel, model: Path, folder: Path) -> None:
     AutoTokenizer.from_pretrained(model).save_pretrained(folder / "huggingface")
 
 
-def finish(folder: Path, team: TeamFile | None) -> Path:
+def finish(folder: Path, team: TeamFile | None, run: Mapping[str, object] | None = None) -> Path:
+    """Declare a checkpoint complete, again if it was. `run` is the identity of its run."""
     if team is not None:
         team.write(folder)
     (folder / RUN_FILE).unlink(missing_ok=True)
-    complete(folder, {})
+    complete(folder, run or {})
     return folder

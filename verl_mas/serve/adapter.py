@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.serve.model import load_base
 from verl_mas.serve.shards import Tensors, read_weights
+from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS, plain_config, write_weights
 from verl_mas.workflow.team_file import TeamPolicy
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 # What verl saves of its LoRA configuration beside the weights of a policy.
 LORA_FILE = "lora_train_meta.json"
 BASE = "base_model_name_or_path"
@@ -41,11 +40,11 @@ class Adapter:
     @classmethod
     def of_folder(cls, folder: Path) -> Adapter:
         try:
-            return cls(json.loads((folder / CONFIG_FILE).read_text()), load_file(folder / WEIGHTS_FILE))
+            return cls(json.loads((folder / CONFIG).read_text()), load_file(folder / WEIGHTS))
         except (OSError, ValueError, SafetensorError) as error:
             raise DiskError(
                 f"{folder} cannot be read: {error}",
-                rule=f"an adapter is {CONFIG_FILE} and {WEIGHTS_FILE}",
+                rule=f"an adapter is {CONFIG} and {WEIGHTS}",
                 fix="export an earlier checkpoint of the run",
             ) from error
 
@@ -61,17 +60,14 @@ class Adapter:
                 fix="convert it by python -m verl.model_merger",
             )
         saved = json.loads((folder / LORA_FILE).read_text())
-        start = json.loads(_start_config(policy).read_text()) if policy.start_adapter else _defaults()
+        start = json.loads(_start_config(policy).read_text()) if policy.start_adapter else plain_config(LoraConfig())
         own = {"r": saved["r"], "lora_alpha": saved["lora_alpha"], "peft_type": "LORA", "task_type": "CAUSAL_LM"}
         # By their whole names: those of other layers may have no adapter.
         modules = sorted({name.removeprefix("base_model.model.").rsplit(".", 2)[0] for name in tensors})
         return cls({**start, **own, "target_modules": modules, "inference_mode": True}, tensors)
 
     def write(self, folder: Path, base: str) -> None:
-        # Sets of names differ in order between processes.
-        config = {key: sorted(value) if isinstance(value, set) else value for key, value in self.config.items()}
-        (folder / CONFIG_FILE).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True) + "\n")
-        save_file(self.tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        write_weights(folder, {**self.config, BASE: base}, self.tensors)
 
     def merge(self, base: str, folder: Path, tokenizer: PreTrainedTokenizerBase, *, trust: bool) -> float:
         """Write the base with the adapter merged into it, in the precision of the base. Returns the largest difference
@@ -111,12 +107,8 @@ def _other_base(base: str, problem: str) -> ConfigError:
     )
 
 
-def _defaults() -> dict[str, object]:
-    return cast(dict[str, object], LoraConfig().to_dict())  # type: ignore[no-untyped-call]
-
-
 def _start_config(policy: TeamPolicy) -> Path:
-    path = Path(str(policy.start_adapter)) / CONFIG_FILE
+    path = Path(str(policy.start_adapter)) / CONFIG
     if not path.is_file():
         raise ConfigError(
             f"{path} is not there, and the policy was trained from that adapter",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -15,11 +16,12 @@ from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.checkpoints import Checkpoint, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import free_space
-from verl_mas.serve import adapter as adapters
-from verl_mas.serve.adapter import Adapter
+from verl_mas.serve.adapter import LORA_FILE, Adapter
 from verl_mas.serve.model import copy_tokenizer, load_tokenizer, write_model
 from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
 from verl_mas.trainer import weight_folder
+from verl_mas.trainer.adapters import files as adapter_files
+from verl_mas.trainer.adapters.identity import BASES, fingerprint
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 
@@ -105,12 +107,26 @@ class Export:
                 rule="nothing is overwritten",
                 fix="give another folder, or add --force to replace them",
             )
+        yield from self._other_bases(chosen)
         for needed in self._needed():
             for target in (target for target in targets if needed.resolve().is_relative_to(target.resolve())):
                 yield ConfigError(
                     f"{target} has {needed}, which the team needs",
                     rule="an export replaces neither a model nor a checkpoint",
                     fix="give another folder",
+                )
+
+    def _other_bases(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
+        """Bases that are not those that adapters were trained on, as far as they are here."""
+        bases = cast("Mapping[str, Mapping[str, str | None]]", self.checkpoint.run.get(BASES) or {})
+        for name, policy in chosen.items():
+            before = bases.get(policy.adapter_of or "", {}).get("fingerprint")
+            now = fingerprint(Path(str(policy.model)))
+            if before is not None and now is not None and before != now:
+                yield ConfigError(
+                    f"{policy.model} has other weights than the base that policy {name} was trained on",
+                    rule="an adapter belongs to the weights of its base",
+                    fix=f"make the base of the training available at {policy.model}",
                 )
 
     def _needed(self) -> Iterator[Path]:
@@ -121,9 +137,9 @@ class Export:
 
     def _policy(self, policy: TeamPolicy, folder: Path) -> str:
         source = self.checkpoint.folder / str(policy.folder)
-        if (source / adapters.CONFIG_FILE).is_file():
+        if (source / adapter_files.CONFIG).is_file():
             return self._adapter(Adapter.of_folder(source), policy, source, folder)
-        if (source / adapters.LORA_FILE).is_file():
+        if (source / LORA_FILE).is_file():
             return self._adapter(Adapter.of_weights(source, policy), policy, source, folder)
         dtype = getattr(torch, policy.dtype) if policy.dtype else None
         if policy.snapshot_of is not None:
@@ -133,7 +149,7 @@ class Export:
             weights = read_weights(source, dtype)
         else:
             raise DiskError(
-                f"{source} has no {WORKERS_FILE} and no {adapters.CONFIG_FILE}",
+                f"{source} has no {WORKERS_FILE} and no {adapter_files.CONFIG}",
                 rule="a policy was saved by verl's FSDP engine, or as an adapter",
                 fix="for a run on several nodes, copy this folder of every node into one",
             )
