@@ -156,7 +156,9 @@ def test_engines_are_sent_the_weights_of_all_adapters(found):
 
 
 def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(folder, bfloat16):
-    assert differing(load_file(folder / "1/tied/start/solver" / files.WEIGHTS), bfloat16.before) == []
+    beside = load_file(folder / "1/tied/start/solver" / files.WEIGHTS)
+    # PEFT draws them in the type of the base.
+    assert differing({key: value.bfloat16().float() for key, value in beside.items()}, bfloat16.before) == []
 
 
 def test_adapters_on_a_base_in_bfloat16_are_trained_in_float32(bfloat16):
