@@ -151,7 +151,8 @@ def _row(name: str) -> dict[str, torch.Tensor]:
     drawn = random.Random(name)
     prompt = [drawn.randrange(3, 200) for _ in range(drawn.randrange(2, 20))]
     reply = [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
-    return fields(prompt, reply, 1, drawn.uniform(-2, 2), 1.0)
+    made: dict[str, torch.Tensor] = fields(prompt, reply, 1, drawn.uniform(-2, 2), 1.0)
+    return made
 
 
 def log_probs(worker: Any, data: TensorDict, **info: object) -> torch.Tensor:
@@ -176,7 +177,8 @@ def weights(engine: Any) -> dict[str, torch.Tensor]:
     from verl_mas.trainer.adapters.shards import whole
 
     named = engine.module.named_parameters()
-    return {key.replace(".default.", "."): whole(value) for key, value in named if ".default." in key}
+    own: State = {key.replace(".default.", "."): whole(value) for key, value in named if ".default." in key}
+    return own
 
 
 def state(engine: Any) -> Iterator[tuple[str, str, object]]:
@@ -306,7 +308,7 @@ def refused(folder: Path, view: DictConfig) -> dict[str, str]:
     start = {policy: str(folder / "start" / policy) for policy in adapters}
     calls: dict[str, Callable[[], object]] = {
         "another rank": lambda: worker.load_adapter("solver", start["layers"]),
-        "unknown adapter": lambda: log_probs(worker, rows("solver", 0), adapter="nobody"),
+        "unknown adapter": lambda: log_probs(worker, rows("solver", 0), adapter="writer"),
         "training the base": lambda: update(worker, rows("solver", 0)),
         "sending the base": lambda: worker.actor.engine.get_per_tensor_param(),
     }

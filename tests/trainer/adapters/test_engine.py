@@ -176,8 +176,8 @@ def test_the_first_forward_in_bfloat16_may_be_one_of_the_reference(bfloat16):
     ("call", "words"),
     [
         ("another rank", ["r=4", "model.lora_rank=4"]),
-        ("unknown adapter", ["'nobody'", "layers, solver"]),
-        ("training the base", ["trained by nobody", "layers, solver"]),
+        ("unknown adapter", ["'writer'", "layers, solver"]),
+        ("training the base", ["not trained", "layers, solver"]),
         ("sending the base", ["load_format=auto"]),
     ],
 )

@@ -270,7 +270,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
             parameter.data.copy_(split_as(parameter, given.get(key)))
 
     def save_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
-        """The base is not saved: nobody trains it. What else the workers have is their random state."""
+        """The random state of the workers. The base is not saved, as it does not change."""
         Path(local_path).mkdir(parents=True, exist_ok=True)
         state = {"cpu": torch.get_rng_state(), get_device_name(): get_torch_device().get_rng_state()}
         torch.save(state, self._random_state(local_path))
