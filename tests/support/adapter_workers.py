@@ -14,7 +14,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -151,14 +151,16 @@ def _row(name: str) -> dict[str, torch.Tensor]:
     drawn = random.Random(name)
     prompt = [drawn.randrange(3, 200) for _ in range(drawn.randrange(2, 20))]
     reply = [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
-    return fields(prompt, reply, 1, drawn.uniform(-2, 2), 1.0)
+    made: dict[str, torch.Tensor] = fields(prompt, reply, 1, drawn.uniform(-2, 2), 1.0)
+    return made
 
 
 def log_probs(worker: Any, data: TensorDict, **info: object) -> torch.Tensor:
     from verl.utils import tensordict_utils as tu
 
     tu.assign_non_tensor(data, calculate_entropy=False, compute_loss=False, **info)
-    return worker.compute_log_prob(data)["log_probs"].values()
+    scored: torch.Tensor = worker.compute_log_prob(data)["log_probs"].values()
+    return scored
 
 
 def update(worker: Any, data: TensorDict, **info: object) -> dict[str, list[float]]:
@@ -166,7 +168,8 @@ def update(worker: Any, data: TensorDict, **info: object) -> dict[str, list[floa
 
     tu.assign_non_tensor(data, calculate_entropy=True, global_batch_size=ROWS, num_mini_batch=1)
     tu.assign_non_tensor(data, distillation_use_topk=False, distillation_only=False, epochs=1, seed=1, **info)
-    return tu.get(worker.update_actor(data), "metrics")
+    metrics: dict[str, list[float]] = tu.get(worker.update_actor(data), "metrics")
+    return metrics
 
 
 def weights(engine: Any) -> dict[str, torch.Tensor]:
@@ -174,7 +177,8 @@ def weights(engine: Any) -> dict[str, torch.Tensor]:
     from verl_mas.trainer.adapters.shards import whole
 
     named = engine.module.named_parameters()
-    return {key.replace(".default.", "."): whole(value) for key, value in named if ".default." in key}
+    own: State = {key.replace(".default.", "."): whole(value) for key, value in named if ".default." in key}
+    return own
 
 
 def state(engine: Any) -> Iterator[tuple[str, str, object]]:
@@ -195,7 +199,9 @@ def state(engine: Any) -> Iterator[tuple[str, str, object]]:
 
 
 def same(one: object, other: object) -> bool:
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    return (
+        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
+    )
 
 
 def train(worker: AdapterWorker, steps: range, found: Found | None = None) -> None:
@@ -224,7 +230,8 @@ def whole_state(worker: AdapterWorker, policy: str) -> State:
     parameters = engine.parameters[policy]
     found = {key: whole(parameter) for key, parameter in parameters.items()}
     kept = optimizer_state(engine.training[policy].optimizer, parameters)
-    return found | {f"{name} of {key}": value for key, own in kept.items() for name, value in own.items()}  # type: ignore[misc]
+    values = {f"{name} of {key}": value for key, own in kept.items() for name, value in own.items()}
+    return found | {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def trainable(engine: Any) -> dict[str, list[str]]:
@@ -299,9 +306,9 @@ def refused(folder: Path, view: DictConfig) -> dict[str, str]:
     adapters = table(view)
     worker = worker_of_base(view, adapters)
     start = {policy: str(folder / "start" / policy) for policy in adapters}
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "another rank": lambda: worker.load_adapter("solver", start["layers"]),
-        "unknown adapter": lambda: log_probs(worker, rows("solver", 0), adapter="nobody"),
+        "unknown adapter": lambda: log_probs(worker, rows("solver", 0), adapter="writer"),
         "training the base": lambda: update(worker, rows("solver", 0)),
         "sending the base": lambda: worker.actor.engine.get_per_tensor_param(),
     }
@@ -363,7 +370,7 @@ def _one_worker(folder: Path, views: Mapping[str, DictConfig], rank: int, worker
 
 
 if __name__ == "__main__":
-    # Pickled by the name that the tests know.
-    from adapter_workers import main
+    # What it writes is pickled by the names that the tests know.
+    import adapter_workers
 
-    main(Path(sys.argv[1]))
+    adapter_workers.main(Path(sys.argv[1]))

@@ -156,7 +156,9 @@ def test_engines_are_sent_the_weights_of_all_adapters(found):
 
 
 def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(folder, bfloat16):
-    assert differing(load_file(folder / "1/tied/start/solver" / files.WEIGHTS), bfloat16.before) == []
+    beside = load_file(folder / "1/tied/start/solver" / files.WEIGHTS)
+    # PEFT draws them in the type of the base.
+    assert differing({key: value.bfloat16().float() for key, value in beside.items()}, bfloat16.before) == []
 
 
 def test_adapters_on_a_base_in_bfloat16_are_trained_in_float32(bfloat16):
@@ -174,8 +176,8 @@ def test_the_first_forward_in_bfloat16_may_be_one_of_the_reference(bfloat16):
     ("call", "words"),
     [
         ("another rank", ["r=4", "model.lora_rank=4"]),
-        ("unknown adapter", ["'nobody'", "layers, solver"]),
-        ("training the base", ["trained by nobody", "layers, solver"]),
+        ("unknown adapter", ["'writer'", "layers, solver"]),
+        ("training the base", ["not trained", "layers, solver"]),
         ("sending the base", ["load_format=auto"]),
     ],
 )

@@ -84,7 +84,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
         self._is_lora = True
         self._used: str | None = None
         self.training: dict[str, Training] = {}
-        super().initialize()
+        super().initialize()  # type: ignore[no-untyped-call]
         for policy, one in self.adapters.items():
             if one.path is not None:
                 self._load_weights(policy, Path(one.path))
@@ -125,7 +125,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
         else:
             used = self.training[policy]
             self.optimizer, self.lr_scheduler = used.optimizer, used.lr_scheduler
-            self.optimizer_config, self.scaler = used.optimizer_config, used.scaler
+            self.optimizer_config, self.scaler = used.optimizer_config, used.scaler  # type: ignore[assignment]
 
     # -- parts of verl's set-up ----------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
         for policy, one in self.adapters.items():
             self.optimizer_config = omega_conf_to_dataclass(OmegaConf.create({"optim": one.actor["optim"]}).optim)
             optimizer = build_optimizer(list(self.parameters[policy].values()), self.optimizer_config)
-            schedule = super()._build_lr_scheduler(optimizer)
+            schedule = super()._build_lr_scheduler(optimizer)  # type: ignore[no-untyped-call]
             self.training[policy] = Training(optimizer, schedule, self.optimizer_config, copy.deepcopy(self.scaler))
         self._use(None)
 
@@ -192,7 +192,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
     # -- training ------------------------------------------------------------------------------------------
 
     def optimizer_step(self) -> float:
-        norm: float = super().optimizer_step()
+        norm: float = super().optimizer_step()  # type: ignore[no-untyped-call]
         assert self._used is not None
         self.training[self._used].updates += 1
         return norm
@@ -275,14 +275,14 @@ class AdapterEngine(FSDPEngineWithLMHead):
         for key, parameter in parameters.items():
             parameter.data.copy_(split_as(parameter, given.get(key)))
 
-    def save_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:  # type: ignore[override]
-        """The base is not saved: it is not trained. What else the workers have is their random state."""
+    def save_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
+        """The random state of the workers. The base is not saved, as it does not change."""
         Path(local_path).mkdir(parents=True, exist_ok=True)
         state = {"cpu": torch.get_rng_state(), get_device_name(): get_torch_device().get_rng_state()}
         torch.save(state, self._random_state(local_path))
         torch.distributed.barrier()
 
-    def load_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:  # type: ignore[override]
+    def load_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
         """On another number of workers there is none to load."""
         file = self._random_state(local_path)
         if file.exists():

@@ -42,7 +42,8 @@ class Progress:
 
 def plain_config(config: LoraConfig) -> dict[str, object]:
     """A configuration of PEFT as its file has it. Sets become sorted lists: two saves are equal."""
-    given = {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
+    found = config.to_dict()  # type: ignore[no-untyped-call]
+    given = {key: sorted(value) if isinstance(value, set) else value for key, value in found.items()}
     plain: dict[str, object] = json.loads(json.dumps(given | {"inference_mode": True}))
     return plain
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ def whole(tensor: Tensor) -> Tensor:
     """A copy with the parts of all workers, on the device: offloaded parts are gathered there, too."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
-        tensor = tensor.to(get_device_id()).full_tensor()
+        tensor = tensor.to(get_device_id()).full_tensor()  # type: ignore[attr-defined]
     # What one worker gathers is the parameter itself.
     return tensor.clone()
 
@@ -59,14 +60,14 @@ def _saved(value: object, what: str) -> object:
     return whole(value).cpu()
 
 
-def _is_split(value: object) -> bool:
+def _is_split(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.dim() > 0
 
 
 def _known_to_all(given: OptimizerState | None) -> OptimizerState:
     """The first worker's; for the others without the contents of what is split."""
     outline = given and {
-        key: {name: value.to("meta") if _is_split(value) else value for name, value in own.items()}  # type: ignore[union-attr]
+        key: {name: value.to("meta") if _is_split(value) else value for name, value in own.items()}
         for key, own in given.items()
     }
     box = [outline]

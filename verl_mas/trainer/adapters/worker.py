@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.config import ActorConfig, TrainingWorkerConfig
+from verl.workers.config import ActorConfig, DistillationConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
@@ -19,6 +20,19 @@ from verl_mas.config.adapters import ADAPTER, Adapter, read_table
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.trainer.adapters import engine
 from verl_mas.trainer.loss_weights import Loss
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+# verl's decorators have no types.
+def _on_all(method: F) -> F:
+    """All workers are called."""
+    return cast(F, register(dispatch_mode=Dispatch.ONE_TO_ALL)(method))  # type: ignore[attr-defined]
+
+
+def _on_rows(method: F) -> F:
+    """All workers are called, each with its part of the rows."""
+    return cast(F, register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))(method))
 
 
 class _TrainingWorker(TrainingWorker):
@@ -43,12 +57,14 @@ class AdapterWorker(ActorRolloutRefWorker):
 
     actor: _TrainingWorker
 
-    def __init__(self, config: DictConfig, role: str, **kwargs: object):
-        super().__init__(config, role, **kwargs)
+    def __init__(
+        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: object
+    ):
+        super().__init__(config, role, distillation_config, **kwargs)
         self.adapters = read_table(config.rollout.custom)
-        self.actor_worker_cls = partial(_TrainingWorker, self.adapters)
+        self.actor_worker_cls = partial(_TrainingWorker, self.adapters)  # type: ignore[assignment]
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @_on_all
     def init_model(self) -> None:
         super().init_model()
         # Each has its own: verl's loss writes facts of a batch into it.
@@ -59,26 +75,26 @@ class AdapterWorker(ActorRolloutRefWorker):
             policy: partial(ppo_loss, config=actor) for policy, actor in self._actors.items()
         }
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @_on_all
     def set_adapter_loss(self, policy: str, loss: Loss) -> None:
         """In place of verl's loss with the adapter's settings."""
         self._losses[policy] = loss
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @_on_rows
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
         policy = tu.pop(data, key=ADAPTER, default=None)
         using = self.actor.engine.disable_adapter() if policy is None else self.actor.engine.adapter(policy)
         with using:
             return super().compute_log_prob(data)
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @_on_rows
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
         """The bare base is the reference of every adapter."""
         tu.pop(data, key=ADAPTER, default=None)
         with self.actor.engine.disable_adapter():
             return super().compute_log_prob(data)
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @_on_rows
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         policy = tu.pop(data, key=ADAPTER, default=None)
         if policy is None:
@@ -101,15 +117,16 @@ class AdapterWorker(ActorRolloutRefWorker):
             tu.get(output, "metrics").update(facts)
         return output
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @_on_all
     def sent_bytes(self) -> int:
-        return self.actor.engine.sent_bytes
+        sent: int = self.actor.engine.sent_bytes
+        return sent
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @_on_all
     def save_adapter(self, policy: str, folder: str) -> None:
         """A folder of PEFT, with what training resumes from. Only the first worker writes."""
         self.actor.engine.save_adapter(policy, Path(folder))
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @_on_all
     def load_adapter(self, policy: str, folder: str) -> None:
         self.actor.engine.load_adapter(policy, Path(folder))
