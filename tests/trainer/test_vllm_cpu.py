@@ -96,4 +96,4 @@ def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_th
     for metrics in done.steps.values():
         for policy in ("one", "two"):
             assert metrics[f"mas/{policy}/actor/grad_norm"] > 0
-            assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4
+            assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-6
