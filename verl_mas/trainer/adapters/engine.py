@@ -230,6 +230,12 @@ class AdapterEngine(FSDPEngineWithLMHead):
             for key, parameter in parameters.items():
                 yield stream_name(policy, key), whole(parameter).to(self._autocast_dtype)
 
+    @property
+    def sent_bytes(self) -> int:
+        """Of all adapters: what one sync sends to an engine."""
+        numbers = sum(parameter.numel() for own in self.parameters.values() for parameter in own.values())
+        return numbers * self._autocast_dtype.itemsize
+
     def _plain_config(self, policy: str) -> dict[str, object]:
         config = self.module.peft_config[self.adapters[policy].name]
         assert isinstance(config, LoraConfig)
@@ -270,7 +276,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
             parameter.data.copy_(split_as(parameter, given.get(key)))
 
     def save_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
-        """The base is not saved: nobody trains it. What else the workers have is their random state."""
+        """The base is not saved: it is not trained. What else the workers have is their random state."""
         Path(local_path).mkdir(parents=True, exist_ok=True)
         state = {"cpu": torch.get_rng_state(), get_device_name(): get_torch_device().get_rng_state()}
         torch.save(state, self._random_state(local_path))

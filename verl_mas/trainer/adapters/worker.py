@@ -100,7 +100,7 @@ class AdapterWorker(ActorRolloutRefWorker):
         if policy is None:
             raise InvalidInput(
                 f"a batch without {ADAPTER} for update_actor",
-                rule="the base of adapters is trained by nobody",
+                rule="the base of adapters is not trained",
                 fix=f"set extra_info[{ADAPTER!r}] to one of {', '.join(self.adapters)}",
             )
         with self.actor.engine.adapter(policy):
@@ -116,6 +116,10 @@ class AdapterWorker(ActorRolloutRefWorker):
         if output is not None:
             tu.get(output, "metrics").update(facts)
         return output
+
+    @_on_all
+    def sent_bytes(self) -> int:
+        return self.actor.engine.sent_bytes
 
     @_on_all
     def save_adapter(self, policy: str, folder: str) -> None:
