@@ -107,7 +107,26 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
     f"{_VLLM}.utils:vLLMColocateWorkerExtension": {
         "update_weights_from_ipc": "self, peft_config=, base_sync_done=, use_shm=",
     },
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {"_build_fsdp_module": "self, module"},
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {
+        "_build_fsdp_module": "self, module",
+        "_build_lora_module": "self, module",
+        "_build_lr_scheduler": "self, optimizer",
+        "_build_optimizer": "self, module",
+        "disable_adapter": "self",
+        "get_per_tensor_param": "self, layered_summon=, base_sync_done=, **kwargs",
+        "initialize": "self",
+        "load_checkpoint": "self, local_path, hdfs_path=, del_local_after_load=, **kwargs",
+        "optimizer_step": "self",
+        "save_checkpoint": "self, local_path, hdfs_path=, global_step=, max_ckpt_to_keep=, **kwargs",
+    },
+    "verl.workers.engine_workers:TrainingWorker": {"__init__": "self, config"},
+    "verl.workers.engine_workers:ActorRolloutRefWorker": {
+        "__init__": "self, config, role, distillation_config=, **kwargs",
+        "compute_log_prob": "self, data",
+        "compute_ref_log_prob": "self, data",
+        "init_model": "self",
+        "update_actor": "self, data",
+    },
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead": {"_build_fsdp_module": "self, module"},
     "verl.plugin.platform.platform_base:PlatformBase": {
         "communication_backend_name": "self",
@@ -178,6 +197,7 @@ USED: dict[str, dict[str, str | None]] = {
         "_has_server": None,
     },
     f"{_VLLM}.utils:vLLMColocateWorkerExtension": {"_get_zmq_handle": "self"},
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {"_autocast_dtype": None, "_is_lora": None},
     # Keys of verl's dataclasses that its YAML does not list.
     "verl.workers.config.rollout:RolloutConfig": {"custom": None},
     "verl.workers.config.rollout:AgentLoopConfig": {"agent_loop_manager_class": None},
@@ -197,6 +217,7 @@ TEXTS: dict[str, dict[str, int]] = {
     # The trainer presents itself as trainer_mode=sync, and keeps verl's partitions.
     _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1},
     _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},
+    "verl.workers.engine.base": {"VERL_ENGINE_VENDOR": 2},
     "verl.trainer.ppo.v1.replay_buffer": {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},
 }
 
@@ -207,6 +228,12 @@ RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._step_once": ("9e78440c2cf9", "trainer/trainer.py"),
     f"{_TRAINER}:PPOTrainer._update_actor": ("82879aeff227", "trainer/policy_trainer.py"),
     "verl.trainer.ppo.core_algos:agg_loss": ("baa1eabb337d", "trainer/loss_weights.py"),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lora_module": (
+        "52d173ed9ca9",
+        "trainer/adapters/engine.py",
+    ),
+    # What it asks the engine for decides what is sent to the rollout engines.
+    "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights": ("7127eb550225", "trainer/adapters/engine.py"),
     "verl.workers.utils.losses:ppo_loss": ("d7a7f4ab82c8", "trainer/loss_weights.py"),
     f"{_TRAINER}:PPOTrainer._validate": ("163961d26416", "trainer/validation.py"),
     f"{_TRAINER}:PPOTrainer._save_checkpoint": ("fe53d9935ee2", "trainer/checkpoint.py"),

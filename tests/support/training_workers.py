@@ -106,7 +106,7 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     order = spread_padding([{"is_padding": i >= ROWS} for i in range(ROWS + made.padding)], ranks, made.updates)
     chunk = len(order) // ranks
     mine = order[rank * chunk : (rank + 1) * chunk]
-    data = _batch([_row(i, temperatures[i % len(temperatures)]) for i in mine])
+    data = batch([row(i, temperatures[i % len(temperatures)]) for i in mine])
     scored = data.copy()
     tu.assign_non_tensor(scored, calculate_entropy=False, compute_loss=False)
     log_probs = dict(zip(mine, worker.compute_log_prob(scored)["log_probs"].unbind(), strict=True))
@@ -127,7 +127,7 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     )
 
 
-def _batch(rows: Sequence[Mapping[str, torch.Tensor]]) -> TensorDict:
+def batch(rows: Sequence[Mapping[str, torch.Tensor]]) -> TensorDict:
     return TensorDict({name: _column([row[name] for row in rows]) for name in rows[0]}, batch_size=len(rows))
 
 
@@ -137,17 +137,17 @@ def _weights(engine: BaseEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in named}
 
 
-def _row(number: int, temperature: float) -> dict[str, torch.Tensor]:
+def row(number: int, temperature: float) -> dict[str, torch.Tensor]:
     """Random, the same for the same number; numbers from ROWS on are verl's padding rows."""
     if number >= ROWS:
-        return _fields([1] * (PADDING_TOKENS - 1), [1], 0, 0.0, temperature)
+        return fields([1] * (PADDING_TOKENS - 1), [1], 0, 0.0, temperature)
     drawn = random.Random(number)
     prompt = [drawn.randrange(3, 200) for _ in range(drawn.randrange(2, 20))]
     reply = [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
-    return _fields(prompt, reply, 1, drawn.uniform(-2, 2), temperature)
+    return fields(prompt, reply, 1, drawn.uniform(-2, 2), temperature)
 
 
-def _fields(
+def fields(
     prompt: list[int], reply: list[int], mask: int, advantage: float, temperature: float
 ) -> dict[str, torch.Tensor]:
     every = torch.ones(len(reply))

@@ -1,0 +1,186 @@
+"""Several adapters on one base: each is trained as if it were alone, by one worker and by two."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from adapter_workers import ALPHAS, POLICIES, RANKS, STEPS, VARIANTS, Bfloat16, Found, observed
+from safetensors.torch import load_file
+
+from verl_mas.engines.adapter_stream import split_name
+from verl_mas.trainer.adapters import files
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+ALL = [(model, workers) for model in VARIANTS for workers in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters")
+    observed(folder)
+    return folder
+
+
+@pytest.fixture(params=ALL, ids=lambda one: f"{one[0]}-{one[1]}")
+def where(request) -> tuple[str, int]:
+    return request.param
+
+
+@pytest.fixture
+def saved(folder, where) -> Path:
+    model, workers = where
+    return folder / str(workers) / model
+
+
+@pytest.fixture
+def found(folder, where) -> Found:
+    model, workers = where
+    return torch.load(folder / f"{model}_{workers}.pt", weights_only=False)
+
+
+@pytest.fixture
+def bfloat16(folder) -> Bfloat16:
+    return torch.load(folder / "bfloat16.pt", weights_only=False)
+
+
+def differing(one, other):
+    return [
+        key for key in one.keys() | other.keys() if key not in one or key not in other or different(one, other, key)
+    ]
+
+
+def different(one, other, key):
+    return not torch.equal(one[key], other[key])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_adapter_beside_another_ends_where_verls_own_engine_with_it_alone_does(found, saved, policy):
+    together = {key: found.together[policy][key] for key in found.alone[policy]}
+    assert differing(found.alone[policy], together) == []
+    start = load_file(saved / "start" / policy / files.WEIGHTS)
+    assert sorted(differing(start, together)) == sorted(start)
+
+
+def test_an_update_changes_nothing_of_the_base_and_of_other_policies(found):
+    assert found.disturbed == []
+
+
+def test_every_trainable_parameter_is_in_one_optimizer(found):
+    assert {len(owners) for owners in found.trainable.values()} == {1}
+    assert {policy for owners in found.trainable.values() for policy in owners} == set(POLICIES)
+    assert all(".lora_" in key for key in found.trainable)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_adapter_has_a_gradient_after_a_pass_of_the_reference(found, policy):
+    assert len(found.metrics[policy]) == STEPS
+    assert all(metrics["grad_norm"][0] > 0 for metrics in found.metrics[policy])
+
+
+def test_the_reference_is_the_base_whatever_the_adapters_have_learned(found):
+    before, after, adapted = found.reference
+    assert torch.equal(before, after)
+    assert (after - adapted).abs().max() > 1e-3
+
+
+def test_each_policy_follows_its_own_schedule(found):
+    cosine = [1e-2 * 0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(1, STEPS + 1)]
+    assert [metrics["lr"][0] for metrics in found.metrics["layers"]] == pytest.approx(cosine)
+    assert [metrics["lr"][0] for metrics in found.metrics["solver"]] == pytest.approx([1.5e-3, 3e-3, 3e-3])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_metrics_have_the_optimizer_steps_and_the_norm_of_what_the_adapter_adds(found, policy):
+    weights = {key: found.together[policy][key] for key in found.alone[policy]}
+    pairs = [(weights[key], weights[key.replace("_A", "_B")]) for key in weights if key.endswith("lora_A.weight")]
+    norm = ALPHAS[policy] / RANKS[policy] * math.sqrt(sum(float((b @ a).square().sum()) for a, b in pairs))
+    assert [metrics["adapter/updates"] for metrics in found.metrics[policy]] == [1, 2, 3]
+    assert found.metrics[policy][-1]["adapter/norm"] == pytest.approx(norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_resumed_adapter_ends_where_an_unbroken_one_does(found, policy):
+    assert any("exp_avg" in key for key in found.together[policy])
+    assert differing(found.together[policy], found.resumed[policy]) == []
+
+
+def test_a_warm_start_takes_the_weights_of_a_folder_and_nothing_else(found, saved):
+    assert differing(load_file(saved / "after_2" / "solver" / files.WEIGHTS), found.warm) == []
+
+
+def test_the_checkpoint_of_a_base_is_the_random_state_of_its_workers(found, saved, where):
+    once, again = found.drawn
+    assert torch.equal(once, again)
+    assert len(list((saved / "base").iterdir())) == where[1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("model", VARIANTS)
+def test_any_number_of_workers_loads_what_another_number_has_saved(folder, model, policy):
+    one, two = folder / "1" / model / "after_2" / policy, folder / "2" / model / "copied" / policy
+    for name in (files.CONFIG, files.WEIGHTS, files.PROGRESS):
+        expected, again = (one / name).read_bytes(), (two / name).read_bytes()
+        if name == files.PROGRESS:
+            # The seed is that of the run.
+            expected, again = ({**json.loads(text), "seed": 0} for text in (expected, again))
+        assert expected == again
+    before, after = (files.read_training(path)[0] for path in (one, two))
+    assert before.keys() == after.keys()
+    assert [key for key in before if differing(before[key], after[key])] == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_folder_of_an_adapter_is_one_of_peft(folder, policy):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    saved = folder / "1" / "tied" / "after_2" / policy
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "tied"), str(saved))
+    config = model.peft_config["default"]
+    assert (config.r, config.lora_alpha) == (RANKS[policy], ALPHAS[policy])
+    named = {key.replace(".default.", "."): value for key, value in model.named_parameters() if ".lora_" in key}
+    assert differing(load_file(saved / files.WEIGHTS), named) == []
+
+
+def test_engines_are_sent_the_weights_of_all_adapters(found):
+    sent = {policy: {} for policy in POLICIES}
+    for name, tensor in found.sent.items():
+        policy, key = split_name(name)
+        sent[policy][key] = tensor
+    for policy, weights in sent.items():
+        assert weights.keys() == found.alone[policy].keys()
+        assert not any(different(weights, found.together[policy], key) for key in weights)
+
+
+def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(folder, bfloat16):
+    beside = load_file(folder / "1/tied/start/solver" / files.WEIGHTS)
+    # PEFT draws them in the type of the base.
+    assert differing({key: value.bfloat16().float() for key, value in beside.items()}, bfloat16.before) == []
+
+
+def test_adapters_on_a_base_in_bfloat16_are_trained_in_float32(bfloat16):
+    assert bfloat16.types == {"base": {torch.bfloat16}, "solver": {torch.float32}}
+
+
+def test_the_first_forward_in_bfloat16_may_be_one_of_the_reference(bfloat16):
+    assert bfloat16.grad_norm > 0
+    learned = [key for key in bfloat16.before if "lora_B" in key]
+    assert learned
+    assert all(different(bfloat16.before, bfloat16.after, key) for key in learned)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("another rank", ["r=4", "model.lora_rank=4"]),
+        ("unknown adapter", ["'writer'", "layers, solver"]),
+        ("training the base", ["not trained", "layers, solver"]),
+        ("sending the base", ["load_format=auto"]),
+    ],
+)
+def test_a_wrong_call_is_refused(folder, call, words):
+    answers = torch.load(folder / "refused.pt", weights_only=False)
+    assert [word for word in words if word not in answers[call]] == []

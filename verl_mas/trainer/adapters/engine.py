@@ -1,0 +1,314 @@
+"""verl's FSDP2 engine with several LoRA adapters on one frozen base.
+
+All adapters are trainable throughout, and the base never is; which adapter computes is a flag of each layer. PEFT's own
+`set_adapter` and `disable_adapter` switch `requires_grad` as well: after a pass of the reference all adapters but one
+would stay frozen, and their updates would have a gradient of zero, without an error. And if nothing is trainable in
+the very first forward, FSDP2 does not find the type of the gradients, and the first backward in bfloat16 fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_name, get_torch_device
+from verl.utils.py_functional import convert_to_regular_types
+from verl.workers.config import FSDPOptimizerConfig
+from verl.workers.config.optimizer import build_optimizer
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from verl_mas.config.adapters import Adapter
+from verl_mas.engines.adapter_stream import stream_name
+from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.platform.fsdp import CpuEngineWithLMHead
+from verl_mas.trainer.adapters import files
+from verl_mas.trainer.adapters.shards import optimizer_state, set_optimizer_state, split_as, whole
+
+# By which verl finds the engine: `strategy` stays fsdp2.
+VENDOR = "verl_mas_adapters"
+_VARIABLE = "VERL_ENGINE_VENDOR"
+
+
+@contextmanager
+def chosen() -> Iterator[None]:
+    """verl builds the engine with adapters, and not its own."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = VENDOR
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+@dataclass
+class Training:
+    """What an adapter is trained with: attributes of the engine while the adapter is in use."""
+
+    optimizer: Optimizer
+    lr_scheduler: LambdaLR
+    optimizer_config: FSDPOptimizerConfig
+    scaler: ShardedGradScaler | None
+    updates: int = 0
+
+
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device=["cuda", "npu"], vendor=VENDOR)
+class AdapterEngine(FSDPEngineWithLMHead):
+    """Computes with the bare base, unless in `with engine.adapter(policy)`.
+
+    The flags are the same in all workers at all times: otherwise their collective operations would not match. And they
+    do not change between a forward and its backward, which computes the forward again (gradient checkpointing).
+    """
+
+    adapters: Mapping[str, Adapter]
+    """By policy. Set before `initialize`."""
+
+    module: PeftModel
+
+    def initialize(self) -> None:
+        self._is_lora = True
+        self._used: str | None = None
+        self.training: dict[str, Training] = {}
+        super().initialize()  # type: ignore[no-untyped-call]
+        for policy, one in self.adapters.items():
+            if one.path is not None:
+                self._load_weights(policy, Path(one.path))
+
+    # -- which adapter computes ----------------------------------------------------------------------------
+
+    def adapter(self, policy: str) -> AbstractContextManager[None]:
+        """Compute with the adapter of a policy, and train it."""
+        if policy not in self.adapters:
+            raise InvalidInput(
+                f"adapter={policy!r}",
+                rule=f"the base has the adapters {', '.join(self.adapters)}",
+                fix="name one of them, or none for the bare base",
+            )
+        return self._using(policy)
+
+    def disable_adapter(self) -> AbstractContextManager[None]:
+        """Compute with the bare base: verl's reference."""
+        return self._using(None)
+
+    @contextmanager
+    def _using(self, policy: str | None) -> Iterator[None]:
+        before = self._used
+        self._use(policy)
+        try:
+            yield
+        finally:
+            self._use(before)
+
+    def _use(self, policy: str | None) -> None:
+        self._used = policy
+        for layer in self._layers:
+            layer._disable_adapters = policy is None  # noqa: SLF001  the public methods switch requires_grad
+            if policy is not None:
+                layer._active_adapter = [self.adapters[policy].name]  # noqa: SLF001
+        if policy is None:
+            self.optimizer = self.lr_scheduler = self.scaler = None
+        else:
+            used = self.training[policy]
+            self.optimizer, self.lr_scheduler = used.optimizer, used.lr_scheduler
+            self.optimizer_config, self.scaler = used.optimizer_config, used.scaler  # type: ignore[assignment]
+
+    # -- parts of verl's set-up ----------------------------------------------------------------------------
+
+    def _build_lora_module(self, module: nn.Module) -> PeftModel:
+        """Before FSDP2 splits the parameters. Adapters keep PEFT's float32 on a base of another type: a step of
+        training is smaller than bfloat16 resolves."""
+        module.enable_input_require_grads()  # type: ignore[operator]
+        peft: PeftModel | None = None
+        for one in self.adapters.values():
+            # The first weights of an adapter depend on its own seed only.
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(one.seed)
+                if peft is None:
+                    peft = get_peft_model(module, self._lora_config(one), adapter_name=one.name)
+                else:
+                    peft.add_adapter(one.name, self._lora_config(one))
+        assert isinstance(peft, PeftModel), "a base without adapters"
+        for parameters in self._named(peft).values():
+            for parameter in parameters.values():
+                parameter.requires_grad_()
+        return peft
+
+    def _lora_config(self, one: Adapter) -> LoraConfig:
+        """As verl makes it."""
+        model = self.model_config
+        return LoraConfig(
+            task_type=TaskType.CAUSAL_LM,
+            r=one.rank,
+            lora_alpha=int(one.alpha) if float(one.alpha).is_integer() else one.alpha,  # type: ignore[arg-type]
+            target_modules=convert_to_regular_types(model.target_modules),
+            target_parameters=convert_to_regular_types(model.target_parameters),
+            exclude_modules=convert_to_regular_types(model.exclude_modules),
+            bias="none",
+            base_model_name_or_path=model.path,
+        )
+
+    def _named(self, module: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
+        """The parameters of each policy's adapter by the names of PEFT's files."""
+        named = [(key.split("."), parameter) for key, parameter in module.named_parameters()]
+        return {
+            policy: {
+                ".".join(part for part in parts if part != one.name): parameter
+                for parts, parameter in named
+                if one.name in parts
+            }
+            for policy, one in self.adapters.items()
+        }
+
+    def _build_optimizer(self, module: nn.Module) -> None:
+        """One per adapter, of its own parameters, with a schedule of its own."""
+        # Kept, as FSDP2 puts whole tensors in their places for the time of a forward.
+        self.parameters = self._named(module)
+        self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
+        for policy, one in self.adapters.items():
+            self.optimizer_config = omega_conf_to_dataclass(OmegaConf.create({"optim": one.actor["optim"]}).optim)
+            optimizer = build_optimizer(list(self.parameters[policy].values()), self.optimizer_config)
+            schedule = super()._build_lr_scheduler(optimizer)  # type: ignore[no-untyped-call]
+            self.training[policy] = Training(optimizer, schedule, self.optimizer_config, copy.deepcopy(self.scaler))
+        self._use(None)
+
+    def _build_lr_scheduler(self, optimizer: None) -> None:
+        """With the optimisers."""
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def optimizer_step(self) -> float:
+        norm: float = super().optimizer_step()  # type: ignore[no-untyped-call]
+        assert self._used is not None
+        self.training[self._used].updates += 1
+        return norm
+
+    def facts(self, policy: str) -> dict[str, float]:
+        """Metrics of an adapter: its optimiser steps, and the norm of what it adds to the base's weights. All workers
+        call it."""
+        one, parameters = self.adapters[policy], self.parameters[policy]
+        squares = []
+        for key, parameter in parameters.items():
+            before, is_a, after = key.rpartition("_A")
+            if is_a:
+                # |BA|^2 is the sum of B'B * AA', which are as small as the rank.
+                a, b = whole(parameter), whole(parameters[f"{before}_B{after}"])
+                squares.append(((b.T @ b) * (a @ a.T)).sum())
+        norm = one.alpha / one.rank * float(torch.stack(squares).sum()) ** 0.5
+        return {"adapter/updates": self.training[policy].updates, "adapter/norm": norm}
+
+    # -- what engines and checkpoints get ------------------------------------------------------------------
+
+    def get_per_tensor_param(  # type: ignore[override]
+        self, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: object
+    ) -> tuple[Iterator[tuple[str, Tensor]], dict[str, dict[str, object]]]:
+        """All adapters in one stream, as the trainer computes with them, and PEFT's configuration of each."""
+        if not base_sync_done:
+            raise ConfigError(
+                "the weights of a base with adapters are asked for",
+                rule="its engines read the base from disk, and are sent the adapters",
+                fix="set rollout.load_format=auto and rollout.checkpoint_engine.backend=naive",
+            )
+        return self._stream(), {policy: self._plain_config(policy) for policy in self.adapters}
+
+    def _stream(self) -> Iterator[tuple[str, Tensor]]:
+        for policy, parameters in self.parameters.items():
+            for key, parameter in parameters.items():
+                yield stream_name(policy, key), whole(parameter).to(self._autocast_dtype)
+
+    def _plain_config(self, policy: str) -> dict[str, object]:
+        config = self.module.peft_config[self.adapters[policy].name]
+        assert isinstance(config, LoraConfig)
+        return files.plain_config(config)
+
+    def save_adapter(self, policy: str, folder: Path) -> None:
+        """Weights, and what training resumes from. All workers call it, and the first one writes."""
+        training, parameters = self.training[policy], self.parameters[policy]
+        weights = {key: whole(parameter).cpu() for key, parameter in parameters.items()}
+        optimizer = optimizer_state(training.optimizer, parameters)
+        if self.rank == 0:
+            files.write_weights(folder, self._plain_config(policy), weights)
+            progress = files.Progress(training.updates, training.lr_scheduler.last_epoch, self.adapters[policy].seed)
+            files.write_training(folder, optimizer, progress)
+        torch.distributed.barrier()
+
+    def load_adapter(self, policy: str, folder: Path) -> None:
+        """What `save_adapter` has saved. Only the first worker reads. Rates are those of this run's settings."""
+        self._load_weights(policy, folder)
+        training = self.training[policy]
+        optimizer, progress = files.read_training(folder) if self.rank == 0 else (None, None)
+        set_optimizer_state(training.optimizer, self.parameters[policy], optimizer)
+        box = [progress]
+        torch.distributed.broadcast_object_list(box, src=0)
+        assert box[0] is not None
+        training.updates = box[0].updates
+        _set_schedule(training.lr_scheduler, box[0].schedule)
+        with self.adapter(policy):
+            # The states of adapters stay on the device: they are small.
+            self.to(device=get_device_name(), model=False, optimizer=True, grad=False)
+
+    def _load_weights(self, policy: str, folder: Path) -> None:
+        parameters = self.parameters[policy]
+        given = files.read_weights(folder, self._plain_config(policy)) if self.rank == 0 else {}
+        if self.rank == 0:
+            _check_same(policy, folder, parameters, given)
+        for key, parameter in parameters.items():
+            parameter.data.copy_(split_as(parameter, given.get(key)))
+
+    def save_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
+        """The random state of the workers. The base is not saved, as it does not change."""
+        Path(local_path).mkdir(parents=True, exist_ok=True)
+        state = {"cpu": torch.get_rng_state(), get_device_name(): get_torch_device().get_rng_state()}
+        torch.save(state, self._random_state(local_path))
+        torch.distributed.barrier()
+
+    def load_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
+        """On another number of workers there is none to load."""
+        file = self._random_state(local_path)
+        if file.exists():
+            state = torch.load(file, weights_only=True)
+            torch.set_rng_state(state["cpu"])
+            get_torch_device().set_rng_state(state[get_device_name()])
+
+    def _random_state(self, folder: str) -> Path:
+        return Path(folder) / f"random_state_{self.rank}_of_{torch.distributed.get_world_size()}.pt"
+
+
+def _set_schedule(schedule: LambdaLR, steps: int) -> None:
+    """The schedule after so many steps."""
+    rates = [rate * factor(steps) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
+    schedule.load_state_dict(schedule.state_dict() | {"last_epoch": steps, "_step_count": steps + 1, "_last_lr": rates})
+    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Raises ConfigError if a folder's weights are not those that the policy's adapter has."""
+    expected = {key: tuple(parameter.shape) for key, parameter in parameters.items()}
+    found = {key: tuple(tensor.shape) for key, tensor in given.items()}
+    if expected != found:
+        wrong = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+        raise ConfigError(
+            f"the adapter in {folder} does not fit policy {policy}: {len(wrong)} weights differ. {wrong[0]} is "
+            f"{found.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
+            rule="an adapter is on the modules and of the sizes that its weights were trained on",
+            fix="set model.path and model.target_modules of the base as they were, or start from another adapter",
+        )
+
+
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=VENDOR)
+class CpuAdapterEngine(AdapterEngine, CpuEngineWithLMHead): ...

@@ -1,0 +1,83 @@
+"""An adapter in a folder: as PEFT and inference engines read it, with what its training resumes from beside it.
+
+All tensors are whole, by PEFT's names, so that the number of workers may change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from verl_mas.errors import ConfigError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+OPTIMIZER, PROGRESS = "optimizer.pt", "trainer_state.json"
+
+Tensors: TypeAlias = dict[str, Tensor]
+# Name of a weight -> name of a value that its optimiser keeps -> the value.
+OptimizerState: TypeAlias = dict[str, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an adapter is trained."""
+
+    updates: int
+    """Optimiser steps."""
+
+    schedule: int
+    """Steps of the learning rate's schedule."""
+
+    seed: int
+    """Of its first weights."""
+
+
+def plain_config(config: LoraConfig) -> dict[str, object]:
+    """A configuration of PEFT as its file has it. Sets become sorted lists: two saves are equal."""
+    found = config.to_dict()  # type: ignore[no-untyped-call]
+    given = {key: sorted(value) if isinstance(value, set) else value for key, value in found.items()}
+    plain: dict[str, object] = json.loads(json.dumps(given | {"inference_mode": True}))
+    return plain
+
+
+def write_weights(folder: Path, config: Mapping[str, object], weights: Tensors) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
+    """Raises ConfigError if they are those of another kind of adapter than `config`."""
+    found = json.loads((folder / CONFIG).read_text())
+    for key in _SCALING:
+        # Files of another version of PEFT leave out what is not set.
+        if (found.get(key) or None) != (config.get(key) or None):
+            raise ConfigError(
+                f"the adapter in {folder} has {key}={found.get(key)}, and the policy has {config.get(key)}",
+                rule="an adapter continues with the rank and the scale that its weights were trained with",
+                fix=f"set {_SETTINGS.get(key, key)}={found.get(key)} for the policy, or start from another adapter",
+            )
+    return load_file(folder / WEIGHTS)
+
+
+# What decides, beside the weights, which function an adapter computes; and the setting of it, if there is one.
+_SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+_SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
+
+
+def write_training(folder: Path, optimizer: OptimizerState, progress: Progress) -> None:
+    torch.save(optimizer, folder / OPTIMIZER)
+    (folder / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n")
+
+
+def read_training(folder: Path) -> tuple[OptimizerState, Progress]:
+    optimizer: OptimizerState = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
+    return optimizer, Progress(**json.loads((folder / PROGRESS).read_text()))

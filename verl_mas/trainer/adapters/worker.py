@@ -1,0 +1,127 @@
+"""A worker of a base: it computes with the adapter that a batch names, or with the bare base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import ActorConfig, DistillationConfig, TrainingWorkerConfig
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.utils.losses import ppo_loss
+
+from verl_mas.config.adapters import ADAPTER, Adapter, read_table
+from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.trainer.adapters import engine
+from verl_mas.trainer.loss_weights import Loss
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+# verl's decorators have no types.
+def _on_all(method: F) -> F:
+    """All workers are called."""
+    return cast(F, register(dispatch_mode=Dispatch.ONE_TO_ALL)(method))  # type: ignore[attr-defined]
+
+
+def _on_rows(method: F) -> F:
+    """All workers are called, each with its part of the rows."""
+    return cast(F, register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))(method))
+
+
+class _TrainingWorker(TrainingWorker):
+    """verl's, with the engine for adapters."""
+
+    engine: engine.AdapterEngine
+
+    def __init__(self, adapters: Mapping[str, Adapter], config: TrainingWorkerConfig):
+        with engine.chosen():
+            super().__init__(config)
+        if not isinstance(self.engine, engine.AdapterEngine):
+            raise ConfigError(
+                f"actor.strategy={self.engine_config.strategy}",
+                rule="a base with adapters is trained with fsdp2",
+                fix="set actor_rollout_ref.actor.strategy=fsdp2",
+            )
+        self.engine.adapters = adapters
+
+
+class AdapterWorker(ActorRolloutRefWorker):
+    """verl's worker of a policy, as the worker of a base. `update_weights` sends the engines all adapters."""
+
+    actor: _TrainingWorker
+
+    def __init__(
+        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: object
+    ):
+        super().__init__(config, role, distillation_config, **kwargs)
+        self.adapters = read_table(config.rollout.custom)
+        self.actor_worker_cls = partial(_TrainingWorker, self.adapters)  # type: ignore[assignment]
+
+    @_on_all
+    def init_model(self) -> None:
+        super().init_model()
+        # Each has its own: verl's loss writes facts of a batch into it.
+        self._actors: dict[str, ActorConfig] = {
+            policy: omega_conf_to_dataclass(OmegaConf.create(one.actor)) for policy, one in self.adapters.items()
+        }
+        self._losses: dict[str, Loss] = {
+            policy: partial(ppo_loss, config=actor) for policy, actor in self._actors.items()
+        }
+
+    @_on_all
+    def set_adapter_loss(self, policy: str, loss: Loss) -> None:
+        """In place of verl's loss with the adapter's settings."""
+        self._losses[policy] = loss
+
+    @_on_rows
+    def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
+        policy = tu.pop(data, key=ADAPTER, default=None)
+        using = self.actor.engine.disable_adapter() if policy is None else self.actor.engine.adapter(policy)
+        with using:
+            return super().compute_log_prob(data)
+
+    @_on_rows
+    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """The bare base is the reference of every adapter."""
+        tu.pop(data, key=ADAPTER, default=None)
+        with self.actor.engine.disable_adapter():
+            return super().compute_log_prob(data)
+
+    @_on_rows
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        policy = tu.pop(data, key=ADAPTER, default=None)
+        if policy is None:
+            raise InvalidInput(
+                f"a batch without {ADAPTER} for update_actor",
+                rule="the base of adapters is not trained",
+                fix=f"set extra_info[{ADAPTER!r}] to one of {', '.join(self.adapters)}",
+            )
+        with self.actor.engine.adapter(policy):
+            actor = self._actors[policy]
+            tu.assign_non_tensor(
+                data,
+                max_token_len_per_gpu=actor.ppo_max_token_len_per_gpu,
+                micro_batch_size_per_gpu=actor.ppo_micro_batch_size_per_gpu,
+            )
+            self.actor.set_loss_fn(self._losses[policy])
+            output = super().update_actor(data)
+        facts = self.actor.engine.facts(policy)
+        if output is not None:
+            tu.get(output, "metrics").update(facts)
+        return output
+
+    @_on_all
+    def save_adapter(self, policy: str, folder: str) -> None:
+        """A folder of PEFT, with what training resumes from. Only the first worker writes."""
+        self.actor.engine.save_adapter(policy, Path(folder))
+
+    @_on_all
+    def load_adapter(self, policy: str, folder: str) -> None:
+        self.actor.engine.load_adapter(policy, Path(folder))
