@@ -55,6 +55,8 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "__init__": "self, config, load_balancer_handle=, **kwargs",
         "_acquire_server": "self, request_id, **extra",
         "_release_server": "self, server_id, request_id=",
+        "generate": "self, request_id, *, prompt_ids, sampling_params, image_data=, video_data=, audio_data=, "
+        "mm_processor_kwargs=, **kwargs",
     },
     f"{_ROLLOUT}.llm_server:LLMServerManager": {"_initialize_llm_servers": "self, start_rank="},
     "verl.checkpoint_engine.base:ColocatedCheckpointEngine": {

@@ -8,11 +8,15 @@ from transformers import PreTrainedModel
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
+from verl_mas.engines.adapter_stream import stream_name
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
 from verl_mas.errors import ConfigError, EngineLost, RequestError
+
+# The ranks of two adapters.
+TABLE = {"solver": 2, "verifier": 4}
 
 
 def config(**settings):
@@ -47,8 +51,8 @@ def make_server(model_path):
     torch.set_num_threads(threads)
 
 
-def ask(server, prompt=(5, 6), request_id="r", **params):
-    return server.generate(list(prompt), params, request_id, image_data=None, video_data=None)
+def ask(server, prompt=(5, 6), request_id="r", adapter=None, **params):
+    return server.generate(list(prompt), params, request_id, image_data=None, video_data=None, adapter=adapter)
 
 
 def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(make_server):
@@ -179,6 +183,64 @@ def test_weights_change_between_two_tokens_of_a_running_request(make_server):
 
     steps = asyncio.run(scenario())
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
+
+
+def adapter_weights(server, scale):
+    """Of q_proj alone, by the names in a push."""
+    module, linear = "model.layers.0.self_attn.q_proj", server.batcher.model.model.layers[0].self_attn.q_proj
+    for policy, rank in (("solver", 2), ("verifier", 4)):
+        for side, shape in (("A", (rank, linear.in_features)), ("B", (linear.out_features, rank))):
+            torch.manual_seed(rank)
+            tensor = scale * torch.randn(shape)
+            yield stream_name(policy, f"base_model.model.{module}.lora_{side}.weight"), tensor
+
+
+def test_adapters_change_together_between_two_tokens_and_the_base_never(make_server):
+    table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
+
+    async def push(server, scale, step):
+        *first, last = pack(adapter_weights(server, scale), 1)
+        for bucket in first:
+            await server.update_weights(bucket, last=False)
+        before = [(await ask(server, adapter=name, temperature=0)).log_probs for name in TABLE] if step > 1 else None
+        await server.update_weights(last, last=True, global_steps=step)
+        return before
+
+    async def scenario():
+        server = make_server(custom={"adapters": table})
+        weights = {name: tensor.clone() for name, tensor in server.batcher.model.state_dict().items()}
+        with pytest.raises(RequestError, match="not received its weights"):
+            await ask(server, adapter="solver")
+        await push(server, 1.0, 1)
+        call = asyncio.create_task(ask(server, adapter="solver", max_tokens=100, ignore_eos=True))
+        while server.batcher.idle:
+            await asyncio.sleep(0)
+        first = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
+        with pytest.raises(RequestError, match="the engine has solver, verifier"):
+            await ask(server, adapter="slover")
+        assert await push(server, 2.0, 2) == first[1:]
+        second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
+        with pytest.raises(EngineLost, match="is of no adapter"):
+            await server.update_weights(list(*pack(weights.items(), 1 << 30)), last=True)
+        same = all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
+        return (await call).extra_fields, first, second, same
+
+    steps, first, second, same = asyncio.run(scenario())
+    assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
+    assert first[0] == second[0] and same
+    assert first[1] != second[1] and first[2] != second[2]
+    assert len({tuple(log_probs) for log_probs in first}) == 3
+
+
+def test_a_push_that_is_not_all_adapters_is_refused(make_server):
+    async def scenario():
+        table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
+        server = make_server(custom={"adapters": table})
+        weights = [one for one in adapter_weights(server, 1.0) if one[0].startswith("solver")]
+        with pytest.raises(EngineLost, match="adapter verifier: the trainer sent other tensors"):
+            await server.update_weights(list(*pack(weights, 1 << 30)), last=True)
+
+    asyncio.run(scenario())
 
 
 def test_a_failed_engine_names_itself_to_running_and_later_calls(make_server, monkeypatch):

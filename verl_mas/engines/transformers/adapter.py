@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 
+from verl_mas.config.adapters import read_table
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.weights import Packed, pack
@@ -54,14 +55,18 @@ class ServerAdapter(BaseRollout):
         peft_config: object = None,
         **kwargs: object,
     ) -> None:
-        """Send all weights, bucket by bucket."""
-        if peft_config is not None or wire_format != "named_tensors":
+        """Send all weights, or those of all adapters of a base, bucket by bucket."""
+        if wire_format != "named_tensors":
             raise ConfigError(
-                "LoRA adapters" if peft_config is not None else f"weights as {wire_format}",
+                f"weights as {wire_format}",
                 rule=f"rollout.name={ENGINE} takes whole weights",
-                fix="set actor_rollout_ref.model.lora.merge=True"
-                if peft_config is not None
-                else "set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
+                fix="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
+            )
+        if peft_config is not None and not read_table(self.config.custom):
+            raise ConfigError(
+                "a LoRA adapter that is a policy's only weights",
+                rule=f"rollout.name={ENGINE} takes whole weights of such a policy",
+                fix="set actor_rollout_ref.model.lora.merge=True, or adapter_of in mas.policies",
             )
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         previous: list[Packed] | None = None

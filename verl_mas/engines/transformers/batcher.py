@@ -12,6 +12,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from verl_mas.engines.transformers.cache import RowCache
+from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import FinishReason, Job, Sample, Sampling
 from verl_mas.engines.transformers.sampling import choose
 from verl_mas.errors import ConfigError, EngineLost, RequestError
@@ -38,6 +39,7 @@ class ContinuousBatcher:
         eos: Iterable[int] = (),
         decode: Callable[[list[int]], str] | None = None,
         seed: int = 0,
+        adapters: Adapters | None = None,
     ):
         self.model = model.eval()
         self.max_length = _checked_length(model, max_length)
@@ -51,17 +53,19 @@ class ContinuousBatcher:
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._cache = RowCache()
+        self.adapters = adapters or Adapters(model, {})
 
     @property
     def idle(self) -> bool:
         return not self._waiting and not self._running
 
-    def submit(self, prompt: Sequence[int], sampling: Sampling) -> Job:
-        """Queue a request. A prompt that cannot be served is refused here, before it touches the batch."""
+    def submit(self, prompt: Sequence[int], sampling: Sampling, adapter: str | None = None) -> Job:
+        """Queue a request. One that cannot be served is refused here, before it touches the batch."""
         self._check(prompt, sampling)
+        self.adapters.require(adapter)
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         prompt = tuple(prompt)
-        job = Job([Sample(prompt, sampling, random.Random(f"{seed}/{i}")) for i in range(sampling.n)])
+        job = Job([Sample(prompt, sampling, random.Random(f"{seed}/{i}"), adapter) for i in range(sampling.n)])
         self._waiting.extend(job.samples)
         return job
 
@@ -123,8 +127,8 @@ class ContinuousBatcher:
         joining = self._admissible()
         if not joining:
             return
-        # Equal prompts side by side are prefilled once; similar lengths side by side need little padding.
-        joining.sort(key=lambda sample: (len(sample.prompt), sample.prompt))
+        # Equal prompts of one adapter side by side are prefilled once; similar lengths need little padding.
+        joining.sort(key=lambda sample: (len(sample.prompt), sample.prompt, sample.adapter or ""))
         columns = max(sample.max_length for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
         batch: list[Sample] = []
@@ -149,14 +153,17 @@ class ContinuousBatcher:
 
     def _prefill(self, joining: list[Sample]) -> None:
         """Prefill all but the last token of each prompt, right-padded: a causal model does not see padding."""
-        unique = list(dict.fromkeys(sample.prompt[:-1] for sample in joining))
-        length = max(map(len, unique))
+        # An adapter has keys and values of its own.
+        prefixes = [(sample.adapter, sample.prompt[:-1]) for sample in joining]
+        unique = list(dict.fromkeys(prefixes))
+        length = max(len(prompt) for _, prompt in unique)
         if length:
-            ids = torch.tensor([[*prompt, *[0] * (length - len(prompt))] for prompt in unique])
+            ids = torch.tensor([[*prompt, *[0] * (length - len(prompt))] for _, prompt in unique])
+            self.adapters.aim([adapter for adapter, _ in unique])
             prefilled = DynamicCache()
             self.model.base_model(input_ids=ids.to(self.model.device), past_key_values=prefilled, use_cache=True)
-            number = {prompt: row for row, prompt in enumerate(unique)}
-            self._cache.append(prefilled, [number[sample.prompt[:-1]] for sample in joining])
+            number = {prefix: row for row, prefix in enumerate(unique)}
+            self._cache.append(prefilled, [number[prefix] for prefix in prefixes])
         else:
             self._cache.append_empty(len(joining))
         self._running.extend(joining)
@@ -171,6 +178,7 @@ class ContinuousBatcher:
             ~seen, torch.finfo(self.model.dtype).min
         )
         last = torch.tensor([[sample.last_token] for sample in self._running], device=device)
+        self.adapters.aim([sample.adapter for sample in self._running])
         output = self.model(
             input_ids=last,
             position_ids=positions[:, None],

@@ -78,6 +78,7 @@ class Sample:
     prompt: tuple[int, ...]
     sampling: Sampling
     generator: random.Random
+    adapter: str | None = None
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None

@@ -15,8 +15,10 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
+from verl_mas.config.adapters import read_table
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.linear import use_onednn
+from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.request import Job, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
@@ -54,7 +56,7 @@ class TransformersServer:
         self._rejecting = False
         self._asleep: set[str] = set()
         self._lost: EngineLost | None = None
-        self._update: WeightUpdate | None = None
+        self._update: WeightUpdate | AdapterUpdate | None = None
         self._loop: asyncio.Task[None] | None = None
 
     async def ready(self) -> str:
@@ -68,9 +70,10 @@ class TransformersServer:
         request_id: str,
         image_data: list[object] | None = None,
         video_data: list[object] | None = None,
+        adapter: str | None = None,
         **kwargs: object,
     ) -> TokenOutput:
-        """One sample for one prompt: what verl's `LLMServerClient` calls."""
+        """One sample for one prompt: what verl's `LLMServerClient` calls. Without `adapter` the base replies."""
         if sampling_params.get("n", 1) != 1:
             raise RequestError(
                 f"n={sampling_params['n']} in generate",
@@ -78,12 +81,17 @@ class TransformersServer:
                 fix="call generate_samples",
             )
         [sample] = await self.generate_samples(
-            prompt_ids, sampling_params, request_id, image_data=image_data, video_data=video_data, **kwargs
+            prompt_ids, sampling_params, request_id, adapter, image_data=image_data, video_data=video_data, **kwargs
         )
         return sample
 
     async def generate_samples(
-        self, prompt_ids: list[int], sampling_params: Fields, request_id: str, **media: object
+        self,
+        prompt_ids: list[int],
+        sampling_params: Fields,
+        request_id: str,
+        adapter: str | None = None,
+        **media: object,
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once."""
         _refuse_media(media)
@@ -96,17 +104,17 @@ class TransformersServer:
             await self._gate.wait()
         self._check_awake()
         started_with = self.global_steps
-        job = self.batcher.submit(list(prompt_ids), sampling)
+        job = self.batcher.submit(list(prompt_ids), sampling, adapter)
         await self._done(job)
         return [self._output(sample, started_with, with_log_probs) for sample in job.samples]
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
-        """Copy weights into the running model, between two tokens."""
+        """Copy weights into the running model, between two tokens: those of the adapters, where it has any."""
         async with self._between_steps:
-            self._update = self._update or WeightUpdate(self.batcher.model)
+            self._update = self._update or self._next_update()
             await asyncio.to_thread(self._update.load, bucket)
             if last:
-                self._update.finish()
+                await asyncio.to_thread(self._update.finish)
                 self._update = None
                 self.global_steps = global_steps if global_steps is not None else self.global_steps
 
@@ -160,6 +168,10 @@ class TransformersServer:
         async with self._between_steps:
             await asyncio.to_thread(self.batcher.model.to, device)
             get_torch_device().empty_cache()
+
+    def _next_update(self) -> WeightUpdate | AdapterUpdate:
+        adapters = self.batcher.adapters
+        return AdapterUpdate(adapters) if adapters.names else WeightUpdate(self.batcher.model)
 
     def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> Sampling:
         config = self.config
@@ -275,6 +287,7 @@ def _batcher(
         eos={tokenizer.eos_token_id, *_listed(model.generation_config)},
         decode=tokenizer.decode,
         seed=config.seed + replica_rank,
+        adapters=Adapters(model, read_table(config.custom)),
     )
 
 

@@ -48,11 +48,11 @@ class WeightUpdate:
 
     @torch.no_grad()
     def load(self, bucket: list[Packed]) -> None:
-        for name, dtype, shape, data in bucket:
-            target = self._targets.get(name)
-            if target is None or target.shape != shape:
-                raise EngineLost(f"weight {name} {shape} does not belong to the engine's model")
-            target.copy_(_tensor(data).view(dtype).view(shape))
+        for packed in bucket:
+            target = self._targets.get(packed.name)
+            if target is None or target.shape != packed.shape:
+                raise EngineLost(f"weight {packed.name} {packed.shape} does not belong to the engine's model")
+            target.copy_(unpack(packed))
             self._missing.pop(target.data_ptr(), None)
 
     def finish(self) -> None:
@@ -60,8 +60,8 @@ class WeightUpdate:
             raise EngineLost(f"the trainer sent no {', '.join(sorted(self._missing.values()))}")
 
 
-def _tensor(data: np.ndarray) -> torch.Tensor:
+def unpack(packed: Packed) -> torch.Tensor:
     with warnings.catch_warnings():
         # Arrays from the object store are read-only; torch has no such tensors and warns. It is only read here.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(data)
+        return torch.from_numpy(packed.data).view(packed.dtype).view(packed.shape)

@@ -1,0 +1,138 @@
+"""LoRA adapters on one model, where every row of a batch has one of its own, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import cast
+
+import torch
+from torch import nn
+
+from verl_mas.config.adapters import Adapter
+from verl_mas.engines.adapter_stream import split_name
+from verl_mas.engines.transformers.weights import Packed, unpack
+from verl_mas.errors import EngineLost, RequestError
+
+PREFIX = "base_model.model."
+A, B = ".lora_A.weight", ".lora_B.weight"
+"""A tensor of PEFT's state dict is named by prefix, module and one of these."""
+
+
+class Adapters:
+    """All adapters stacked: a linear that one of them is on has A as [sum of ranks, in], B as [sum of ranks, out].
+
+    A row's output is `base(x) + ((x A^T) * scales) B`, where its scales are zero but at the places of its adapter. So
+    a batch of different adapters, of any ranks, takes two products more than the base, and a row without adapter gets
+    the base's output exactly.
+    """
+
+    def __init__(self, model: nn.Module, table: Mapping[str, Adapter]):
+        self._linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        ends = accumulate(one.rank for one in table.values())
+        self._places = {name: slice(end - table[name].rank, end) for name, end in zip(table, ends, strict=True)}
+        self._total = sum(one.rank for one in table.values())
+        self._number: dict[str | None, int] = {name: number for number, name in enumerate([None, *table])}
+        self._scales = torch.zeros(len(self._number), self._total)
+        for name, one in table.items():
+            self._scales[self._number[name], self._places[name]] = one.alpha / one.rank
+        self._modules: dict[str, set[str]] = {}
+        self._used = slice(0, 0)
+        self._row_scales = self._scales
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._places)
+
+    def require(self, name: str | None) -> None:
+        """A request's adapter must have its weights here: a reply of the bare base would look right and be wrong."""
+        if name is not None and name not in self._places:
+            raise RequestError(
+                f"adapter={name!r}",
+                rule=f"the engine has {', '.join(self._places) or 'no adapters'}",
+                fix="name one of them, or none for the bare base" if self._places else "leave adapter out",
+            )
+        if name is not None and name not in self._modules:
+            raise RequestError(
+                f"adapter={name!r}", rule="the engine has not received its weights", fix="send them with update_weights"
+            )
+
+    def aim(self, rows: Sequence[str | None]) -> None:
+        """The adapters of the next forward's rows."""
+        places = [self._places[name] for name in set(rows) if name is not None]
+        if places:
+            # Adapters outside of this range have no row, so they take no time.
+            self._used = slice(min(place.start for place in places), max(place.stop for place in places))
+            like = next(iter(self._linears.values())).weight
+            scales = self._scales[[self._number[name] for name in rows], None, self._used]
+            self._row_scales = scales.to(like.device, like.dtype)
+        else:
+            self._used = slice(0, 0)
+
+    @torch.no_grad()
+    def update(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Give an adapter new weights, by PEFT's names. All that it has, or nothing changes."""
+        if name not in self._places:
+            raise EngineLost(f"the trainer sent adapter {name}, and the engine has {', '.join(self._places) or 'none'}")
+        given = {_parsed(key): tensor for key, tensor in tensors.items()}
+        modules = {module for module, _ in given}
+        self._check(name, given, modules)
+        place = self._places[name]
+        for module in modules:
+            a, b = self._stacks(self._linears[module])
+            a[place], b[place] = given[module, A], given[module, B].T
+        self._modules[name] = modules
+
+    def _check(self, name: str, given: Mapping[tuple[str, str], torch.Tensor], modules: set[str]) -> None:
+        rank = self._places[name].stop - self._places[name].start
+        for (module, side), tensor in given.items():
+            linear = self._linears.get(module)
+            expected = linear and ((rank, linear.in_features) if side == A else (linear.out_features, rank))
+            if tensor.shape != expected:
+                raise EngineLost(
+                    f"adapter {name} of rank {rank}: {module}{side} {tuple(tensor.shape)} does not belong to the model"
+                )
+        wanted = {(module, side) for module in self._modules.get(name, modules) for side in (A, B)}
+        if not wanted or wanted != given.keys():
+            names = ", ".join(sorted(module + side for module, side in wanted ^ given.keys())) or "any tensor"
+            raise EngineLost(f"adapter {name}: the trainer sent other tensors than it has; see {names}")
+
+    def _stacks(self, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+        if not hasattr(linear, "lora_a"):
+            # Buffers, so that they move between devices with the model.
+            for buffer, size in (("lora_a", linear.in_features), ("lora_b", linear.out_features)):
+                linear.register_buffer(buffer, linear.weight.new_zeros(self._total, size), persistent=False)
+            linear.register_forward_hook(self._add)
+        return cast(torch.Tensor, linear.lora_a), cast(torch.Tensor, linear.lora_b)
+
+    def _add(self, linear: nn.Linear, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        rank = self._used.stop - self._used.start
+        if not rank:
+            return output
+        a, b = self._stacks(linear)
+        low = (inputs[0] @ a[self._used].T) * self._row_scales
+        return torch.addmm(output.view(-1, output.shape[-1]), low.view(-1, rank), b[self._used]).view_as(output)
+
+
+def _parsed(key: str) -> tuple[str, str]:
+    for side in (A, B):
+        if key.startswith(PREFIX) and key.endswith(side):
+            return key.removeprefix(PREFIX).removesuffix(side), side
+    raise EngineLost(f"adapter weight {key}: the engine serves LoRA on linear layers, named as in PEFT")
+
+
+class AdapterUpdate:
+    """Collects the buckets of one push, which has all adapters, and then changes them between two tokens."""
+
+    def __init__(self, adapters: Adapters):
+        self._adapters = adapters
+        self._tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in adapters.names}
+
+    def load(self, bucket: list[Packed]) -> None:
+        for packed in bucket:
+            name, key = split_name(packed.name)
+            self._tensors.setdefault(name, {})[key] = unpack(packed)
+
+    def finish(self) -> None:
+        for name, tensors in self._tensors.items():
+            self._adapters.update(name, tensors)
