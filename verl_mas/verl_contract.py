@@ -217,7 +217,8 @@ MIXED_INTO: dict[str, str] = {
 # that verl uses it in another place.
 TEXTS: dict[str, dict[str, int]] = {
     # The trainer presents itself as trainer_mode=sync, and keeps verl's partitions.
-    _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1},
+    _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1, "no_lora_adapter": 1},
+    "verl.workers.engine_workers": {"no_lora_adapter": 1, "disable_auto_offload": 3},
     _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},
     "verl.workers.engine.base": {"VERL_ENGINE_VENDOR": 2},
     "verl.trainer.ppo.v1.replay_buffer": {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},

@@ -291,6 +291,13 @@ def test_the_first_fault_of_a_kind_is_logged_whole_and_later_ones_in_one_line(ma
     assert others == [f"session u_{number}: workflow: RuntimeError: always" for number in (1, 2)]
 
 
+def test_a_failed_session_of_a_validation_has_a_row_of_a_policy_that_an_agent_acts_on(make):
+    it = make(Hopeless, n=1)
+    it.worker.models = {"a base": it.worker.models["main"], **it.worker.models}
+    it.run(validate=True)
+    assert [tags["policy"] for tags in it.queue.rows.values()] == ["main"]
+
+
 @pytest.mark.parametrize("validate", [False, True])
 def test_lone_surrogates_and_null_bytes_fail_no_more_than_their_sessions(make, validate, tmp_path):
     it = make(Solve, n=1)

@@ -13,6 +13,7 @@ import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
 from verl_mas.trainer import weight_folder
+from verl_mas.trainer.checkpoint import Kept
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.snapshots import Snapshot, refresh, snapshot_metrics
 
@@ -92,7 +93,7 @@ class Engines(Snapshot):
         self.name, self.spec = "past", spec
         trainer = SimpleNamespace(default_local_dir=str(folder), val_only=val_only)
         self.config = SimpleNamespace(trainer=trainer)  # type: ignore[assignment]
-        self.step, self._folder, self._stale, self._saved = 0, None, False, []
+        self.step, self._folder, self._stale, self._kept = 0, None, False, Kept()
 
     @property
     def weights(self) -> float | None:

@@ -9,12 +9,12 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
-from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
-from verl_mas.trainer.checkpoint import auto_resumes, other_policies, other_run, run_identity
+from verl_mas.trainer.adapters.identity import other_adapters
+from verl_mas.trainer.checkpoint import auto_resumes, other_policies, other_run, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 
 
@@ -50,12 +50,13 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
 
 
 def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[Problem]:
-    lacking = list(other_policies(checkpoint.folder, [*trained(mas), *snapshots(mas)]))
+    lacking = list(other_policies(checkpoint.folder, saved_policies(mas)))
     yield from lacking
     with user_code(mas.workflow.check_timeout_s):
         identity, running = run_identity(config, mas), running_state(config, mas)
-    if not lacking and auto_resumes(config):
-        yield from other_run(checkpoint, identity)
+    if not lacking:
+        yield from other_adapters(checkpoint, identity)
+        yield from other_run(checkpoint, identity) if auto_resumes(config) else ()
     if running:
         yield from running.problems(checkpoint.folder)
 

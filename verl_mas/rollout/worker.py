@@ -20,6 +20,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.config import load
+from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_per_worker
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
@@ -78,7 +79,9 @@ class MasAgentLoopWorker(_StockWorker):
         load_user_code(self.mas)
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
-        self.models = {name: self._model(name) for name in served}
+        # An adapter is served with its base's.
+        models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
+        self.models = {name: models[resident(self.mas, name)] for name in served}
         if self.rollout_config.trace.get("token2text", False):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
@@ -174,7 +177,9 @@ class MasAgentLoopWorker(_StockWorker):
     async def _without_rows(self, finished: SessionResult, dataset: Fields) -> list[StoredRow]:
         session = finished.session
         if session.task.validate:
-            policy, model = next(iter(self.models.items()))
+            # No agent has to act on a base.
+            acting = {member.spec.policy for member in session.config.members.values()}
+            policy, model = next((policy, model) for policy, model in self.models.items() if policy in acting)
             prompt_ids = _tokens_of(session.task, model)
             return [failed_validation_row(session, policy, model, prompt_ids, dataset, self._log_probs)]
         if self.mas.faults.then == "fail_group":

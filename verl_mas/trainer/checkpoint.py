@@ -15,11 +15,13 @@ import torch
 from omegaconf import DictConfig
 from ray.exceptions import RayActorError, RayTaskError
 
-from verl_mas.config.merge import policy_value, trained
+from verl_mas.config.adapters import bases
+from verl_mas.config.merge import policy_value, snapshots, trained
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step
 from verl_mas.run_folder.disk import free_space
+from verl_mas.trainer.adapters.identity import ADAPTERS, BASES, adapter_identity
 from verl_mas.verl_types import Fields
 from verl_mas.workflow.base import agents_of
 
@@ -30,11 +32,26 @@ RNG_FILE = "driver_rng.pt"
 
 
 class Saved(Protocol):
-    """A policy with weights that no file of its model has: a trained one, or a snapshot."""
+    """A policy with a state that no file of its model has: a trained one, or a snapshot."""
 
-    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None: ...
+    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
+        """Into the folder of a checkpoint. `keep`: delete it in all but so many checkpoints."""
 
-    def load(self, folder: str, delete: bool) -> None: ...
+    def load(self, folder: str, delete: bool) -> None:
+        """From the folder of a checkpoint."""
+
+
+class Kept:
+    """The folders of a policy in the checkpoints of this run, of which the last ones stay."""
+
+    def __init__(self) -> None:
+        self._folders: list[Path] = []
+
+    def add(self, folder: Path, keep: int | None) -> None:
+        """A folder that has been written. `keep`: how many stay, None for all."""
+        self._folders.append(folder)
+        while keep and len(self._folders) > keep:
+            shutil.rmtree(self._folders.pop(0), ignore_errors=True)
 
 
 class Checkpoints:
@@ -135,16 +152,16 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
     if missing and found:
         yield ConfigError(
             f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}",
-            rule="a run resumes with the trainable policies and the snapshots that it was saved with",
+            rule="a run resumes with the trainable policies, their bases and the snapshots that it was saved with",
             fix="name the policies as in that run, or set trainer.resume_mode=disable",
         )
 
 
 def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
-    """How the run of a checkpoint differs from this one."""
+    """How the run of a checkpoint differs from this one, beside its adapters."""
     before, folder = checkpoint.run, checkpoint.folder
     for key, value in run.items():
-        if before.get(key, value) != value:
+        if key not in (ADAPTERS, BASES) and before.get(key, value) != value:
             yield ConfigError(
                 f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run resumes from the last checkpoint of its folder",
@@ -155,7 +172,8 @@ def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[Con
 
 def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
     """What cannot change when a run resumes. Lengths, rates, sizes and addresses may: they are tuned during a run."""
-    paths = {name: str(policy_value(config, mas.policies[name], "model.path")) for name in trained(mas)}
+    full = [name for name in trained(mas) if not mas.policies[name].adapter_of]
+    paths = {name: str(policy_value(config, mas.policies[name], "model.path")) for name in full}
     return {
         "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
         "mas.workflow.name": mas.workflow.name,
@@ -164,7 +182,13 @@ def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
         "snapshots": {name: spec.snapshot.of for name, spec in mas.policies.items() if spec.snapshot},
         # A folder may move, or hold the hub's model of that name.
         "models": {name: Path(path).name for name, path in paths.items()},
+        **adapter_identity(config, mas),
     }
+
+
+def saved_policies(mas: MasConfig) -> list[str]:
+    """The policies of which a checkpoint has a folder."""
+    return [*trained(mas), *snapshots(mas), *bases(mas)]
 
 
 def _rng_state() -> Fields:

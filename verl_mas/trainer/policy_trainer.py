@@ -1,26 +1,19 @@
-"""One policy of a team: verl's own synchronous trainer, with its own configuration, processes and engines.
-
-Data, rewards, rollout, advantages and the order of the step belong to the team: `MasTrainer`.
-"""
+"""A policy that is trained: what verl's own synchronous trainer does with the rows of a step, and its checkpoints."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import ray
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
 from verl.protocol import DataProto
-from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
+from verl.single_controller.ray import RayResourcePool
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
-from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -30,13 +23,11 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.advantage import trained_tokens
-from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.config.schema import Weighting
 from verl_mas.config.weighting import set_mode
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import (
-    MULTI_MODAL_INPUTS,
     OLD_LOG_PROBS,
     RESPONSE_MASK,
     ROLLOUT_LOG_PROBS,
@@ -45,8 +36,8 @@ from verl_mas.row import (
 )
 from verl_mas.trainer import loss_weights
 from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
-from verl_mas.trainer.checkpoint import writing
-from verl_mas.trainer.servers import Servers
+from verl_mas.trainer.checkpoint import Saved, writing
+from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.step import (
     COLUMNS,
     NO_TOKENS,
@@ -57,15 +48,10 @@ from verl_mas.trainer.step import (
     without_zero_advantage,
 )
 from verl_mas.trainer.weight_folder import BACKEND
-from verl_mas.verl_types import Actor
-
-T = TypeVar("T")
 
 
-class PolicyTrainer(Servers, PPOTrainerSync):
+class PolicyTrainer(LocalPolicy):
     """A trainable policy."""
-
-    trainable = True
 
     def __init__(
         self,
@@ -76,48 +62,31 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         total_steps: int,
         weighting: Weighting | None = None,
     ):
-        self.name = name
         self.weighting = weighting
         self.updates = updates
-        self.total_training_steps = total_steps
-        self._pool = pool
         self.plan: Plan | None = None
-        self.global_steps = 0
-        self.timing_raw: dict[str, float] = {}
-        self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
-        with open_dict(view):
-            # Reward workers are named actors, one set per run, and the team has them.
-            view.reward.num_workers = 0
-            view.reward.reward_model.enable = False
-            view.reward.reward_model.enable_resource_pool = False
-            view.trainer.checkpoint_callback_class = None
         set_mode(view, weighting)
-        super().__init__(view)
+        super().__init__(name, view, pool, total_steps)
 
     def _setup(self) -> None:
-        super()._setup()  # type: ignore[no-untyped-call]
-        shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
-        self.actor_rollout_wg = _Workers(self.actor_rollout_wg)
-        if shared:
-            self.ref_policy_wg = self.actor_rollout_wg
-        if loss_weights.weighs_rows(self.weighting):
-            actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-            self.actor_rollout_wg.set_loss_fn(partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor)))
+        super()._setup()
+        if loss := self.row_weighted_loss():
+            self.actor_rollout_wg.set_loss_fn(loss)
 
-    # -- parts of verl's set-up that the team does ---------------------------------------------------------
+    def row_weighted_loss(self) -> loss_weights.Loss | None:
+        """verl's loss with a weight per row, if rows count differently."""
+        if not loss_weights.weighs_rows(self.weighting):
+            return None
+        actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
+        return partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor))
 
-    def _build_replay_buffer(self) -> None:  # type: ignore[override]
-        """The team samples."""
+    @property
+    def trained(self) -> dict[str, PolicyTrainer]:
+        return {self.name: self}
 
-    def _init_dataloader(self) -> None:
-        """The team reads the data; the number of steps is an argument of `__init__`."""
-
-    def _init_resource_pool_mgr(self) -> None:
-        super()._init_resource_pool_mgr()  # type: ignore[no-untyped-call]
-        self.resource_pool_manager = _OnePool(self._pool, self.mapping)
-
-    def _load_checkpoint(self) -> None:
-        """The team loads, once every policy is there."""
+    @property
+    def saved(self) -> dict[str, Saved]:
+        return {self.name: self}
 
     # -- the step -------------------------------------------------------------------------------------------
 
@@ -210,7 +179,10 @@ class PolicyTrainer(Servers, PPOTrainerSync):
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
         check_finite(self.name, metrics, scaled=_is_fp16(actor))
-        engine = actor.get("fsdp_config") or {}
+        self.empty_cache()
+
+    def empty_cache(self) -> None:
+        engine = self.config.actor_rollout_ref.actor.get("fsdp_config") or {}
         if engine.get("param_offload") and engine.get("optimizer_offload"):
             # verl empties the GPU's cache before it moves the optimiser, whose blocks then stay reserved. The
             # parameters are in host memory already: this empties the cache once more.
@@ -218,29 +190,15 @@ class PolicyTrainer(Servers, PPOTrainerSync):
 
     # -- weights --------------------------------------------------------------------------------------------
 
-    def wake(self, step: int) -> None:
-        """Send the engines the current weights and let them take their memory."""
-        self.checkpoint_manager.update_weights(step)
-
-    def sleep(self) -> None:
-        self.checkpoint_manager.sleep_replicas()
-
     def write_weights(self, folder: Path, step: int) -> None:
         """The current weights into a folder. Needs `use_folder` in the view with which this was made."""
         group = self.actor_rollout_wg
         with writing(folder):
             ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
             ray.get(group.update_weights(global_steps=step, mode=BACKEND))
-        actor = self.config.actor_rollout_ref.actor
-        if any((actor.get(engine) or {}).get("param_offload") for engine in TRAINING_ENGINES):
+        if self.offloads:
             # As verl does after it has sent weights to the engines of this policy.
             group.to("cpu", model=True, optimizer=False, grad=False)
-
-    @property
-    def workers(self) -> list[Actor]:
-        """Its training processes."""
-        workers: list[Actor] = self.actor_rollout_wg.workers
-        return workers
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         self.actor_rollout_wg.save_checkpoint(
@@ -273,41 +231,3 @@ def _is_fp16(actor: DictConfig) -> bool:
     """The precision for which verl makes a gradient scaler."""
     precision = OmegaConf.select(actor, "fsdp_config.mixed_precision.param_dtype", default="bf16")
     return bool(PrecisionType.is_fp16(precision))
-
-
-class _Workers:
-    """A worker group that reads of the rows what it computes with, and takes log-probs at each row's own temperature.
-
-    verl's trainer sends every field, and sets one temperature for the batch, which would override the row's.
-    """
-
-    def __init__(self, workers: RayWorkerGroup):
-        self._workers = workers
-
-    def __getattr__(self, name: str) -> object:
-        method = getattr(self._workers, name)
-        return partial(_on_needed_fields, method) if name in _SCORES_TOKENS else method
-
-
-_SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
-
-
-def _on_needed_fields(method: Callable[[Rows], T], rows: Rows) -> T:
-    temperatures = {tag[TEMPERATURE] for tag in rows.tags}
-    if len(temperatures) > 1:
-        rows.extra_info.pop(TEMPERATURE, None)
-    else:
-        rows.extra_info[TEMPERATURE] = temperatures.pop()
-    return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS]))
-
-
-class _OnePool(ResourcePoolManager):
-    """Every role of the policy on its pool, which exists already."""
-
-    def __init__(self, pool: RayResourcePool, roles: Iterable[Role]):
-        name = pool.name_prefix
-        super().__init__(resource_pool_spec={name: list(pool.store)}, mapping=dict.fromkeys(roles, name))  # type: ignore[arg-type]  # verl's annotation is out of date
-        self.resource_pool_dict = {name: pool}
-
-    def create_resource_pool(self) -> None:
-        """Done by the team."""

@@ -18,7 +18,9 @@ from verl.single_controller.ray import RayResourcePool
 
 from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
+from verl_mas.trainer.checkpoint import Kept, Saved
 from verl_mas.trainer.frozen import FrozenPolicy
+from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.weight_folder import record, step_of, use_folder
 from verl_mas.verl_types import Actor
@@ -37,7 +39,7 @@ class Snapshot(FrozenPolicy):
         self.step = 0
         self._folder: Path | None = None
         self._stale = False
-        self._saved: list[Path] = []
+        self._kept = Kept()
 
     def take(self, source: PolicyTrainer, step: int) -> None:
         """The present weights of its policy; its engines get them when they wake up."""
@@ -52,17 +54,19 @@ class Snapshot(FrozenPolicy):
             ray.get([worker.update_weights.remote() for worker in self._senders])
             self._stale = False
 
+    @property
+    def saved(self) -> dict[str, Saved]:
+        return {self.name: self}
+
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """The snapshot in use, in the folder of a checkpoint. `keep`: delete it in all but so many checkpoints."""
+        """The snapshot in use, in the folder of a checkpoint."""
         own = Path(folder, self.name)
         if self._folder is None:
             own.mkdir()
             record(own, 0)
         else:
             shutil.copytree(self._folder, own, copy_function=_link)
-        self._saved.append(own)
-        while keep and len(self._saved) > keep:
-            shutil.rmtree(self._saved.pop(0), ignore_errors=True)
+        self._kept.add(own, keep)
 
     def load(self, folder: str, delete: bool) -> None:
         """The snapshot in the folder of a checkpoint, which stays: the next checkpoint has it, too."""
@@ -84,20 +88,11 @@ class Snapshot(FrozenPolicy):
         return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
 
 
-def untrained(name: str, view: DictConfig, pool: RayResourcePool, spec: SnapshotSpec | None) -> FrozenPolicy:
-    return Snapshot(name, view, pool, spec) if spec else FrozenPolicy(name, view, pool)
-
-
-def with_state(members: Mapping[str, PolicyTrainer | FrozenPolicy]) -> dict[str, PolicyTrainer | Snapshot]:
-    """The policies that a checkpoint has."""
-    return {name: member for name, member in members.items() if isinstance(member, PolicyTrainer | Snapshot)}
-
-
-def snapshots_in(members: Mapping[str, PolicyTrainer | FrozenPolicy]) -> dict[str, Snapshot]:
+def snapshots_in(members: Mapping[str, LocalPolicy | FrozenPolicy]) -> dict[str, Snapshot]:
     return {name: member for name, member in members.items() if isinstance(member, Snapshot)}
 
 
-def refresh(members: Mapping[str, PolicyTrainer | FrozenPolicy], step: int) -> None:
+def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> None:
     """Every snapshot that is due after this step. An evaluation leaves the folders of the run as they are."""
     for snapshot in snapshots_in(members).values():
         if snapshot.spec.due(step) and not snapshot.config.trainer.val_only:
@@ -106,7 +101,7 @@ def refresh(members: Mapping[str, PolicyTrainer | FrozenPolicy], step: int) -> N
             snapshot.take(source, step)
 
 
-def snapshot_metrics(members: Mapping[str, PolicyTrainer | FrozenPolicy], step: int) -> dict[str, float]:
+def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
     """Of a step, whose replies are of the weights after the step before."""
     found: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,19 +24,11 @@ from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
+from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
-from verl_mas.config.merge import policy_view, snapshot_sources, updates_per_step
-from verl_mas.config.placement import (
-    apply_placement,
-    local_policies,
-    policies_on,
-    shared_pools,
-    time_sliced,
-    used_pools,
-)
+from verl_mas.config.placement import local_policies, policies_on, shared_pools, time_sliced, used_pools
 from verl_mas.data_plane import Rows
-from verl_mas.engines.facts import set_options
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
 from verl_mas.rollout.counts import SessionCounts
@@ -55,18 +47,21 @@ from verl_mas.row import (
 )
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
+from verl_mas.trainer.adapters.identity import other_adapters
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.findings import Findings
 from verl_mas.trainer.frozen import FrozenPolicy
-from verl_mas.trainer.metrics import agent_metrics, policy_metrics, prefixed, step_line
+from verl_mas.trainer.local_policy import LocalPolicy
+from verl_mas.trainer.members import start
+from verl_mas.trainer.metrics import agent_metrics, named, policy_metrics, prefixed, step_line
 from verl_mas.trainer.nodes import check_nodes
-from verl_mas.trainer.phases import PhasedClient, SlicesActor
+from verl_mas.trainer.phases import SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
-from verl_mas.trainer.snapshots import refresh, snapshot_metrics, untrained, with_state
+from verl_mas.trainer.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
@@ -76,7 +71,6 @@ from verl_mas.trainer.step import (
 )
 from verl_mas.trainer.validation import Validation, ValidationHost
 from verl_mas.trainer.watcher import name_actors
-from verl_mas.trainer.weight_folder import use_folder
 from verl_mas.verl_types import Actor, Fields
 from verl_mas.workflow.base import agents_of
 
@@ -101,8 +95,9 @@ class MasTrainer(PPOTrainerSync):
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
         self.identity = run_identity(config, self.mas)
-        if self.resumed and auto_resumes(config):
-            raise_all(other_run(self.resumed, self.identity))
+        if self.resumed:
+            raise_all(other_adapters(self.resumed, self.identity))
+            raise_all(other_run(self.resumed, self.identity) if auto_resumes(config) else ())
         with open_dict(config):
             # verl tests for this mode by name where it chooses the replay buffer and the checkpoint's parts.
             config.trainer.v1.trainer_mode = "sync"
@@ -110,7 +105,7 @@ class MasTrainer(PPOTrainerSync):
                 # A round of few tasks may have none with rows; verl then reads tasks one by one.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
         super().__init__(config)
-        self.members: dict[str, PolicyTrainer | FrozenPolicy] = {}
+        self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
         self.credit = Credit(config, self.mas, list(members))
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
@@ -128,24 +123,22 @@ class MasTrainer(PPOTrainerSync):
         self.pools.create()
         raise_all(check_nodes(self.config, self.mas, self.pools.nodes))
         self.reward_loop_manager = self._reward_workers()
-        for name, spec in self.mas.policies.items():
-            if not spec.remote:
-                # One after the other: an engine takes more memory while it starts than afterwards.
-                self.members[name] = self._member(name)
+        for name in local_policies(self.mas):
+            # One after the other: an engine takes more memory while it starts than afterwards.
+            self.members[name] = start(name, self.config, self.mas, self.pools.of(name), self.total_training_steps)
         for pool, found in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
         name_actors(self._actors())
         # verl loads through this attribute.
-        self.actor_rollout_wg = Checkpoints(
-            with_state(self.members), self.config.trainer, self.identity, self.credit.running
-        )
+        saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
+        self.actor_rollout_wg = Checkpoints(saved, self.config.trainer, self.identity, self.credit.running)
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
 
     def _actors(self) -> dict[str, list[Actor]]:
-        workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.trained.items()}
+        workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.training.items()}
         servers = {f"engine {{}} of policy {name}": member.servers for name, member in self.members.items()}
         return {**workers, **servers, "time slices {}": list(self.slices.values())}
 
@@ -160,34 +153,23 @@ class MasTrainer(PPOTrainerSync):
             made.reward_model_manager.wake_up()
         return made
 
-    def _member(self, name: str) -> PolicyTrainer | FrozenPolicy:
-        spec = self.mas.policies[name]
-        view = policy_view(self.config, name, spec)
-        apply_placement(view, self.mas, name)
-        set_options(view, local_policies(self.mas).index(name), shared=len(policies_on(self.mas, spec.pool)) > 1)
-        if not spec.is_trained:
-            return untrained(name, view, self.pools.of(name), spec.snapshot)
-        if name in snapshot_sources(self.mas):
-            use_folder(view)
-        updates = updates_per_step(self.config, self.mas, name)
-        pool, weighting = self.pools.of(name), self.mas.loss.weighting
-        policy = PolicyTrainer(name, view, pool, updates, self.total_training_steps, weighting)
-        policy._setup()  # noqa: SLF001
-        return policy
-
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
-        return {name: policy for name, policy in self.members.items() if isinstance(policy, PolicyTrainer)}
+        """The policies that are updated, adapters among them."""
+        return {name: policy for member in self.members.values() for name, policy in member.trained.items()}
+
+    @property
+    def training(self) -> dict[str, LocalPolicy]:
+        """The policies that have training processes, bases of adapters among them."""
+        return {name: member for name, member in self.members.items() if isinstance(member, LocalPolicy)}
 
     def get_llm_client(self) -> dict[str, LLMServerClient]:  # type: ignore[override]
-        return {name: self._client(name) for name in self.members}
+        return {name: self._client(name) for name, spec in self.mas.policies.items() if not spec.remote}
 
     def _client(self, name: str) -> LLMServerClient:
+        home = resident(self.mas, name)
         slices = self.slices.get(self.mas.policies[name].pool)
-        member = self.members[name]
-        if slices is None:
-            return member.client()
-        return member.llm_server_manager.get_client(PhasedClient, policy=name, slices=slices)
+        return self.members[home].client(slices, adapter=None if name == home else name)
 
     def get_teacher_client(self) -> None:
         return None
@@ -295,13 +277,13 @@ class MasTrainer(PPOTrainerSync):
             metrics.update(found)
             self._sleep()
             if self.curr_step_profile:
-                for policy in self.trained.values():
+                for policy in self.training.values():
                     policy._stop_rollout_profiling()  # noqa: SLF001
         batch = in_order(batch)
         trained_on = self.filter.chosen(batch)
         parts = self._parts(batch, trained_on)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
-            self.pools.each(parts, lambda name: self._prepare(name, parts[name]))
+            self._each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
             per_row, found = self.credit.of_step(columns, trained_on)
@@ -310,10 +292,12 @@ class MasTrainer(PPOTrainerSync):
                 self.global_steps, {batch.keys[i]: float(per_row[i]) for i in trained_on}
             )
         with marked_timer("update_actor", timing_raw, color="red"):
-            self.pools.each(parts, lambda name: self._update(name, parts[name], columns, batch))
+            self._each(parts, lambda name: self._update(name, parts[name], columns, batch))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, found))
         metrics.update(policy_metrics(parts, list(self.trained)))
         metrics.update(prefixed(snapshot_metrics(self.members, self.global_steps)))
+        for member in self.members.values():
+            metrics.update(named(member.name, member.metrics))
         return self._whole(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
@@ -333,6 +317,19 @@ class MasTrainer(PPOTrainerSync):
             else:
                 logger.info("step %d: policy %s has no rows; no update", self.global_steps, name)
         return parts
+
+    def _each(self, names: Iterable[str], work: Callable[[str], None]) -> None:
+        """Work on policies that are updated: those of a base one after the other, with the base on the device."""
+        at: dict[str, list[str]] = {}
+        for name in names:
+            at.setdefault(resident(self.mas, name), []).append(name)
+
+        def work_at(home: str) -> None:
+            with self.members[home].on_device():
+                for name in at[home]:
+                    work(name)
+
+        self.pools.each(at, work_at)
 
     def _prepare(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
@@ -373,7 +370,7 @@ class MasTrainer(PPOTrainerSync):
 
     def read_text(self, policy: str, ids: Tensor) -> str:
         """The text of tokens of a policy."""
-        text: str = self.members[policy].tokenizer.decode(ids, skip_special_tokens=True)
+        text: str = self.members[resident(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
@@ -416,18 +413,18 @@ class MasTrainer(PPOTrainerSync):
     # -- profiling ------------------------------------------------------------------------------------------
 
     def _start_profiling(self) -> None:
-        for policy in self.trained.values():
+        for policy in self.training.values():
             self._copy_profile_state(policy)
             policy._start_profiling()  # noqa: SLF001
 
     def _stop_profiling(self) -> None:
-        for policy in self.trained.values():
+        for policy in self.training.values():
             self._copy_profile_state(policy)
             policy._stop_profiling()  # noqa: SLF001
         for name in _PROFILE_STATE:
             setattr(self, name, getattr(policy, name))
 
-    def _copy_profile_state(self, policy: PolicyTrainer) -> None:
+    def _copy_profile_state(self, policy: LocalPolicy) -> None:
         for name in ("global_steps", *_PROFILE_STATE):
             setattr(policy, name, getattr(self, name))
 

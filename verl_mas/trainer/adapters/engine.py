@@ -230,6 +230,12 @@ class AdapterEngine(FSDPEngineWithLMHead):
             for key, parameter in parameters.items():
                 yield stream_name(policy, key), whole(parameter).to(self._autocast_dtype)
 
+    @property
+    def sent_bytes(self) -> int:
+        """Of all adapters: what one sync sends to an engine."""
+        numbers = sum(parameter.numel() for own in self.parameters.values() for parameter in own.values())
+        return numbers * self._autocast_dtype.itemsize
+
     def _plain_config(self, policy: str) -> dict[str, object]:
         config = self.module.peft_config[self.adapters[policy].name]
         assert isinstance(config, LoraConfig)

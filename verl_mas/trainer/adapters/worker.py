@@ -118,6 +118,10 @@ class AdapterWorker(ActorRolloutRefWorker):
         return output
 
     @_on_all
+    def sent_bytes(self) -> int:
+        return self.actor.engine.sent_bytes
+
+    @_on_all
     def save_adapter(self, policy: str, folder: str) -> None:
         """A folder of PEFT, with what training resumes from. Only the first worker writes."""
         self.actor.engine.save_adapter(policy, Path(folder))

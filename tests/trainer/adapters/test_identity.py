@@ -1,0 +1,116 @@
+"""From which checkpoints a run with adapters resumes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import save_file
+
+from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.config.load import load
+from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
+from verl_mas.trainer.adapters.identity import other_adapters
+from verl_mas.trainer.checkpoint import run_identity
+
+TEAM = {"solver": {"adapter_of": "main"}, "verifier": {"adapter_of": "main"}}
+AGENTS = {"solver": {"policy": "solver"}, "verifier": {"policy": "verifier"}}
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"hidden_size": 8, "transformers_version": "5.9"}')
+    save_file({"w": torch.zeros(4)}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def run(make, model, tmp_path):
+    """The configuration of a run with two adapters, and its checkpoint."""
+
+    def configured(team=None, path=model, **more):
+        return make(
+            mas__policies=TEAM if team is None else team,
+            mas__agents=AGENTS,
+            actor_rollout_ref__model={"path": str(path), "lora_rank": 8, "lora_alpha": 16},
+            trainer__default_local_dir=str(tmp_path / "run"),
+            **more,
+        )
+
+    config = configured()
+    folder = tmp_path / "run" / "global_step_2"
+    for name in ("main", "solver", "verifier"):
+        (folder / name).mkdir(parents=True)
+    complete(folder, run_identity(config, load(config.mas)))
+    return configured, read(folder)
+
+
+def problems(config, checkpoint):
+    return [error.value + error.fix for error in other_adapters(checkpoint, run_identity(config, load(config.mas)))]
+
+
+def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(run, model, tmp_path):
+    configured, checkpoint = run
+    assert problems(configured(), checkpoint) == []
+    moved = tmp_path / "elsewhere" / "model"
+    shutil.copytree(model, moved)
+    (moved / "config.json").write_text('{"transformers_version": "5.10", "hidden_size": 8}')
+    assert problems(configured(path=moved), checkpoint) == []
+    # What is on the hub under this name is known when it is there.
+    assert problems(configured(path="hub/model"), checkpoint) == []
+    assert problems(configured(actor_rollout_ref__actor__optim__lr=1.0), checkpoint) == []
+
+
+WITH = "overrides"
+
+
+@pytest.mark.parametrize(
+    ("team", "words"),
+    [
+        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_rank": 4}}}}, "lora_rank=8, lora_alpha=16"),
+        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_alpha": 4}}}}, "lora_alpha=4"),
+        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"target_modules": ["q_proj"]}}}}, "['q_proj']"),
+        ({**TEAM, "third": {"adapter_of": "main"}}, "has policy third with no adapter"),
+        ({"solver": {"adapter_of": "main"}}, "verifier with adapter_of=main, lora_rank=8"),
+        ({"solver": {"adapter_of": "main"}, "verifier": {}}, "and this run with no adapter"),
+    ],
+)
+def test_another_rank_alpha_target_or_set_of_adapters_is_refused_and_can_start_from_the_weights(run, team, words):
+    configured, checkpoint = run
+    (problem,) = problems(configured(team), checkpoint)
+    assert words in problem
+    assert ("lora_adapter_path=" in problem) == ("third" not in problem)
+
+
+def test_another_base_is_refused(run, model):
+    configured, checkpoint = run
+    other = {**TEAM, "main": {"trainable": False, WITH: {"model": {"path": "/models/other"}}}}
+    (problem,) = problems(configured(other), checkpoint)
+    assert "model=model" in problem and "the base main of this run is model=other" in problem
+    save_file({"w": torch.ones(4)}, model / "model.safetensors")
+    (problem,) = problems(configured(), checkpoint)
+    assert "fingerprint=" in problem, "the same name and sizes, with other weights"
+
+
+def test_a_checkpoint_with_full_weights_is_not_resumed_with_adapters_nor_the_reverse(run):
+    configured, checkpoint = run
+    full = configured({"solver": {}, "verifier": {}})
+    assert len(problems(full, checkpoint)) == 2
+    (checkpoint.folder / RUN_FILE).unlink()
+    complete(checkpoint.folder, run_identity(full, load(full.mas)))
+    assert len(problems(configured(), read(checkpoint.folder))) == 2
+
+
+@pytest.mark.parametrize("mode", ["auto", "resume_path"])
+def test_the_check_refuses_it_before_ray_even_where_the_checkpoint_is_named(run, mode):
+    configured, checkpoint = run
+    config = configured(trainer__resume_mode=mode)
+    OmegaConf.update(config, "trainer.resume_from_path", str(checkpoint.folder) if mode == "resume_path" else None)
+    assert list(check_checkpoint(config, load(config.mas))) == []
+    config.actor_rollout_ref.model.lora_rank = 4
+    found = [error.value for error in check_checkpoint(config, load(config.mas))]
+    assert len(found) == 2 and all("lora_rank=8" in value and "lora_rank=4" in value for value in found)
