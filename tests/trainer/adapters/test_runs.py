@@ -1,0 +1,158 @@
+"""Two adapters on one base against two separate LoRA policies, and resumed. Both teams also have the bare base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.run_folder.checkpoints import POINTER
+
+pytestmark = pytest.mark.e2e
+ADAPTERS = ("one", "two")
+RATES = {"one": 1e-2, "two": 3e-3}
+STEPS = 4
+SETTINGS = (
+    "mas.agents={writer:{policy:one},earlier:{policy:main},copier:{policy:two}}",
+    "++actor_rollout_ref.model.lora_rank=4",
+    "++actor_rollout_ref.model.lora_alpha=8",
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.rollout.full_determinism=true",
+    "data.train_batch_size=2",
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.save_freq=2",
+)
+
+
+@pytest.fixture(scope="module")
+def starts(letters, tmp_path_factory):
+    """A folder with the first weights of each adapter, which change nothing yet."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folders = {}
+    for seed, name in enumerate(ADAPTERS):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_pretrained(letters / "model")
+        config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+        folders[name] = tmp_path_factory.mktemp("starts") / name
+        get_peft_model(model, config).save_pretrained(folders[name])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def train(train_team, starts):
+    def train(folder, *, shared: bool):
+        own = {
+            name: f"model:{{lora_adapter_path:{starts[name]}}},actor:{{optim:{{lr:{RATES[name]}}}}}" for name in starts
+        }
+        base = "adapter_of:main," if shared else ""
+        policies = [f"{name}:{{{base}overrides:{{{settings}}}}}" for name, settings in own.items()]
+        merged = (
+            []
+            if shared
+            else ["++mas.policies.main.overrides.model.lora_rank=0", "++actor_rollout_ref.model.lora.merge=true"]
+        )
+        team = f"mas.policies={{{','.join([*policies, 'main:{trainable:false}'])}}}"
+        return train_team(folder, "Rehearsed", team, *merged, *SETTINGS)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def shared(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("shared") / "run", shared=True)
+
+
+@pytest.fixture(scope="module")
+def separate(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("separate") / "run", shared=False)
+
+
+@pytest.fixture(scope="module")
+def resumed(train, shared, tmp_path_factory):
+    """The same run from the checkpoint of step 2."""
+    folder = tmp_path_factory.mktemp("resumed") / "run"
+    shutil.copytree(shared.checkpoint(2), folder / "checkpoints" / "global_step_2")
+    (folder / "checkpoints" / POINTER).write_text("2")
+    return train(folder, shared=True)
+
+
+def weights(run, step, name):
+    return load_file(run.checkpoint(step) / name / "adapter_model.safetensors")
+
+
+def replies(run):
+    sessions = read_sessions(run.folder / "checkpoints" / "trajectories")
+    return {act["key"]: (act["agent"], act["policy"], act["text"]) for one in sessions for act in one["acts"]}
+
+
+def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_own_end(shared, separate, weights_of):
+    """Also the bare base serves as a frozen policy does: the replies of all agents are the same."""
+    assert replies(shared) == replies(separate)
+    assert len({reply for _, _, reply in replies(shared).values()}) > 10, "nothing was sampled"
+    for name in ADAPTERS:
+        found, expected = weights(shared, STEPS, name), weights_of(separate.checkpoint(STEPS) / name)
+        of_lora = {key.replace(".default.", "."): value for key, value in expected.items() if "lora_" in key}
+        assert found.keys() == of_lora.keys()
+        assert all(torch.equal(found[key], of_lora[key]) for key in found), name
+        for key in ("actor/kl_loss", "actor/pg_loss", "actor/grad_norm", "actor/entropy"):
+            one, other = (
+                [metrics[f"mas/{name}/{key}"] for metrics in run.steps.values()] for run in (shared, separate)
+            )
+            assert one == pytest.approx(other, abs=1e-5), (name, key)
+
+
+def test_engine_and_trainer_agree_on_each_adapter_also_when_they_differ(shared):
+    for metrics in shared.steps.values():
+        for name in ADAPTERS:
+            assert metrics[f"mas/{name}/training/rollout_probs_diff_max"] < 1e-5
+    for name in ADAPTERS:
+        first, last = (weights(shared, step, name) for step in (2, 4))
+        assert any(not torch.equal(first[key], last[key]) for key in first)
+
+
+def test_each_adapter_has_its_own_rate_and_the_base_is_not_trained(shared):
+    updates = {name: [metrics[f"mas/{name}/adapter/updates"] for metrics in shared.steps.values()] for name in ADAPTERS}
+    assert updates == {name: [1, 2, 3, 4] for name in ADAPTERS}
+    for metrics in shared.steps.values():
+        for name in ADAPTERS:
+            assert metrics[f"mas/{name}/actor/lr"] == pytest.approx(RATES[name])
+            assert metrics[f"mas/{name}/adapter/norm"] > 0
+        assert metrics["mas/main/sync/seconds"] > 0 and 0 < metrics["mas/main/sync/mb"] < 1
+        assert not any(key.startswith("mas/main/rows") for key in metrics)
+
+
+def test_the_reference_is_the_base(shared):
+    for name in ADAPTERS:
+        losses = [metrics[f"mas/{name}/actor/kl_loss"] for metrics in shared.steps.values()]
+        assert losses[0] == 0.0 and all(loss > 0 for loss in losses[1:])
+
+
+def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(shared, resumed):
+    assert sorted(resumed.steps) == [3, 4]
+    files = sorted(path.name for path in (shared.checkpoint(STEPS) / "one").iterdir())
+    assert files == ["adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "trainer_state.json"]
+    for name in ADAPTERS:
+        folders = [run.checkpoint(STEPS) / name for run in (shared, resumed)]
+        for file in files:
+            if file != "optimizer.pt":
+                assert len({(folder / file).read_bytes() for folder in folders}) == 1, (name, file)
+        states = [torch.load(folder / "optimizer.pt", weights_only=True) for folder in folders]
+        assert states[0].keys() == states[1].keys() and len(states[0]) > 0
+        for key, values in states[0].items():
+            assert all(
+                torch.equal(torch.as_tensor(value), torch.as_tensor(states[1][key][kind]))
+                for kind, value in values.items()
+            )
+
+
+def test_a_checkpoint_has_nothing_of_the_bases_weights(shared, letters):
+    sizes = [path.stat().st_size for path in (shared.checkpoint(STEPS) / "main").rglob("*")]
+    assert [path.name for path in (shared.checkpoint(STEPS) / "main").iterdir()] == ["random_state_0_of_1.pt"]
+    assert sum(sizes) < 20_000 < (letters / "model" / "model.safetensors").stat().st_size
+    assert set(json.loads((shared.checkpoint(STEPS) / "run.json").read_text())["adapters"]) == set(ADAPTERS)
