@@ -9,17 +9,17 @@ from verl_mas.errors import ConfigError
 @pytest.fixture
 def asked(monkeypatch, tmp_path) -> list:
     """The calls of demos, in an empty folder."""
-    from verl_mas.demos import letters, plan_path
+    from verl_mas.demos import letters, plan_path, split_clues
 
     calls: list = []
     monkeypatch.chdir(tmp_path)
-    for demo_ in (letters, plan_path):
+    for demo_ in (letters, plan_path, split_clues):
         name = demo_.__name__.rpartition(".")[2]
         monkeypatch.setattr(demo_, "run", lambda overrides, _, fresh, name=name: calls.append((name, overrides, fresh)))
     return calls
 
 
-@pytest.mark.parametrize(("argv", "name"), [([], "plan_path"), (["plan_path"], "plan_path"), (["letters"], "letters")])
+@pytest.mark.parametrize(("argv", "name"), [([], "split_clues"), (["plan_path"], "plan_path"), (["letters"], "letters")])
 def test_the_team_is_the_default(asked, argv, name):
     assert demo.main(argv) == 0
     assert asked == [(name, [], False)]
@@ -27,13 +27,13 @@ def test_the_team_is_the_default(asked, argv, name):
 
 def test_overrides_are_passed_on(asked):
     demo.main(["trainer.total_training_steps=2", "+x=1"])
-    assert asked.pop() == ("plan_path", ["trainer.total_training_steps=2", "+x=1"], False)
+    assert asked.pop() == ("split_clues", ["trainer.total_training_steps=2", "+x=1"], False)
 
 
-@pytest.mark.parametrize("argv", [["--fresh", "+x=1"], ["+x=1", "--fresh"], ["plan_path", "--fresh", "+x=1"]])
+@pytest.mark.parametrize("argv", [["--fresh", "+x=1"], ["+x=1", "--fresh"], ["split_clues", "--fresh", "+x=1"]])
 def test_fresh_may_be_any_argument(asked, argv):
     demo.main(argv)
-    assert asked.pop() == ("plan_path", ["+x=1"], True)
+    assert asked.pop() == ("split_clues", ["+x=1"], True)
 
 
 def test_an_unknown_demo_names_the_known_ones(asked):
