@@ -61,6 +61,7 @@ OTHER_MEANINGS = {
     ("trainer/metrics.py", "advantages"): "a phase of the step",
     ("trainer/validation.py", "malformed"): "a metric",
     ("trainer/trainer.py", "global_steps"): "the trainer's attribute",
+    ("trainer/servers.py", "policy"): "an argument of a client",
     ("trainer/loss_weights.py", "agent"): "a weighting",
     ("trainer/loss_weights.py", "session"): "a weighting",
     ("rollout/verl_client.py", "temperature"): "a sampling setting",
