@@ -25,10 +25,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train a team of two tiny agents that need each other; run it again to resume after Ctrl-C
 	$(BIN)/verl-mas demo $(ARGS)
 
+# Two processes, here and below, each with a Ray cluster of its own for its end-to-end runs.
 test: test-fast  ## run the whole test suite
-	$(BIN)/python -m pytest -m e2e $(ARGS)
+	$(BIN)/python -m pytest -m e2e --numprocesses 2 --dist loadfile $(ARGS)
 
-# Two processes; the end-to-end runs share a Ray cluster, so they run one after the other.
 test-fast: $(READY)  ## run the tests without the end-to-end runs
 	$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist worksteal $(ARGS)
 

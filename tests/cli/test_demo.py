@@ -19,7 +19,9 @@ def asked(monkeypatch, tmp_path) -> list:
     return calls
 
 
-@pytest.mark.parametrize(("argv", "name"), [([], "split_clues"), (["plan_path"], "plan_path"), (["letters"], "letters")])
+@pytest.mark.parametrize(
+    ("argv", "name"), [([], "split_clues"), (["plan_path"], "plan_path"), (["letters"], "letters")]
+)
 def test_the_team_is_the_default(asked, argv, name):
     assert demo.main(argv) == 0
     assert asked == [(name, [], False)]

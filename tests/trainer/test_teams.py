@@ -79,7 +79,13 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
         assert metrics["mas/a/rows/padding"] == 2, "for three optimiser steps"
         assert 0 < metrics["mas/second/acts"] <= 16
         assert not any(key.startswith(("mas/f/", "mas/r/", "mas/third/reward")) for key in metrics)
-    assert {path.name for path in done.checkpoint(2).iterdir()} == {"a", "data.pt", "driver_rng.pt", "run.json"}
+    assert {path.name for path in done.checkpoint(2).iterdir()} == {
+        "a",
+        "data.pt",
+        "driver_rng.pt",
+        "run.json",
+        "team.yaml",
+    }
     before, after = (weights_of(done.checkpoint(step) / "a") for step in (1, 2))
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert set(Endpoint.asked) == {"Bearer secret"} and Endpoint.asked["Bearer secret"] > 0

@@ -26,9 +26,9 @@ FIRST_TEST = 10_000
 class PlanPath(TeamDemo):
     name = "plan_path"
     title = "Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both."
+    team = ("+mas=planner_executor",)
     recipe = "plan_path/laptop"
     folder = Path("runs/demo_plan_path")
-    overrides = ("+mas=planner_executor",)
     success = "val-core/plan_path/acc/mean@1"
     solved = "the held-out grids solved"
     # A role has its own gradient if it has its own policy.

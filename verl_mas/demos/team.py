@@ -32,6 +32,9 @@ class TeamDemo:
 
     name: ClassVar[str]
     title: ClassVar[str]
+    team: ClassVar[tuple[str, ...]] = ()
+    """The team's word, where the recipe does not have it. It comes first, as a later word wins."""
+
     recipe: ClassVar[str]
     folder: ClassVar[Path]
     overrides: ClassVar[tuple[str, ...]] = ()
@@ -77,7 +80,7 @@ class TeamDemo:
         done = checkpoint.step if checkpoint else 0
         training = Run(
             overrides=[
-                *("+platform=cpu", f"+recipe={self.recipe}"),
+                *("+platform=cpu", *self.team, f"+recipe={self.recipe}"),
                 *(f"data.train_files={self.folder}/train.parquet", f"data.val_files={self.folder}/test.parquet"),
                 f"actor_rollout_ref.model.path={self.folder}/model",
                 f"trainer.default_local_dir={self.folder}/checkpoints",
