@@ -84,7 +84,7 @@ def test_of_several_candidates_only_answers_are_scored():
 
 
 def test_rows_of_another_number_of_parts_fail_with_the_command():
-    with pytest.raises(SessionFault, match="split_clues --parts 3"):
+    with pytest.raises(SessionFault, match="--parts 3"):
         run(SplitClues(parts=3), task(), ScriptedLLM("a"))
 
 

@@ -46,7 +46,7 @@ CASES = (
     team("split_clues", "rounds=0", "mas.workflow.args.rounds is a whole number, at least 1"),
     team("guide_driver", "speaks=never", "mas.workflow.args.speaks is one of once, every_turn"),
     team("guide_driver", "continuations=65", "mas.workflow.args.continuations is a whole number, between 0 and 64"),
-    on_rows("split_clues", "parts=2", "verl-mas data split_clues --parts 2", three_parts),
+    on_rows("split_clues", "parts=2", "--parts 2", three_parts),
     on_rows("split_clues", "parts=3", "a right letter", without_an_answer),
     on_rows("guide_driver", "speaks=once", "create them with `verl-mas data guide_driver`", boards),
 )

@@ -71,6 +71,13 @@ class Scheduler(threading.Thread):
         # The place of each adapter in memory, by id.
         self.loras: dict[str, str] = {}
         self.pending_flush: tuple[asyncio.Future[Any] | None, float] | None = None
+        self._loaded = threading.Event()
+
+    def start(self) -> None:
+        """Returns when the model is loaded: transformers patches itself while it loads one, so two threads that load at
+        the same time can leave it without ties between weights."""
+        super().start()
+        self._loaded.wait()
 
     def run(self) -> None:
         try:
@@ -78,6 +85,7 @@ class Scheduler(threading.Thread):
             skip, path = self.server_args.skip_tokenizer_init, self.server_args.model_path
             self.tokenizer = None if skip else AutoTokenizer.from_pretrained(path)
             self.batcher = self._load()
+            self._loaded.set()
             while True:
                 self._receive()
                 self._step()
