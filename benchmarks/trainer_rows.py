@@ -91,7 +91,7 @@ def tags(number: int, length: int) -> dict[str, object]:
 
 
 def step(batch: Rows) -> None:
-    """The work of `MasTrainer` on the rows of a step, without its policies."""
+    """The work of `TeamTrainer` on the rows of a step, without its policies."""
     batch = in_order(batch)
     split = by_policy(batch.tags, POLICIES)
     parts = {name: PolicyRows(data_plane.select(batch, rows)) for name, rows in split.items()}

@@ -183,7 +183,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[str]:
         yield from leaves(value, f"{path}.{key}" if path else str(key))
 
 
-TRAINER = "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync"
+TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from verl_mas.advantage.options import AdvantageOptions
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
     from verl_mas.advantage.state import RunningScores
-    from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, McpSpec
+    from verl_mas.config.mcp import McpSpec
+    from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
     from verl_mas.config.values import Above, Range
     from verl_mas.engines.facts import register_engine
     from verl_mas.errors import (
@@ -154,7 +155,8 @@ __getattr__, __dir__ = lazy(
         "verl_mas.advantage.options": ("AdvantageOptions",),
         "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
         "verl_mas.advantage.state": ("RunningScores",),
-        "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec", "McpSpec"),
+        "verl_mas.config.mcp": ("McpSpec",),
+        "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec"),
         "verl_mas.config.values": ("Above", "Range"),
         "verl_mas.engines.facts": ("register_engine",),
         "verl_mas.errors": (

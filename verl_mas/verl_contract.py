@@ -19,7 +19,7 @@ _VLLM = "verl.workers.rollout.vllm_rollout"
 
 # Class of verl -> method that a class of ours overrides -> its parameters.
 OVERRIDDEN: dict[str, dict[str, str]] = {
-    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": {
+    f"{_TRAINER}:PPOTrainer": {
         "__init__": "self, config",
         "_add_prompts_to_generate": "self, num_prompts",
         "_balance_batch": "self, batch, metrics, logging_prefix=, keep_minibatch=",
@@ -41,6 +41,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "get_llm_client": "self",
         "get_teacher_client": "self",
         "on_init_end": "self",
+        "on_sample_end": "self",
         "on_step_end": "self",
         "prepare_step": "self",
     },
@@ -168,7 +169,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
 
 # Class or module of verl -> name that we call, read or write -> its parameters; None: not a function.
 USED: dict[str, dict[str, str | None]] = {
-    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": {
+    f"{_TRAINER}:PPOTrainer": {
         "_compute_old_log_prob": "self, batch, metrics",
         "_compute_ref_log_prob": "self, batch, metrics",
         "_dump_generations": "self, inputs, outputs, gts, scores, reward_extra_infos_dict, dump_path",
@@ -234,7 +235,7 @@ MIXED_INTO: dict[str, str] = {
 # Module of verl -> text that we write or read as verl does -> how often the module has it. A different number means
 # that verl uses it in another place.
 TEXTS: dict[str, dict[str, int]] = {
-    # The trainer presents itself as trainer_mode=sync, and keeps verl's partitions.
+    # A trainer of ours presents itself as one of verl's modes (`config.modes`), and keeps verl's partitions.
     _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1, "no_lora_adapter": 1},
     "verl.workers.engine_workers": {"no_lora_adapter": 1, "disable_auto_offload": 3},
     _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},

@@ -14,9 +14,9 @@ Wrapped = Callable[..., object]
 
 
 def _trainer(module: ModuleType) -> None:
-    wrap_function_wrapper(module, "MasTrainer._step_once", _writes("rollout"))
-    wrap_function_wrapper(module, "MasTrainer._update", _writes("update"))
-    wrap_function_wrapper(module, "MasTrainer._save_checkpoint", _writes("save"))
+    wrap_function_wrapper(module, "TeamTrainer._step_once", _writes("rollout"))
+    wrap_function_wrapper(module, "TeamTrainer._update", _writes("update"))
+    wrap_function_wrapper(module, "TeamTrainer._save_checkpoint", _writes("save"))
 
 
 def _writes(moment: str) -> Callable[..., object]:

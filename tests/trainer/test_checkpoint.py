@@ -171,13 +171,13 @@ def test_a_process_that_is_lost_while_it_loads_is_not_called_a_damaged_file(save
 
 
 def test_the_data_loaders_state_is_part_of_what_is_read(saved):
-    import verl.trainer.ppo.v1  # noqa: F401  # registers MasTrainer, and so has to be first
+    import verl.trainer.ppo.v1  # noqa: F401  # registers TeamTrainer, and so has to be first
 
-    from verl_mas.trainer.trainer import MasTrainer
+    from verl_mas.trainer.trainer import TeamTrainer
 
     checkpoints, folder, _ = saved
     (folder / "data.pt").write_bytes(b"nothing")
-    trainer = object.__new__(MasTrainer)
+    trainer = object.__new__(TeamTrainer)
     trainer.actor_rollout_wg, trainer.resumed = checkpoints, SimpleNamespace(folder=folder, step=3)
     config = {"resume_mode": "auto", "del_local_ckpt_after_load": False, **checkpoints.trainer}
     trainer.config, trainer.use_critic = OmegaConf.create({"trainer": config}), False

@@ -13,7 +13,7 @@ from verl_mas.errors import EngineLost, SessionsFailed, UpdateFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import check_finite
-from verl_mas.trainer.trainer import MasTrainer
+from verl_mas.trainer.trainer import TeamTrainer
 
 REFUSED = SessionCounts(
     sessions=1, tasks=1, failed={"refused": 1}, faults={"refused": 1}, first_faults={"refused": "no such setting"}
@@ -38,7 +38,7 @@ def trainer(monkeypatch):
             kv_list=lambda: {"train": {f"1-{i}": dict(PROMPT) for i in range(4)}}, kv_clear=lambda **what: None
         )
         monkeypatch.setattr(verl_buffer, "tq", queue)
-        made = object.__new__(MasTrainer)
+        made = object.__new__(TeamTrainer)
         made.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
         made.config = OmegaConf.create({"data": {"train_batch_size": 4}})
         made.global_steps, made._sessions = 1, SessionCounts()
@@ -47,7 +47,7 @@ def trainer(monkeypatch):
         added = []
         # What verl does with the number of tasks to replace.
         monkeypatch.setattr(
-            MasTrainer.__bases__[0], "_add_prompts_to_generate", lambda self, count: added.append(count)
+            TeamTrainer.__bases__[0], "_add_prompts_to_generate", lambda self, count: added.append(count)
         )
         made.added = added
         made.replay_buffer = verl_buffer.ReplayBuffer(

@@ -23,7 +23,7 @@ from verl_mas.row import RowKey
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
 from verl_mas.trainer.step import Columns, step_advantages
-from verl_mas.trainer.trainer import MasTrainer
+from verl_mas.trainer.trainer import TeamTrainer
 
 UNIFORM = [0.0, 0.0]
 MIXED = [0.0, 1.0]
@@ -230,7 +230,7 @@ def trainer(monkeypatch, rollout):
     """A trainer without policies over these tasks, and what it wrote."""
 
     def make(spec, *tasks):
-        made, written = object.__new__(MasTrainer), {}
+        made, written = object.__new__(TeamTrainer), {}
         source = rollout(*tasks)
 
         def read(rows, fields):
@@ -240,8 +240,8 @@ def trainer(monkeypatch, rollout):
 
         monkeypatch.setattr(data_plane, "read", read)
         monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
-        monkeypatch.setattr(MasTrainer, "_count_sessions", lambda self: None)
-        monkeypatch.setattr(MasTrainer, "_add_prompts_to_generate", lambda self, count: None)
+        monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
+        monkeypatch.setattr(TeamTrainer, "_add_prompts_to_generate", lambda self, count: None)
         made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
         made.members, made.slices = {}, {}
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})

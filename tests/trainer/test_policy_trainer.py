@@ -15,7 +15,7 @@ from verl_mas.config.schema import FilterSpec
 from verl_mas.trainer.batching import Plan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import PolicyTrainer
-from verl_mas.trainer.trainer import MasTrainer
+from verl_mas.trainer.trainer import TeamTrainer
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ class Stopped(Exception):
 def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkeypatch, profiled):
     """verl's own trainer stops them at the same place, in `on_sample_end`."""
     events = []
-    trainer = object.__new__(MasTrainer)
+    trainer = object.__new__(TeamTrainer)
     trainer.global_steps, trainer.curr_step_profile = 1, profiled
     trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
     trainer._sessions = SimpleNamespace(metrics=dict)
@@ -59,8 +59,8 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
         policy = object.__new__(PolicyTrainer)
         policy.llm_server_manager = SimpleNamespace(stop_profile=partial(events.append, f"stop {name}"))
         trainer.members[name] = policy
-    monkeypatch.setattr(MasTrainer, "_count_sessions", lambda self: None)
-    monkeypatch.setattr(MasTrainer, "_sleep", lambda self: events.append("sleep"))
+    monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
+    monkeypatch.setattr(TeamTrainer, "_sleep", lambda self: events.append("sleep"))
 
     def parts(batch):
         raise Stopped
@@ -77,7 +77,7 @@ def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, ena
     model = Mock() if enable else None
     made = SimpleNamespace(reward_model_manager=model)
     monkeypatch.setattr("verl_mas.trainer.trainer.RewardLoopManager", lambda **given: made)
-    trainer = object.__new__(MasTrainer)
+    trainer = object.__new__(TeamTrainer)
     trainer.pools = SimpleNamespace(reward=None)
     trainer.config = make(reward__reward_model__enable=enable, reward__reward_model__rollout__free_cache_engine=frees)
     assert trainer._reward_workers() is made

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.trainer.servers import OnlyServerClient, Servers
-from verl_mas.trainer.trainer import MasTrainer
+from verl_mas.trainer.trainer import TeamTrainer
 
 
 class Manager:
@@ -39,7 +39,7 @@ def test_one_server_is_called_without_the_balancer_and_several_through_it():
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 2.0), ({"poll_interval": 0.1}, 0.1)])
 def test_the_rollout_is_polled_as_often_as_configured(monkeypatch, given, seconds):
-    monkeypatch.setattr(PPOTrainerSync, "_build_replay_buffer", lambda self: SimpleNamespace(poll_interval=2.0))
-    trainer = object.__new__(MasTrainer)
+    monkeypatch.setattr(PPOTrainer, "_build_replay_buffer", lambda self: SimpleNamespace(poll_interval=2.0))
+    trainer = object.__new__(TeamTrainer)
     trainer.config = OmegaConf.create({"trainer": {"v1": {"sampler": {"sampler_kwargs": given}}}})
     assert trainer._build_replay_buffer().poll_interval == seconds

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.config.schema import McpSpec
+from verl_mas.config.mcp import McpSpec
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.workflow import mcp
 from verl_mas.workflow.mcp import McpError, McpServers
@@ -205,7 +205,7 @@ def test_stopping_ends_a_server_that_ignores_it_and_every_process_that_it_starte
 
 USER = """
 import asyncio, sys, time
-from verl_mas.config.schema import McpSpec
+from verl_mas.config.mcp import McpSpec
 from verl_mas.workflow.mcp import McpServers
 from verl_mas.workflow.tools import CallContext
 

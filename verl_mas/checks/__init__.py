@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verl_mas.trainer.trainer import TeamTrainer
 
 
 def register_trainer(trainer_base: ModuleType | None = None) -> None:
-    """Register trainer_mode=mas with verl, when verl imports its trainers.
+    """Register a team's modes with verl, when verl imports its trainers.
 
-    The registered class checks the configuration again: a run without Hydra has no callback that does.
+    A registered class checks the configuration again: a run without Hydra has no callback that does.
     """
     from omegaconf import DictConfig
     from verl.trainer.ppo.v1.trainer_base import register_trainer as register
 
     from verl_mas.checks.team import validate
-    from verl_mas.trainer.trainer import MasTrainer
+    from verl_mas.trainer.modes import trainers
 
-    @register("mas")
-    class CheckedTrainer(MasTrainer):
-        def __init__(self, config: DictConfig):
-            validate(config)
-            super().__init__(config)
+    def checked(trainer: type[TeamTrainer]) -> type[TeamTrainer]:
+        class Checked(trainer):  # type: ignore[valid-type,misc]
+            def __init__(self, config: DictConfig):
+                validate(config)
+                super().__init__(config)
+
+        return Checked
+
+    for trainer in trainers():
+        register(trainer.mode.name)(checked(trainer))

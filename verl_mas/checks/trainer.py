@@ -10,10 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, trained
+from verl_mas.config.modes import KEY, MODES, SYNC, mode_of
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
-
-TRAINER_MODE = "mas"
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,6 @@ class Required:
 
 
 REQUIRED = (
-    Required(
-        "trainer.v1.trainer_mode",
-        TRAINER_MODE,
-        "a team is trained by mode mas",
-        "use +mas=<team>; a recipe that names one needs the --config-dir of its folder",
-    ),
     Required("trainer.use_v1", True, "teams need verl's V1 trainer", "set trainer.use_v1=True"),
     Required(
         f"{SECTION}.hybrid_engine",
@@ -78,19 +71,19 @@ REQUIRED = (
 
 
 def is_team(config: DictConfig) -> bool:
-    return config.get("mas") is not None and OmegaConf.select(config, "trainer.v1.trainer_mode") == TRAINER_MODE
+    return mode_of(config) is not None
 
 
 def check_mode(config: DictConfig) -> Iterator[Problem]:
     """Of a run that is not one of a team: whether it was meant to be."""
-    mode = config.trainer.v1.trainer_mode
-    if config.get("mas") is None and mode == TRAINER_MODE:
+    mode = OmegaConf.select(config, KEY)
+    if config.get("mas") is None and mode in MODES:
         yield no_team()
     elif config.get("mas") is not None:
         yield ConfigWarning(
-            f"trainer.v1.trainer_mode={mode} with a team (`mas`)",
+            f"{KEY}={mode} with a team (`mas`)",
             reason="verl's own trainer runs, which knows no agents and no policies",
-            fix=f"add +mas=<team>, which sets it to {TRAINER_MODE}, and do not set it in another way",
+            fix=f"add +mas=<team>, which sets it to {SYNC.name}; a team is trained by {', '.join(MODES)}",
         )
 
 
@@ -108,7 +101,7 @@ def check_own_estimator(config: DictConfig) -> Iterator[ConfigError]:
 def no_team() -> ConfigError:
     return ConfigError(
         "the command has no team",
-        rule=f"trainer.v1.trainer_mode={TRAINER_MODE} trains the team of the `mas` block, which a group adds",
+        rule=f"{KEY}={SYNC.name} trains the team of the `mas` block, which a group adds",
         fix="add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared",
     )
 
@@ -117,6 +110,12 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
     if config.get("mas") is None:
         yield no_team()
         return
+    if mode_of(config) is None:
+        yield ConfigError(
+            f"{KEY}={OmegaConf.select(config, KEY)}",
+            rule=f"a team is trained by {', '.join(MODES)}",
+            fix="use +mas=<team>; a recipe that names one needs the --config-dir of its folder",
+        )
     for required in REQUIRED:
         value = OmegaConf.select(config, required.key)
         if value != required.value and (value or required.value):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
-from verl_mas.config.values import Above, Count, NotNegative, Positive, Range, Share, Text, check_fields
-from verl_mas.errors import ConfigError
+from verl_mas.config.mcp import McpSpec
+from verl_mas.config.values import Above, Checked, Count, NotNegative, Positive, Range, Share, Text
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
@@ -14,13 +14,6 @@ Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"
-
-
-class Checked:
-    """Base of the sections that code may construct: the constructor refuses a value that its field does not take."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, type(self).__name__)
 
 
 @dataclass
@@ -165,36 +158,6 @@ class RemoteSpec(Checked):
 
 
 @dataclass
-class McpSpec(Checked):
-    """`mas.mcp.<name>`: a server of tools that speaks MCP, either a program or a URL."""
-
-    command: list[str] = field(default_factory=list)
-    """The program and its arguments. Each agent-loop worker starts one, whose standard input and output are the
-    connection."""
-
-    url: str | None = None
-    """The address of a running server, such as http://host:8000/mcp (streamable HTTP)."""
-
-    env: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the program. Of the run's own it gets HOME, LOGNAME, PATH, SHELL, TERM and USER."""
-
-    pass_env: list[str] = field(default_factory=list)
-    """Further variables of the run's environment that the program gets, such as a key that it needs."""
-
-    start_timeout_s: Positive = 30.0
-    """Seconds in which the server starts and lists its tools. Calls have the `tool_timeout_s` of their agent."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if bool(self.command) == (self.url is not None):
-            raise ConfigError(
-                f"an MCP server with command={self.command} and url={self.url}",
-                rule="it is either a program that is started, or the URL of one that runs",
-                fix="set one of the two",
-            )
-
-
-@dataclass
 class SnapshotSpec(Checked):
     """`mas.policies.<name>.snapshot`: an earlier state of a trained policy, such as an opponent in self-play."""
 
@@ -233,8 +196,14 @@ class PolicySpec:
     adapter_of: str | None = None
     """A LoRA adapter on the weights of this policy, its base, which is never trained. One that is left out is added."""
 
+    engines: str | None = None
+    """The pool whose GPUs serve it while it is trained on those of `pool`, in trainer mode mas_separate_async."""
+
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
+
+    rollout_correction: FreeSettings = field(default_factory=dict)
+    """Merged over `algorithm.rollout_correction`."""
 
     overrides: FreeSettings = field(default_factory=dict)
     """Merged over `actor_rollout_ref`."""

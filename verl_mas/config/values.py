@@ -298,6 +298,13 @@ def _whole(found: object, parts: Iterable[object]) -> object:
     return _REFUSED if any(part is _REFUSED for part in parts) else found
 
 
+class Checked:
+    """Base of the sections that code may construct: the constructor refuses a value that its field does not take."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, type(self).__name__)
+
+
 def core_type(hint: Hint) -> Hint:
     """A type without its rules and without `| None`."""
     return _core(hint)[0]

@@ -1,6 +1,6 @@
-"""The part of verl's synchronous trainer that starts the training processes and the engines of one policy.
+"""The part of verl's trainer that starts the training processes and the engines of one policy.
 
-Data, rewards, rollout, advantages and the order of the step belong to the team: `MasTrainer`.
+Data, rewards, rollout, advantages and the order of the step belong to the team: `TeamTrainer`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.trainer.servers import Servers
@@ -18,7 +18,7 @@ from verl_mas.trainer.workers import Workers
 from verl_mas.verl_types import Actor
 
 
-class LocalPolicy(Servers, PPOTrainerSync):
+class LocalPolicy(Servers, PPOTrainer):
     """A policy with its own configuration, training processes and engines."""
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, total_steps: int):
@@ -57,6 +57,12 @@ class LocalPolicy(Servers, PPOTrainerSync):
 
     def _load_checkpoint(self) -> None:
         """The team loads, once every policy is there."""
+
+    def on_sample_end(self) -> None:
+        """The team calls `sleep`."""
+
+    def on_step_end(self) -> None:
+        """The team calls `wake`."""
 
     # -- weights --------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import ray
 from omegaconf import DictConfig, open_dict
@@ -18,7 +18,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -27,6 +27,7 @@ from verl_mas import data_plane
 from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
+from verl_mas.config.modes import Mode
 from verl_mas.config.placement import local_policies, policies_on, shared_pools, time_sliced, used_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
@@ -83,9 +84,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(f"verl.{__name__}")
 
 
-class MasTrainer(PPOTrainerSync):
-    """trainer.v1.trainer_mode=mas"""
+class TeamTrainer(PPOTrainer):
+    """Of all modes; `trainer.modes` has one class for each."""
 
+    mode: ClassVar[Mode]
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -100,8 +102,7 @@ class MasTrainer(PPOTrainerSync):
             raise_all(other_adapters(self.resumed, self.identity))
             raise_all(other_run(self.resumed, self.identity) if auto_resumes(config) else ())
         with open_dict(config):
-            # verl tests for this mode by name where it chooses the replay buffer and the checkpoint's parts.
-            config.trainer.v1.trainer_mode = "sync"
+            config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
                 # A round of few tasks may have none with rows; verl then reads tasks one by one.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
@@ -192,6 +193,12 @@ class MasTrainer(PPOTrainerSync):
     def on_init_end(self) -> None:
         self._wake()
 
+    def on_sample_end(self) -> None:
+        self._sleep()
+        if self.curr_step_profile:
+            for policy in self.training.values():
+                policy._stop_rollout_profiling()  # noqa: SLF001
+
     def on_step_end(self) -> None:
         with marked_timer("update_weights", self.timing_raw, color="red"):
             self._wake()
@@ -278,10 +285,7 @@ class MasTrainer(PPOTrainerSync):
                 self._count_sessions()
             metrics.update(prefixed(self._sessions.metrics()))
             metrics.update(found)
-            self._sleep()
-            if self.curr_step_profile:
-                for policy in self.training.values():
-                    policy._stop_rollout_profiling()  # noqa: SLF001
+            self.on_sample_end()
         batch = in_order(batch)
         trained_on = self.filter.chosen(batch)
         parts = self._parts(batch, trained_on)

@@ -29,6 +29,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from verl_mas.config.modes import mode_of
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import latest
 
@@ -78,7 +79,7 @@ class Watcher(Callback):
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         self._config = config
-        if config.trainer.v1.trainer_mode == "mas":
+        if mode_of(config):
             threading.Thread(target=self._watch, name="watcher", daemon=True).start()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from verl_mas.config.schema import McpSpec
+from verl_mas.config.mcp import McpSpec
 from verl_mas.errors import ConfigError, EngineLost, raise_all
 from verl_mas.workflow import mcp_guard
 from verl_mas.workflow.codecs.json_block import JsonObject

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.config.mcp import McpSpec
 from verl_mas.config.merge import optional_policy_value, policy_value, snapshots, trained
 from verl_mas.config.schema import (
     AgentSpec,
@@ -23,7 +24,6 @@ from verl_mas.config.schema import (
     FaultSpec,
     FreeSettings,
     MasConfig,
-    McpSpec,
     PolicySpec,
     RemoteSpec,
     Sampling,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal
 
-from verl_mas.config.schema import AgentSpec, Checked
-from verl_mas.config.values import Count, Range
+from verl_mas.config.schema import AgentSpec
+from verl_mas.config.values import Checked, Count, Range
 from verl_mas.errors import EngineLost, SessionFault
 from verl_mas.text import encodable
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall, message_of

@@ -24,7 +24,7 @@ METHODS = {
 
 def install(trainer: ModuleType) -> None:
     for method, (before, after) in METHODS.items():
-        wrap_function_wrapper(trainer, f"MasTrainer.{method}", _marks(before, after))
+        wrap_function_wrapper(trainer, f"TeamTrainer.{method}", _marks(before, after))
 
 
 def _marks(before: str, after: str | None) -> Callable[..., Any]:

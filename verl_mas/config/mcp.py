@@ -1,0 +1,38 @@
+"""The `mas.mcp` block: types, meaning and ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from verl_mas.config.values import Checked, Positive
+from verl_mas.errors import ConfigError
+
+
+@dataclass
+class McpSpec(Checked):
+    """`mas.mcp.<name>`: a server of tools that speaks MCP, either a program or a URL."""
+
+    command: list[str] = field(default_factory=list)
+    """The program and its arguments. Each agent-loop worker starts one, whose standard input and output are the
+    connection."""
+
+    url: str | None = None
+    """The address of a running server, such as http://host:8000/mcp (streamable HTTP)."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of the program. Of the run's own it gets HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+
+    pass_env: list[str] = field(default_factory=list)
+    """Further variables of the run's environment that the program gets, such as a key that it needs."""
+
+    start_timeout_s: Positive = 30.0
+    """Seconds in which the server starts and lists its tools. Calls have the `tool_timeout_s` of their agent."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.command) == (self.url is not None):
+            raise ConfigError(
+                f"an MCP server with command={self.command} and url={self.url}",
+                rule="it is either a program that is started, or the URL of one that runs",
+                fix="set one of the two",
+            )
