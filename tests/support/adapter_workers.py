@@ -282,6 +282,13 @@ def observe(folder: Path, view: DictConfig) -> Found:
         resumed.load_adapter(policy, str(folder / "after_2" / policy))
     train(resumed, range(2, STEPS))
     found.resumed = {policy: whole_state(resumed, policy) for policy in adapters}
+    # A step in which only one of them has rows.
+    for moment in ("before", "after"):
+        for policy in adapters:
+            resumed.save_adapter(policy, str(folder / moment / policy))
+        if moment == "before":
+            log_probs(resumed, rows("layers", STEPS), adapter="layers")
+            update(resumed, rows("layers", STEPS), adapter="layers")
     return found
 
 

@@ -83,6 +83,9 @@ class LocalPolicy(Servers, PPOTrainer):
     def offloads(self) -> bool:
         """Whether its parameters are in host memory while nothing is computed with them."""
         actor = self.config.actor_rollout_ref.actor
+        if actor.strategy == "fsdp2" and (actor.get("fsdp_config") or {}).get("offload_policy"):
+            # FSDP2 moves them itself, layer by layer, and fails where it finds them moved.
+            return False
         return any((actor.get(engine) or {}).get("param_offload") for engine in TRAINING_ENGINES)
 
 

@@ -68,6 +68,14 @@ def test_an_update_changes_nothing_of_the_base_and_of_other_policies(found):
     assert found.disturbed == []
 
 
+def test_the_checkpoint_of_an_adapter_without_rows_in_a_step_stays_the_same_byte_for_byte(saved):
+    for name in (files.CONFIG, files.WEIGHTS, files.OPTIMIZER, files.PROGRESS):
+        before, after = ((saved / moment / "solver" / name).read_bytes() for moment in ("before", "after"))
+        assert before == after, name
+    before, after = (load_file(saved / moment / "layers" / files.WEIGHTS) for moment in ("before", "after"))
+    assert sorted(differing(before, after)) == sorted(before), "the one with rows was updated"
+
+
 def test_every_trainable_parameter_is_in_one_optimizer(found):
     assert {len(owners) for owners in found.trainable.values()} == {1}
     assert {policy for owners in found.trainable.values() for policy in owners} == set(POLICIES)

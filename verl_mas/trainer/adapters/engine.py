@@ -263,9 +263,6 @@ class AdapterEngine(FSDPEngineWithLMHead):
         assert box[0] is not None
         training.updates = box[0].updates
         _set_schedule(training.lr_scheduler, box[0].schedule)
-        with self.adapter(policy):
-            # The states of adapters stay on the device: they are small.
-            self.to(device=get_device_name(), model=False, optimizer=True, grad=False)
 
     def _load_weights(self, policy: str, folder: Path) -> None:
         parameters = self.parameters[policy]

@@ -69,7 +69,7 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
 
 
 # What decides, beside the weights, which function an adapter computes; and the setting of it, if there is one.
-_SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+_SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "alora_invocation_tokens")
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 
 

@@ -45,7 +45,7 @@ class AdapterPolicy(PolicyTrainer):
         """In place of verl's, which would start processes and engines."""
         self.tokenizer, self.processor = self.base.tokenizer, self.base.processor
         self.llm_server_manager = self.base.llm_server_manager
-        self.actor_rollout_wg = self.ref_policy_wg = AdapterWorkers(self.base.actor_rollout_wg.group, self.name)
+        self.actor_rollout_wg = AdapterWorkers(self.base.actor_rollout_wg.group, self.name)
         self.ref_in_actor = True
         if loss := self.row_weighted_loss():
             self.actor_rollout_wg.set_adapter_loss(self.name, loss)

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.config import ActorConfig, DistillationConfig, TrainingWorkerConfig
+from verl.workers.config import DistillationConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
@@ -67,12 +67,10 @@ class AdapterWorker(ActorRolloutRefWorker):
     @_on_all
     def init_model(self) -> None:
         super().init_model()
-        # Each has its own: verl's loss writes facts of a batch into it.
-        self._actors: dict[str, ActorConfig] = {
-            policy: omega_conf_to_dataclass(OmegaConf.create(one.actor)) for policy, one in self.adapters.items()
-        }
+        # Each has its own settings: verl's loss writes facts of a batch into them.
         self._losses: dict[str, Loss] = {
-            policy: partial(ppo_loss, config=actor) for policy, actor in self._actors.items()
+            policy: partial(ppo_loss, config=omega_conf_to_dataclass(OmegaConf.create(one.actor)))
+            for policy, one in self.adapters.items()
         }
 
     @_on_all
@@ -82,16 +80,10 @@ class AdapterWorker(ActorRolloutRefWorker):
 
     @_on_rows
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """Without an adapter: the bare base, which is the reference of every adapter."""
         policy = tu.pop(data, key=ADAPTER, default=None)
         using = self.actor.engine.disable_adapter() if policy is None else self.actor.engine.adapter(policy)
         with using:
-            return super().compute_log_prob(data)
-
-    @_on_rows
-    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """The bare base is the reference of every adapter."""
-        tu.pop(data, key=ADAPTER, default=None)
-        with self.actor.engine.disable_adapter():
             return super().compute_log_prob(data)
 
     @_on_rows
@@ -104,12 +96,6 @@ class AdapterWorker(ActorRolloutRefWorker):
                 fix=f"set extra_info[{ADAPTER!r}] to one of {', '.join(self.adapters)}",
             )
         with self.actor.engine.adapter(policy):
-            actor = self._actors[policy]
-            tu.assign_non_tensor(
-                data,
-                max_token_len_per_gpu=actor.ppo_max_token_len_per_gpu,
-                micro_batch_size_per_gpu=actor.ppo_micro_batch_size_per_gpu,
-            )
             self.actor.set_loss_fn(self._losses[policy])
             output = super().update_actor(data)
         facts = self.actor.engine.facts(policy)
