@@ -38,6 +38,7 @@ def test_an_adapter_can_have_its_own_rank_optimiser_loss_and_sampling(make):
         "model": {"lora_rank": 4, "lora_alpha": 8},
         "actor": {"optim": {"lr": 1e-4, "lr_scheduler_type": "cosine"}, "clip_ratio_high": 0.3, "use_kl_loss": True},
         "rollout": {"temperature": 0.7, "val_kwargs": {"top_p": 0.9}, "response_length": 8},
+        "ref": {},
     }
     config = make(mas__policies=TWO | {"a": {"adapter_of": "main", "overrides": own}})
     materialize_interpolations(config, load(config.mas))

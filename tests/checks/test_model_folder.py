@@ -18,8 +18,10 @@ def section(tmp_path):
     return section
 
 
-def safetensors(*names: str) -> bytes:
-    header = json.dumps({name: {"data_offsets": [0, 7]} for name in names}).encode()
+def safetensors(*names: str, **shapes: list[int]) -> bytes:
+    entries = {name: {"data_offsets": [0, 7]} for name in names}
+    entries |= {name: {"data_offsets": [0, 7], "shape": shape} for name, shape in shapes.items()}
+    header = json.dumps(entries).encode()
     return len(header).to_bytes(8, "little") + header + b"weights"
 
 
@@ -52,6 +54,14 @@ def test_a_model_of_the_hub_has_no_files_here(section):
 )
 def test_modules_are_named_by_the_weights_of_one_file_or_several(section, files):
     assert modules(section(files)) == ["a.q_proj"]
+
+
+def test_a_norm_is_no_module_with_a_matrix(section):
+    shapes = {"a.q_proj.weight": [2, 2], "a.norm.weight": [2]}
+    file = safetensors(**shapes)
+    assert modules(section({"model.safetensors": file})) == ["a.q_proj"]
+    index = {"weight_map": dict.fromkeys(shapes, "1.safetensors")}
+    assert modules(section({"model.safetensors.index.json": index, "1.safetensors": file})) == ["a.q_proj"]
 
 
 @pytest.mark.parametrize("cut", [b"", b"\xff" * 8, (9).to_bytes(8, "little") + b"{", safetensors("x")[:12]])

@@ -11,11 +11,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.lora import check_targets, check_trainable, check_unread_rank
-from verl_mas.checks.model_folder import readable_json, settings
+from verl_mas.checks.model_folder import modules, readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import SECTION, leaves, optional_policy_value, policy_view
+from verl_mas.config.merge import SECTION, leaves, optional_policy_value, own_section, policy_view
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -42,12 +42,16 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "bias": (None, "none"),
     "rank_pattern": (None, {}),
     "alpha_pattern": (None, {}),
+    "alora_invocation_tokens": (None,),
 }
+# Of actor.checkpoint: what verl saves and loads without a setting.
+CONTENTS = {"model", "optimizer", "extra"}
 
 
 def check_adapters(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
     """What is an adapter of what. `config` is as the user wrote it: in `mas` an adapter has its base's settings."""
     yield from _misspelt(config, mas)
+    yield from _own_base(config, mas)
     for name, spec in mas.policies.items():
         if spec.adapter_of is None:
             continue
@@ -68,6 +72,20 @@ def _misspelt(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
                 f"adapter_of={base}, which mas.policies leaves out, beside policy {meant[0]}",
                 reason="it is added as a base, with processes and engines of its own",
                 fix=f"did you mean {meant[0]}? If not, declare it: ++mas.policies.{base}.trainable=false",
+            )
+
+
+def _own_base(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
+    """A rank that was meant for the adapters and is that of a policy with weights of its own, too."""
+    rank, beside = OmegaConf.select(config, f"{SECTION}.model.lora_rank"), bases(mas)
+    for name, spec in mas.policies.items() if rank and beside else ():
+        own = OmegaConf.select(OmegaConf.create(spec.overrides), "model.lora_rank")
+        if own is None and spec.is_trained and not spec.adapter_of:
+            yield ConfigWarning(
+                f"policy {name}: model.lora_rank={rank} of {SECTION}, beside adapters of {', '.join(beside)}",
+                reason="it is trained as an adapter, too, on a base of its own",
+                fix=f"set ++mas.policies.{name}.overrides.model.lora_rank=0 for whole weights, or "
+                f"++mas.policies.{name}.adapter_of={beside[0]}",
             )
 
 
@@ -127,7 +145,10 @@ def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> I
         return
     for path, value in leaves(OmegaConf.to_container(own, resolve=True)):
         key, spec = ".".join(path), mas.policies[base]
-        if not key or any(fnmatch(key, pattern) for pattern in OWN) or value == (of_base := _value(config, spec, key)):
+        # A section without settings is a leaf, too.
+        if value == {} or any(fnmatch(key, pattern) for pattern in OWN):
+            continue
+        if value == (of_base := _value(config, spec, key)):
             continue
         differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
         if key not in LENGTHS:
@@ -136,9 +157,8 @@ def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> I
                     differs,
                     rule="an adapter has its own rank, optimiser, loss and sampling; all else is its base's, for all "
                     "of its adapters",
-                    fix=f"remove it, or set ++mas.policies.{base}.trainable=false "
-                    f"++mas.policies.{base}.overrides.{key}={value}, or make it a policy with weights of its own: "
-                    "remove adapter_of",
+                    fix=f"remove it, or set {own_section(config, base)}.{key}={value}, or make it a policy with "
+                    "weights of its own: remove adapter_of",
                 )
         elif type(value) is int and type(of_base) is int and value > of_base:
             yield ConfigError(
@@ -174,7 +194,7 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     model, actor, rollout = section.model, section.actor, section.rollout
     yield from check_trainable(who, str(model.get("lora_rank")))
     yield from check_unread_rank(view, who)
-    yield from check_targets(view, base)
+    yield from check_targets(view, base, _linear(model))
     for wrong, setting, rule, fix in (
         (
             actor.strategy == "fsdp",
@@ -212,6 +232,13 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     yield from _engine(view, who)
     yield from _architecture(view, who)
     yield from _held_in(view, who)
+    yield from _contents(view, who)
+
+
+def _linear(model: DictConfig) -> list[str] | None:
+    """The modules that engines serve adapters on. Embeddings have a matrix, too; they are known by their names."""
+    known = modules(model)
+    return known and [name for name in known if "embed" not in name.rpartition(".")[2]]
 
 
 def _engine(view: DictConfig, who: str) -> Iterator[ConfigError]:
@@ -261,6 +288,18 @@ def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
             reason="the base is never updated and computes in bfloat16, so half of its memory is not used",
             fix=f"set ++{SECTION}.actor.fsdp_config.model_dtype=bf16; adapters and their optimisers stay in float32",
         )
+
+
+def _contents(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
+    checkpoint = view[SECTION].actor.checkpoint
+    for key in ("save_contents", "load_contents"):
+        if set(checkpoint[key]) != CONTENTS:
+            yield ConfigWarning(
+                f"{who}: actor.checkpoint.{key}={list(checkpoint[key])}",
+                reason="a checkpoint always has the weights of each adapter and what its training resumes from, and "
+                "nothing of the base",
+                fix="remove it; for a folder of whole weights, verl-mas export --merge",
+            )
 
 
 def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:

@@ -35,7 +35,7 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
         if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
             yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
         yield from check_trainable(f"policy {policy}", rank)
-        yield from check_targets(view, policy)
+        yield from check_targets(view, policy, modules(view[SECTION].model))
         if not (model.get("lora") or {}).get("merge"):
             yield from _served(view, policy)
 
@@ -69,9 +69,12 @@ def check_trainable(policy: str, rank: object) -> Iterator[ConfigError]:
         )
 
 
-def check_targets(view: DictConfig, policy: str) -> Iterator[Problem]:
-    """PEFT's rule: a text is a regular expression for whole names, an item of a list is a name or its last parts."""
-    wanted, known = view[SECTION].model.get("target_modules"), modules(view[SECTION].model)
+def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[Problem]:
+    """PEFT's rule: a text is a regular expression for whole names, an item of a list is a name or its last parts.
+
+    `known`: the modules that an adapter of the policy can be on; None: not known.
+    """
+    wanted = view[SECTION].model.get("target_modules")
     if wanted is None or wanted == "all-linear" or known is None:
         return
     path = f"policy {policy}: model.target_modules"

@@ -109,13 +109,24 @@ def settings(model: DictConfig) -> Mapping[str, object]:
 
 
 def modules(model: DictConfig) -> list[str] | None:
-    """The names of the modules that have weights, from the headers of the safetensors files; None where unknown."""
+    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown.
+
+    A norm has a vector, so no adapter can be on it.
+    """
     folder = _folder(model.get("path"))
     if folder is None:
         return None
     index = readable_json(folder / "model.safetensors.index.json").get("weight_map")
-    tensors = index if isinstance(index, dict) else _tensors(folder / "model.safetensors")
-    return [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")] or None
+    known: Mapping[str, object] = index if isinstance(index, dict) else {}
+    files = sorted(set(map(str, known.values()))) or ["model.safetensors"]
+    tensors = {**known, **{name: tensor for file in files for name, tensor in _tensors(folder / file).items()}}
+    weights = [name for name in tensors if name.endswith(".weight") and not _is_vector(tensors[name])]
+    return [name.removesuffix(".weight") for name in weights] or None
+
+
+def _is_vector(tensor: object) -> bool:
+    """By the header's entry; a file that is not here has none."""
+    return isinstance(tensor, dict) and len(tensor.get("shape", ())) == 1
 
 
 def _tensors(file: Path) -> Mapping[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.machine import available
-from verl_mas.config.merge import SECTION, policy_value
+from verl_mas.config.merge import SECTION, own_section, policy_value
 from verl_mas.config.placement import (
     Resources,
     cpus_needed,
@@ -69,7 +69,7 @@ def _tensor_size(config: DictConfig, mas: MasConfig, name: str, gpus: int) -> st
     others = replica_size(config, mas, name) // size
     fits = next((n for n in range(size, 0, -1) if gpus % (n * others) == 0), 1)
     own = OmegaConf.select(OmegaConf.create(spec.overrides), TENSOR_SIZE) is not None
-    return f"{f'++mas.policies.{name}.overrides' if own else SECTION}.{TENSOR_SIZE}={fits}"
+    return f"{own_section(config, name) if own else SECTION}.{TENSOR_SIZE}={fits}"
 
 
 def check_team_resources(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
@@ -87,32 +87,33 @@ def check_memory(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
         most = MOST if len(names) > 1 and config.trainer.device != CPU else 1.0
         if spec.serving == "phases":
             yield from _can_sleep(config, mas, names)
-            yield from (_too_large_in_phases(name, f, most) for name, f in fractions.items() if f > most + 1e-9)
+            large = {name: fraction for name, fraction in fractions.items() if fraction > most + 1e-9}
+            yield from (_too_large_in_phases(config, name, fraction, most) for name, fraction in large.items())
         elif sum(fractions.values()) > most + 1e-9:
-            yield _too_large_together(pool, fractions, most)
+            yield _too_large_together(config, pool, fractions, most)
 
 
-def _too_large_together(pool: str, fractions: Mapping[str, float], most: float) -> ConfigError:
-    whole = sum(fractions.values())
+def _too_large_together(config: DictConfig, pool: str, fractions: Mapping[str, float], most: float) -> ConfigError:
+    whole, fitting = sum(fractions.values()), lowered(list(fractions.values()), most)
     return ConfigError(
         f"pool {pool}: gpu_memory_utilization {' + '.join(f'{n} {f:g}' for n, f in fractions.items())} = {whole:g}",
         rule=f"the fractions of engines that are awake together add up to at most {most:g}. {MEANINGS}",
         fix="set "
-        + " ".join(map(_fraction, fractions, lowered(list(fractions.values()), most)))
+        + " ".join(_fraction(config, name, value) for name, value in zip(fractions, fitting, strict=True))
         + f", or ++mas.pools.{pool}.serving=phases",
     )
 
 
-def _too_large_in_phases(name: str, fraction: float, most: float) -> ConfigError:
+def _too_large_in_phases(config: DictConfig, name: str, fraction: float, most: float) -> ConfigError:
     return ConfigError(
         f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases",
         rule=f"it is at most {most:g}. {MEANINGS}",
-        fix=f"set {_fraction(name, most)}",
+        fix=f"set {_fraction(config, name, most)}",
     )
 
 
-def _fraction(name: str, value: float) -> str:
-    return f"++mas.policies.{name}.overrides.rollout.gpu_memory_utilization={value:g}"
+def _fraction(config: DictConfig, name: str, value: float) -> str:
+    return f"{own_section(config, name)}.rollout.gpu_memory_utilization={value:g}"
 
 
 def _can_sleep(config: DictConfig, mas: MasConfig, names: list[str]) -> Iterator[ConfigError]:
@@ -121,7 +122,7 @@ def _can_sleep(config: DictConfig, mas: MasConfig, names: list[str]) -> Iterator
             yield ConfigError(
                 f"policy {name}: rollout.free_cache_engine=False in a pool served in phases",
                 rule="in phases, each engine frees its memory for the next one",
-                fix=f"set ++mas.policies.{name}.overrides.rollout.free_cache_engine=True, or serve the pool together",
+                fix=f"set {own_section(config, name)}.rollout.free_cache_engine=True, or serve the pool together",
             )
 
 

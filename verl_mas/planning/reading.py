@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters
 from verl_mas.config.attention import attention, is_flash
-from verl_mas.config.merge import SECTION, policy_view
+from verl_mas.config.merge import SECTION, own_section, policy_view
 from verl_mas.config.placement import apply_placement, local_policies, pool_shape
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import facts_of
@@ -53,7 +53,7 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
         slots = len(on_base) * max(training.adapters)
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(mas) == [name] and not spec.overrides
-    section = SECTION if alone else f"++mas.policies.{name}.overrides"
+    section = SECTION if alone else own_section(config, name)
     return Policy(name, model, served, training, spec.pool, section, tuple(_notes(values)))
 
 

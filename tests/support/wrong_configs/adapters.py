@@ -43,6 +43,7 @@ CASES = (
     wrong(_two(b="snapshot:{of:a,every:2}"), "never merged into them"),
     wrong(_two("adapter_of:main,trainable:false"), "trainable=false"),
     wrong(_two(b="adapter_of:mian"), "did you mean main?", warned=True),
+    wrong(_two(b="overrides:{model:{lora:{merge:true}}}"), "b.overrides.model.lora_rank=0 for whole", warned=True),
     # Settings of its own
     wrong(f"{_two('adapter_of:main,pool:other')} ++mas.pools={{other:{{}}}}", "its base main is on pool shared"),
     wrong(_own("model:{path:/other}"), "a.overrides.model.path=/other, and its base main has /"),
@@ -54,6 +55,9 @@ CASES = (
     wrong(_two(rank=513), "a rank of 1 to 512"),
     # The base
     wrong(f"{_two()} {MODEL}.target_modules=[nosuch]", "modules that the model has"),
+    wrong(f"{_two()} {MODEL}.target_modules=[input_layernorm]", "modules that the model has"),
+    wrong(f"{_two()} {MODEL}.target_modules=[embed_tokens]", "modules that the model has"),
+    wrong(f"{_two()} {ACTOR}.checkpoint.save_contents=[hf_model]", "verl-mas export --merge", warned=True),
     wrong(f"{_two()} {ACTOR}.strategy=fsdp", "set actor_rollout_ref.actor.strategy=fsdp2"),
     wrong(f"{_two()} {MODEL}.lora.merge=true", "none can be merged"),
     wrong(f"{_two()} {ROLLOUT}.checkpoint_engine.backend=nccl", "only the backend naive sends adapters"),
@@ -64,6 +68,7 @@ CASES = (
     wrong(f"{_two()} {MODEL}.lora_adapter_path=/nowhere", "a folder"),
     wrong(WARM, "has use_dora=True", prepare=_saved(use_dora=True)),
     wrong(WARM, "has modules_to_save", prepare=_saved(modules_to_save=["lm_head"])),
+    wrong(WARM, "has alora_invocation_tokens", prepare=_saved(alora_invocation_tokens=[1])),
     wrong(WARM, "has alpha_pattern", prepare=_saved(alpha_pattern={"q_proj": 2})),
     wrong(WARM, "has init_lora_weights=pissa_niter_4", prepare=_saved(init_lora_weights="pissa_niter_4")),
     wrong(WARM, "has r=8, and model.lora_rank=4", prepare=_saved(r=8)),
