@@ -3,7 +3,7 @@ from __future__ import annotations
 from omegaconf import OmegaConf
 
 from verl_mas.config import load
-from verl_mas.config.merge import materialize_interpolations, policy_view, updates_per_step
+from verl_mas.config.merge import materialize_interpolations, own_section, policy_view, updates_per_step
 
 
 def test_a_view_is_the_section_with_the_policys_overrides(make):
@@ -41,3 +41,13 @@ def test_optimiser_steps_are_verls_unless_the_team_or_the_policy_sets_them(two):
     assert updates_per_step(config, load(config.mas), "a") == 2
     OmegaConf.update(config, "mas.policies.b.updates_per_step", 3, force_add=True)
     assert updates_per_step(config, load(config.mas), "b") == 3
+
+
+def test_what_is_set_for_a_base_that_is_left_out_declares_it_as_frozen(make):
+    config = make(mas__policies={"a": {"adapter_of": "main"}, "b": {}})
+    assert own_section(config, "b") == "++mas.policies.b.overrides"
+    assert own_section(config, "main") == "++mas.policies.main.trainable=false ++mas.policies.main.overrides"
+    config.mas.policies = {"main": {"trainable": False}, "a": {"adapter_of": "main"}}
+    assert own_section(config, "main") == "++mas.policies.main.overrides"
+    # A team without policies has one, which is trained.
+    assert own_section(make(), "main") == "++mas.policies.main.overrides"

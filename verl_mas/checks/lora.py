@@ -94,7 +94,9 @@ def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Ite
     if len(missing) == len(items):
         yield ConfigError(f"{path}={items}", rule="an adapter is on modules that the model has", fix=fix)
     elif missing:
-        yield ConfigWarning(f"{path}={items}", reason=f"the model has no module {', '.join(missing)}", fix=fix)
+        yield ConfigWarning(
+            f"{path}={items}", reason=f"the model has no module {', '.join(missing)} that an adapter can be on", fix=fix
+        )
 
 
 def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:

@@ -31,9 +31,9 @@ def policy_section(config: DictConfig, spec: PolicySpec, name: str) -> DictConfi
 
 
 def own_section(config: DictConfig, name: str) -> str:
-    """Where a command sets what is a policy's own. One that `mas.policies` leaves out, a base, is declared frozen."""
-    declared = OmegaConf.select(config, f"mas.policies.{name}") is not None
-    return f"{'' if declared else f'++mas.policies.{name}.trainable=false '}++mas.policies.{name}.overrides"
+    """Where a command sets what is a policy's own. A base that `mas.policies` leaves out is declared, as frozen."""
+    declared = OmegaConf.select(config, "mas.policies") or [name]
+    return f"{'' if name in declared else f'++mas.policies.{name}.trainable=false '}++mas.policies.{name}.overrides"
 
 
 def _overridden(config: DictConfig, spec: PolicySpec) -> DictConfig:
