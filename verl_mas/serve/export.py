@@ -145,9 +145,11 @@ class Export:
         bases = cast("Mapping[str, Mapping[str, str | None]]", self.checkpoint.run.get(BASES) or {})
         for name, policy in chosen.items():
             before = bases.get(policy.adapter_of or "", {}).get("fingerprint")
+            if before is None:
+                continue
             with available(str(policy.model)):
                 now = fingerprint(Path(str(policy.model)))
-            if before is not None and now is not None and before != now:
+            if now not in (None, before):
                 yield ConfigError(
                     f"{policy.model} has other weights than the base that policy {name} was trained on",
                     rule="an adapter belongs to the weights of its base",
