@@ -39,7 +39,7 @@ from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.linear import use_onednn
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Sampling
-from verl_mas.engines.transformers.weights import WeightUpdate, pack
+from verl_mas.engines.transformers.weights import Packed, WeightUpdate, pack
 from verl_mas.warmup.tiny_model import tiny_model
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def engine_process(path: Path, count: int, rank: int) -> dict[str, float]:
 def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
     """A training worker after two updates. Without adapters: of full weights."""
     made = training_engine(path, count, rank)
+    torch.manual_seed(0)
     rows = torch.randint(3, 259, (TRAINED_ROWS, LENGTH))
 
     def update(part: torch.Tensor) -> None:
@@ -176,17 +177,25 @@ def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
     adapters = Adapters(served, table(count, rank))
 
     def push() -> None:
-        stream, _ = made.get_per_tensor_param(base_sync_done=True)
         taken = AdapterUpdate(adapters) if count else WeightUpdate(served)
-        found["bytes"] = 0
-        for bucket in pack(stream, BUCKET):
-            found["bytes"] += sum(packed.data.nbytes for packed in bucket)
+        for bucket in buckets(made):
             taken.load(bucket)
         taken.finish()
 
     push()
     found["push"] = seconds(push, repeats=3)
     return found
+
+
+def push_process(path: Path, count: int, rank: int) -> dict[str, float]:
+    """What a training worker sends to each engine."""
+    sent = buckets(training_engine(path, count, rank))
+    return {"bytes": sum(packed.data.nbytes for bucket in sent for packed in bucket)}
+
+
+def buckets(made: AdapterEngine) -> Iterator[list[Packed]]:
+    stream, _ = made.get_per_tensor_param(base_sync_done=True)
+    return pack(stream, BUCKET)
 
 
 def training_engine(path: Path, count: int, rank: int) -> AdapterEngine:
@@ -235,7 +244,9 @@ def training(path: Path) -> None:
         f"rank {RANKS[0]} on all linears"
     )
     del model
-    engines, trainers = ({count: measured(kind, path, count) for count in (0, *COUNTS)} for kind in CHILDREN)
+    engines, trainers = (
+        {count: measured(kind, path, count) for count in (0, *COUNTS)} for kind in ("engine", "trainer")
+    )
     report("resident memory; growth per adapter over its parameters, gradients and Adam state, limit x 3")
     for kind, found in (("engine", engines), ("trainer", trainers)):
         held = {count: one["resident"] for count, one in found.items()}
@@ -253,15 +264,16 @@ def training(path: Path) -> None:
             f"  K={count}: x {(update + push) / whole:.2f} (update x {update / full['update']:.2f}, push x "
             f"{push / full['push']:.3f})"
         )
-    report(f"bytes of a push: one policy's full weights ({full['bytes'] / 1e6:.1f} MB) over one adapter, limit x 20")
-    for rank in RANKS:
-        sent = (trainers[1] if rank == RANKS[0] else measured("trainer", path, 1, rank))["bytes"]
-        report(f"  rank {rank}: x {full['bytes'] / sent:.1f} ({sent / 1e6:.1f} MB)")
-    sent = trainers[MOST]["bytes"]
-    report(f"  {MOST} adapters of rank {RANKS[0]} together: x {full['bytes'] / sent:.1f} ({sent / 1e6:.1f} MB)")
+    sent = measured("push", path, 0)["bytes"]
+    report(
+        f"bytes of a push: one policy's full weights ({sent / 1e6:.1f} MB) over those of adapters, limit x 20 for one"
+    )
+    for count, rank in ((1, RANKS[0]), (1, RANKS[1]), (MOST, RANKS[0])):
+        own = measured("push", path, count, rank)["bytes"]
+        report(f"  K={count} of rank {rank}: x {sent / own:.1f} ({own / 1e6:.1f} MB)")
 
 
-CHILDREN = {"engine": engine_process, "trainer": training_process}
+CHILDREN = {"engine": engine_process, "trainer": training_process, "push": push_process}
 
 
 def main() -> None:
