@@ -1,14 +1,16 @@
-"""Adapters on one base against a full set of weights per policy: `python benchmarks/adapters.py [--quick]`.
+"""Adapters on one base against full weights: `python benchmarks/adapters.py [--quick] [--only decoding|training]`.
 
-1. Decoding with 0, 1 and K adapters on one engine, and with the same adapters merged into copies of the base, one
+1. Decoding with 0, 1 and 4 adapters on one engine, and with the same adapters merged into copies of the base, one
    engine each. Ratios to the bare base.
 2. Resident memory of a training worker and of an engine with 1, 2 and 4 adapters: what one more takes, over the
-   adapter's parameters, gradients and Adam state. Beside it, those of one policy with full weights.
-3. An update of the same rows by K adapters, a part each, against one update of full weights.
-4. The bytes of a push to the engines, of K sets of full weights against K adapters; they grow with the rank.
+   adapter's own parameters, gradients and Adam state. Limit: 3.
+3. A step: an update (forward, backward, optimiser) of the same rows by K adapters, a part each, and the push of all K
+   to the engine; over a step of one policy with full weights. Limit: 1.15.
+4. The bytes of a push: one policy's full weights over one adapter, at ranks 16 and 32. Limit: 20.
 
-Times are CPU seconds of one thread, so other programs change the ratios little. Memory is that of a fresh process per
-case, after two updates or after a batch of replies.
+Times are CPU seconds of one thread, the least of some repeats. Memory is that of a fresh process per case, after two
+updates or after a batch of replies. A push is gathered, packed and taken by a model in the same process, so Ray's copy
+through shared memory, which grows with the bytes, is left out. The idle machine takes about 5 minutes.
 """
 
 from __future__ import annotations
@@ -22,32 +24,40 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
+from engine import report, seconds
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.linear import use_onednn
-from verl_mas.engines.transformers.lora import Adapters
+from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Sampling
-from verl_mas.engines.transformers.weights import pack
+from verl_mas.engines.transformers.weights import Packed, WeightUpdate, pack
 from verl_mas.warmup.tiny_model import tiny_model
 
-RANK, MOST = 16, 4
+if TYPE_CHECKING:
+    from verl_mas.trainer.adapters.engine import AdapterEngine
+
+RANKS, MOST = (16, 32), 4
+COUNTS = (1, 2, MOST)
 ROWS, PROMPT, REPLY = 32, 16, 16
 TRAINED_ROWS, LENGTH = 8, 64
+STATE = 16
+"""Bytes per parameter: parameter, gradient and two moments in float32."""
+BUCKET = 512 << 20
 
 
-def table(count: int) -> dict[str, Adapter]:
+def table(count: int, rank: int = RANKS[0]) -> dict[str, Adapter]:
     optimizer = {"_target_": "verl.workers.config.FSDPOptimizerConfig", "lr": 1e-4, "total_training_steps": 10}
     names = [f"agent_{number}" for number in range(count)]
-    return {name: Adapter(name, RANK, RANK, seed, actor={"optim": optimizer}) for seed, name in enumerate(names)}
+    return {name: Adapter(name, rank, rank, seed, actor={"optim": optimizer}) for seed, name in enumerate(names)}
 
 
 def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
@@ -57,13 +67,13 @@ def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
             yield name, module
 
 
-def weights(model: nn.Module, seed: int) -> dict[str, torch.Tensor]:
+def weights(model: nn.Module, seed: int, rank: int = RANKS[0]) -> dict[str, torch.Tensor]:
     """Of an adapter on all linears, by PEFT's names."""
     torch.manual_seed(seed)
     made = {}
     for name, linear in linears(model):
-        made[f"base_model.model.{name}.lora_A.weight"] = torch.randn(RANK, linear.in_features) / 100
-        made[f"base_model.model.{name}.lora_B.weight"] = torch.randn(linear.out_features, RANK) / 100
+        made[f"base_model.model.{name}.lora_A.weight"] = torch.randn(rank, linear.in_features) / 100
+        made[f"base_model.model.{name}.lora_B.weight"] = torch.randn(linear.out_features, rank) / 100
     return made
 
 
@@ -96,15 +106,6 @@ def run(*batchers: ContinuousBatcher) -> None:
             batcher.step()
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def replies(batchers: Sequence[ContinuousBatcher], names: Sequence[str | None], repeats: int) -> float:
     def work(reply: int) -> None:
         for batcher in batchers:
@@ -129,7 +130,7 @@ def decoding(path: Path, repeats: int) -> None:
         f"{MOST} adapters and the base in one batch": replies([served], [None, *names], repeats),
         f"{MOST} merged copies, {ROWS // MOST} rows each": replies(copies, [None], repeats),
     }
-    report(f"decoding, {model.num_parameters() / 1e6:.1f}M parameters, rank {RANK}, {ROWS} rows; bare base: x 1.00")
+    report(f"decoding, {model.num_parameters() / 1e6:.1f}M parameters, rank {RANKS[0]}, {ROWS} rows; bare base: x 1.00")
     report(*[f"  {name}: x {taken / base:.2f}" for name, taken in cases.items()])
 
 
@@ -138,7 +139,7 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def engine_process(path: Path, count: int) -> dict[str, float]:
+def engine_process(path: Path, count: int, rank: int) -> dict[str, float]:
     """An engine that has served a batch. Without adapters: an engine of full weights."""
     batcher = engine(AutoModelForCausalLM.from_pretrained(path).eval(), count)
     submit(batcher, MOST * 2, list(table(count)) or [None])
@@ -146,32 +147,10 @@ def engine_process(path: Path, count: int) -> dict[str, float]:
     return {"resident": resident()}
 
 
-def training_process(path: Path, count: int) -> dict[str, float]:
+def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
     """A training worker after two updates. Without adapters: of full weights."""
-    # verl's modules read these as they are imported.
-    os.environ |= {"VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
-    from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
-    from verl.workers.engine import EngineRegistry
-
-    from verl_mas.trainer.adapters.engine import CpuAdapterEngine
-
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    model = HFModelConfig(
-        path=str(path),
-        lora_rank=RANK if count else 0,
-        use_remove_padding=False,
-        override_config={"attn_implementation": "sdpa"},
-    )
-    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    kind = FSDPEngineConfig(strategy="fsdp2", mixed_precision=precision, use_torch_compile=False)
-    optimizer = FSDPOptimizerConfig(lr=1e-4, total_training_steps=10)
-    full = EngineRegistry.get_engine_cls("language_model", "fsdp2")
-    made = (CpuAdapterEngine if count else full)(model, kind, optimizer, CheckpointConfig())
-    if isinstance(made, CpuAdapterEngine):
-        made.adapters = table(count)
-    made.initialize()
+    made = training_engine(path, count, rank)
+    torch.manual_seed(0)
     rows = torch.randint(3, 259, (TRAINED_ROWS, LENGTH))
 
     def update(part: torch.Tensor) -> None:
@@ -184,7 +163,7 @@ def training_process(path: Path, count: int) -> dict[str, float]:
             made.optimizer_zero_grad()
 
     def updates() -> None:
-        if not isinstance(made, CpuAdapterEngine):
+        if not count:
             return update(rows)
         for name, part in zip(table(count), rows.chunk(count), strict=True):
             with made.adapter(name):
@@ -192,72 +171,128 @@ def training_process(path: Path, count: int) -> dict[str, float]:
         return None
 
     updates()
-    taken = seconds(updates, repeats=1)
-    used = resident()
+    updates()
+    found: dict[str, float] = {"resident": resident(), "update": seconds(updates, repeats=3)}
+    served = AutoModelForCausalLM.from_pretrained(path)
+    adapters = Adapters(served, table(count, rank))
+
+    def push() -> None:
+        taken = AdapterUpdate(adapters) if count else WeightUpdate(served)
+        for bucket in buckets(made):
+            taken.load(bucket)
+        taken.finish()
+
+    push()
+    found["push"] = seconds(push, repeats=3)
+    return found
+
+
+def push_process(path: Path, count: int, rank: int) -> dict[str, float]:
+    """What a training worker sends to each engine."""
+    sent = buckets(training_engine(path, count, rank))
+    return {"bytes": sum(packed.data.nbytes for bucket in sent for packed in bucket)}
+
+
+def buckets(made: AdapterEngine) -> Iterator[list[Packed]]:
     stream, _ = made.get_per_tensor_param(base_sync_done=True)
-    sent = sum(packed.data.nbytes for bucket in pack(stream, 1 << 30) for packed in bucket)
-    return {"resident": used, "seconds": taken, "sent": sent}
+    return pack(stream, BUCKET)
 
 
-def measured(kind: str, path: Path, count: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--child", kind, "--model", str(path), "--count", str(count)]
+def training_engine(path: Path, count: int, rank: int) -> AdapterEngine:
+    """Without adapters: verl's own, of full weights."""
+    # verl's modules read these as they are imported.
+    os.environ |= {"VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
+    from verl.workers.engine import EngineRegistry
+
+    from verl_mas.trainer.adapters.engine import CpuAdapterEngine
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    model = HFModelConfig(
+        path=str(path),
+        lora_rank=rank if count else 0,
+        use_remove_padding=False,
+        override_config={"attn_implementation": "sdpa"},
+    )
+    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    kind = FSDPEngineConfig(strategy="fsdp2", mixed_precision=precision, use_torch_compile=False)
+    optimizer = FSDPOptimizerConfig(lr=1e-4, total_training_steps=10)
+    full = EngineRegistry.get_engine_cls("language_model", "fsdp2")
+    made: AdapterEngine = (CpuAdapterEngine if count else full)(model, kind, optimizer, CheckpointConfig())
+    if count:
+        made.adapters = table(count, rank)
+    made.initialize()
+    return made
+
+
+def measured(kind: str, path: Path, count: int, rank: int = RANKS[0]) -> dict[str, float]:
+    case = ["--model", str(path), "--count", str(count), "--rank", str(rank)]
+    command = [sys.executable, __file__, "--child", kind, *case]
     found = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True)
     parsed: dict[str, float] = json.loads(found.stdout.splitlines()[-1])
     return parsed
 
 
-def memory(path: Path) -> None:
+def training(path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(path)
-    own = sum(tensor.numel() for tensor in weights(model, 0).values())
-    state = 16 * own
+    state = STATE * sum(tensor.numel() for tensor in weights(model, 0).values())
     report(
-        f"memory, {model.num_parameters() / 1e6:.1f}M parameters; parameters, gradients and Adam state in float32 are "
-        f"{model.num_parameters() * 16 / 1e6:.0f} MB of the full weights, and {state / 1e6:.0f} MB of an adapter, "
-        f"which has {own / 1e6:.1f}M at rank {RANK}"
+        f"{model.num_parameters() / 1e6:.1f}M parameters; parameters, gradients and Adam state in float32: "
+        f"{STATE * model.num_parameters() / 1e6:.0f} MB of the full weights, {state / 1e6:.1f} MB of an adapter of "
+        f"rank {RANKS[0]} on all linears"
     )
     del model
-    for kind in CHILDREN:
-        found = {count: measured(kind, path, count) for count in (0, 1, 2, MOST)}
-        held = ", ".join(f"K={count or 'full'} {one['resident'] / 1e6:.0f} MB" for count, one in found.items())
-        growth = (found[MOST]["resident"] - found[1]["resident"]) / (MOST - 1)
+    engines, trainers = (
+        {count: measured(kind, path, count) for count in (0, *COUNTS)} for kind in ("engine", "trainer")
+    )
+    report("resident memory; growth per adapter over its parameters, gradients and Adam state, limit x 3")
+    for kind, found in (("engine", engines), ("trainer", trainers)):
+        held = {count: one["resident"] for count, one in found.items()}
+        growth = {(few, many): (held[many] - held[few]) / (many - few) for few, many in ((1, 2), (2, MOST), (1, MOST))}
         report(
-            f"  {kind}: {held}", f"    growth per adapter: {growth / 1e6:.0f} MB, x {growth / state:.2f} (wanted <= 3)"
+            f"  {kind}: " + ", ".join(f"K={count or 'full'} {one / 1e6:.0f} MB" for count, one in held.items()),
+            "    growth: " + ", ".join(f"K={few} to {many} x {one / state:.2f}" for (few, many), one in growth.items()),
         )
-        if kind == "trainer":
-            full = found.pop(0)
-            report(
-                "  an update of the same rows, over full weights': "
-                + ", ".join(f"K={count} x {one['seconds'] / full['seconds']:.2f}" for count, one in found.items()),
-                f"  a push of K sets of full weights, {full['sent'] / 1e6:.0f} MB each, over that of K adapters: "
-                + ", ".join(f"K={count} x {full['sent'] * count / one['sent']:.1f}" for count, one in found.items()),
-            )
+    full = trainers[0]
+    whole = full["update"] + full["push"]
+    report(f"a step of the same rows over that of one policy with full weights ({whole:.1f} s), limit x 1.15")
+    for count in COUNTS:
+        update, push = trainers[count]["update"], trainers[count]["push"]
+        report(
+            f"  K={count}: x {(update + push) / whole:.2f} (update x {update / full['update']:.2f}, push x "
+            f"{push / full['push']:.3f})"
+        )
+    sent = measured("push", path, 0)["bytes"]
+    report(
+        f"bytes of a push: one policy's full weights ({sent / 1e6:.1f} MB) over those of adapters, limit x 20 for one"
+    )
+    for count, rank in ((1, RANKS[0]), (1, RANKS[1]), (MOST, RANKS[0])):
+        own = measured("push", path, count, rank)["bytes"]
+        report(f"  K={count} of rank {rank}: x {sent / own:.1f} ({own / 1e6:.1f} MB)")
 
 
-CHILDREN = {"engine": engine_process, "trainer": training_process}
-
-
-def report(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+CHILDREN = {"engine": engine_process, "trainer": training_process, "push": push_process}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a base of 1M parameters in place of 100M")
-    parser.add_argument("--only", choices=["decoding", "memory"], help="one part")
-    for option, kind in (("--child", str), ("--model", Path), ("--count", int)):
+    parser.add_argument("--only", choices=["decoding", "training"], help="one part")
+    for option, kind in (("--child", str), ("--model", Path), ("--count", int), ("--rank", int)):
         parser.add_argument(option, type=kind, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.child:
-        report(json.dumps(CHILDREN[options.child](options.model, options.count)))
+        report(json.dumps(CHILDREN[options.child](options.model, options.count, options.rank)))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = tiny_model(folder, parameters=1_000_000 if options.quick else 100_000_000)
-        if options.only != "memory":
+        if options.only != "training":
             decoding(path, repeats=2)
         if options.only != "decoding":
-            memory(path)
+            training(path)
 
 
 if __name__ == "__main__":

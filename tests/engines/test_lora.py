@@ -188,11 +188,7 @@ def test_weights_that_are_not_the_adapters_are_refused_and_change_nothing(model,
     ):
         with pytest.raises(EngineLost, match=message):
             batcher.adapters.update("solver", wrong)
-    with pytest.raises(EngineLost, match="sent adapter critic, and the engine has solver, verifier"):
-        batcher.adapters.update("critic", right)
     assert all(torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True))
-    with pytest.raises(EngineLost, match=r"adapter solver: .* see any tensor"):
-        Adapters(model, TABLE).update("solver", {})
 
 
 def test_adapters_move_with_the_model_and_are_not_in_its_state(model, batcher):

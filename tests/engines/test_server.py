@@ -237,8 +237,10 @@ def test_a_push_that_is_not_all_adapters_is_refused(make_server):
         table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
         server = make_server(custom={"adapters": table})
         weights = [one for one in adapter_weights(server, 1.0) if one[0].startswith("solver")]
-        with pytest.raises(EngineLost, match="adapter verifier: the trainer sent other tensors"):
+        with pytest.raises(EngineLost, match="sent nothing of verifier"):
             await server.update_weights(list(*pack(weights, 1 << 30)), last=True)
+        with pytest.raises(RequestError, match="not received its weights"):
+            await ask(server, adapter="solver")
 
     asyncio.run(scenario())
 

@@ -56,6 +56,7 @@ DAMAGE = {
     "no data": (lambda folder: (folder / "data.pt").unlink(), "data.pt is missing"),
     "no run.json": (lambda folder: (folder / RUN_FILE).unlink(), "it has no run.json"),
     "cut run.json": (lambda folder: cut(folder / RUN_FILE), "run.json cannot be read as JSON"),
+    "folder run.json": (lambda folder: ((folder / RUN_FILE).unlink(), (folder / RUN_FILE).mkdir()), "Is a directory"),
     "list in run.json": (lambda folder: (folder / RUN_FILE).write_text("[]"), "holds no JSON object"),
 }
 

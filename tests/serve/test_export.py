@@ -194,17 +194,6 @@ def test_one_policy_is_exported_without_the_team(small, out):
     assert [path.name for path in out.iterdir()] == ["main"]
 
 
-def test_nothing_is_overwritten_without_force(small, out, capsys):
-    (out / "main").mkdir(parents=True)
-    (out / "main" / "mine").touch()
-    (out / "other").mkdir()
-    assert export(small, out) == 1
-    assert f"{out}/main exists" in capsys.readouterr().err and (out / "main" / "mine").exists()
-    assert export(small, out, "--force") == 0
-    assert (out / "main" / "config.json").exists() and not (out / "main" / "mine").exists()
-    assert sorted(path.name for path in out.iterdir()) == ["main", "other", "team.yaml"]
-
-
 def refused(capsys, *arguments) -> str:
     assert export(*arguments) == 1
     message = capsys.readouterr().err
@@ -212,9 +201,54 @@ def refused(capsys, *arguments) -> str:
     return message
 
 
+def test_nothing_is_overwritten_without_force(small, out, capsys):
+    assert export(small, out) == 0
+    (out / "main" / "mine").touch()
+    (out / "other").mkdir()
+    assert f"{out}/main, {out}/team.yaml exist\n" in refused(capsys, small, out)
+    assert (out / "main" / "mine").exists()
+    assert export(small, out, "--force") == 0
+    assert (out / "main" / "config.json").exists() and not (out / "main" / "mine").exists()
+    assert sorted(path.name for path in out.iterdir()) == ["main", "other", "team.yaml"]
+
+
+def test_force_replaces_nothing_that_no_export_wrote(small, folder, base, out, tmp_path, capsys):
+    (out / "main").mkdir(parents=True)
+    assert export(small, out, "--force", "--policy", "main") == 0, "an empty folder"
+    shutil.rmtree(out / "main")
+    (out / "main").mkdir()
+    (out / "main" / "thesis.txt").touch()
+    assert f"{out}/main: not written by an export" in refused(capsys, small, out, "--force")
+    shutil.rmtree(out / "main")
+    (out / "main").symlink_to(base)
+    assert f"{out}/main: not written by an export" in refused(capsys, small, out, "--force")
+    (out / "main").unlink()
+    (out / "main").touch()
+    assert f"{out}/main: not written by an export" in refused(capsys, small, out, "--force")
+    later = folder.with_name("global_step_4")
+    shutil.copytree(small, later)
+    for target in (later, later / "main"):
+        assert f"is in the checkpoint {later}" in refused(capsys, small, target, "--force")
+
+
+def test_an_export_that_is_interrupted_leaves_no_team_of_policies_of_different_steps(folder, out, adapters, capsys):
+    assert export(folder, out) == 0
+    (folder / "b" / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    finish(folder, read_team(folder))
+    assert f"{folder}/b/adapter_model.safetensors cannot be read" in refused(capsys, folder, out, "--force")
+    assert sorted(path.name for path in out.iterdir()) == ["a", "b"]
+
+
+def test_one_policy_is_not_replaced_in_an_export_of_all(small, out, capsys):
+    assert export(small, out) == 0
+    message = refused(capsys, small, out, "--policy", "main", "--force")
+    assert f"{out}/team.yaml describes the policies of an export" in message
+
+
 def test_what_is_no_checkpoint_is_refused_with_the_checkpoints_that_are_there(small, out, tmp_path, capsys):
     assert f"give one of {small}" in refused(capsys, small.parent / "global_step_4", out)
     assert "is not there" in refused(capsys, tmp_path / "none", out)
+    assert "is no folder" in refused(capsys, small / "run.json", out)
     assert "has no complete checkpoint" in refused(capsys, tmp_path, out)
     next((small / "main").glob("model_*")).unlink()
     message = refused(capsys, small, out)
@@ -272,12 +306,24 @@ def test_an_adapter_whose_base_has_other_weights_by_now_is_refused(base, folder,
     model = tmp_path / "model"
     shutil.copytree(base, model)
     policy = TeamPolicy(model=str(model), folder="a", adapter_of="base")
-    finish(folder, team(a=policy), {BASES: {"base": {"model": "model", "fingerprint": fingerprint(model)}}})
+    bases = {BASES: {"base": {"model": "model", "fingerprint": fingerprint(model)}}}
+    finish(folder, team(a=policy, base=TeamPolicy(model=str(model))), bases)
     assert export(folder, out) == 0
     tiny_model(model, hidden=32, layers=2, initial=0.1, seed=1)
     assert "has other weights than the base" in refused(capsys, folder, out, "--force")
     shutil.rmtree(model)
     assert "model cannot be loaded" in refused(capsys, folder, out, "--force"), "its tokenizer is needed"
+
+
+def test_an_adapter_on_tied_weights_is_not_merged(base, folder, out, capsys):
+    """It would change the embedding, too."""
+    torch.manual_seed(0)
+    made = adapted(base, 0, target_modules=["q_proj", "lm_head"])
+    save_adapter(made, folder / "a")
+    finish(folder, team(a=TeamPolicy(model=str(base), folder="a")))
+    assert "is on lm_head, whose weights another layer has" in refused(capsys, folder, out, "--merge")
+    assert export(folder, out) == 0
+    assert torch.equal(logits(PeftModel.from_pretrained(loaded(base), str(out / "a"))), logits(made))
 
 
 def test_no_code_in_a_workers_file_is_executed(base, folder, out, tmp_path, capsys):
@@ -292,10 +338,59 @@ def test_no_code_in_a_workers_file_is_executed(base, folder, out, tmp_path, caps
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_damaged_adapter_is_named(adapters, folder, out, capsys):
-    (folder / "a" / "adapter_model.safetensors").write_bytes(b"x" * 100)
-    finish(folder, read_team(folder))
-    assert f"{folder}/a cannot be read" in refused(capsys, folder, out)
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("a/adapter_model.safetensors", "x" * 20, "SafetensorError"),
+        ("a/adapter_config.json", "[]", "it holds no JSON object"),
+        ("a/adapter_config.json", "{}", "it has no r, peft_type"),
+        ("main/fsdp_config.json", "{}", "it has no world_size"),
+        ("lora/lora_train_meta.json", '{"r": 4', "JSONDecodeError"),
+        ("past/snapshot.json", "{}", "it has no step"),
+        ("past/00000.safetensors", "x" * 20, "SafetensorError"),
+    ],
+)
+def test_a_damaged_file_is_named(base, folder, out, capsys, file, content, says):
+    policy = file.partition("/")[0]
+    match policy:
+        case "a":
+            save_adapter(adapted(base, 0), folder / "a")
+        case "main":
+            save_whole(base, folder / "main", 0.25)
+        case "lora":
+            save_lora(adapted(base, 0), base, folder / "lora")
+        case "past":
+            weight_folder.write(folder / "past", loaded(base).state_dict().items(), 2, 10**9)
+    (folder / file).write_text(content)
+    of = "base" if policy == "past" else None
+    damaged = {policy: TeamPolicy(model=str(base), folder=policy, snapshot_of=of)}
+    finish(folder, team(**damaged, base=TeamPolicy(model=str(base))))
+    message = refused(capsys, folder, out)
+    assert f"{folder / file} cannot be read" in message or f"{folder / policy} cannot be read" in message
+    assert says in message and not (out / policy).exists()
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_base_without_a_configuration_is_named(base, folder, out, tmp_path, capsys, content):
+    shutil.copytree(base, tmp_path / "model")
+    save_adapter(adapted(base, 0), folder / "a")
+    policy = TeamPolicy(model=str(tmp_path / "model"), folder="a", adapter_of="base")
+    bases = {BASES: {"base": {"model": "model", "fingerprint": "other"}}}
+    finish(folder, team(a=policy, base=TeamPolicy(model=str(base))), bases)
+    config = tmp_path / "model" / "config.json"
+    config.unlink() if content is None else config.write_text(content)
+    assert f"{tmp_path}/model cannot be loaded" in refused(capsys, folder, out)
+
+
+@pytest.mark.parametrize("found", [{"modules_to_save": ["lm_head"]}, {"bias": "lora_only"}])
+def test_an_adapter_that_started_with_more_than_pairs_is_refused(base, folder, out, tmp_path, capsys, found):
+    """What verl's files have of these has other names, and would be left out."""
+    save_lora(adapted(base, 0), base, folder / "main")
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "adapter_config.json").write_text(json.dumps(found))
+    finish(folder, team(main=TeamPolicy(model=str(base), folder="main", start_adapter=str(start))))
+    assert f"has {next(iter(found))}=" in refused(capsys, folder, out)
 
 
 TRAINING = [

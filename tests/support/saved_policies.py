@@ -62,10 +62,10 @@ def save_whole(
     return trained.state_dict()
 
 
-def adapted(model: Path, seed: int, rank: int = 4) -> PeftModel:
+def adapted(model: Path, seed: int, rank: int = 4, target_modules: str | list[str] = "all-linear") -> PeftModel:
     """A model with an adapter that changes its replies."""
     torch.manual_seed(seed)
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=target_modules, task_type="CAUSAL_LM")
     made = get_peft_model(AutoModelForCausalLM.from_pretrained(model), config)
     for name, parameter in made.named_parameters():
         if "lora_" in name:

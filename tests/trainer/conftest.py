@@ -38,6 +38,37 @@ def train_team(main_ppo: Callable[..., Trained]) -> Callable[..., Trained]:
     return train
 
 
+@pytest.fixture
+def adapters_on(train_team: Callable[..., Trained], tmp_path: Path) -> Callable[..., None]:
+    """Train two adapters beside their bare base, all on one engine; asserts that it has the trainer's weights of each.
+
+    Were an adapter stale or exchanged, its log-probs would differ from the trainer's.
+    """
+
+    def train(engine: str, *overrides: str) -> None:
+        done = train_team(
+            tmp_path / "run",
+            "Rehearsed",
+            "++actor_rollout_ref.model.lora_rank=8",
+            "++actor_rollout_ref.model.lora_alpha=16",
+            "mas.policies={one:{adapter_of:main,overrides:{actor:{optim:{lr:1e-2}}}},"
+            "two:{adapter_of:main,overrides:{model:{lora_rank:4},actor:{optim:{lr:3e-3}}}},main:{trainable:false}}",
+            "mas.agents={writer:{policy:one},earlier:{policy:main},copier:{policy:two}}",
+            f"actor_rollout_ref.rollout.name={engine}",
+            "actor_rollout_ref.rollout.load_format=auto",
+            "actor_rollout_ref.actor.entropy_coeff=0.1",
+            "trainer.total_training_steps=3",
+            *overrides,
+        )
+        assert len(done.steps) == 3
+        for metrics in done.steps.values():
+            for policy in ("one", "two"):
+                assert metrics[f"mas/{policy}/actor/grad_norm"] > 0
+                assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-6
+
+    return train
+
+
 @pytest.fixture(scope="session")
 def weights_of() -> Callable[[Path], dict[str, torch.Tensor]]:
     """The weights of a policy in a checkpoint, as plain tensors, whatever the number of workers."""

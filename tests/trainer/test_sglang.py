@@ -11,10 +11,14 @@ pytestmark = pytest.mark.e2e
 STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
 
 
+@pytest.fixture(autouse=True)
+def stub(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(STUB), prepend=os.pathsep)
+
+
 @pytest.mark.parametrize("serving", ["together", "phases"])
 def test_engines_survive_hundreds_of_cancelled_acts_and_take_the_weights(train_team, tmp_path, monkeypatch, serving):
     """The stub's scheduler ends, as SGLang's does, when it has to sleep or to take weights while a request runs."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STUB), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
     monkeypatch.setenv("STUB_SGLANG_STEP_S", "0.01")
     done = train_team(
         tmp_path / "run",
@@ -40,27 +44,9 @@ def test_engines_survive_hundreds_of_cancelled_acts_and_take_the_weights(train_t
     assert len(done.steps) == 3 and cancelled >= 200
 
 
-def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(
-    train_team, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STUB), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
-    done = train_team(
-        tmp_path / "run",
-        "Rehearsed",
-        "++actor_rollout_ref.model.lora_rank=8",
-        "++actor_rollout_ref.model.lora_alpha=16",
-        "mas.policies={one:{adapter_of:main,overrides:{actor:{optim:{lr:1e-2}}}},"
-        "two:{adapter_of:main,overrides:{model:{lora_rank:4},actor:{optim:{lr:3e-3}}}},main:{trainable:false}}",
-        "mas.agents={writer:{policy:one},earlier:{policy:main},copier:{policy:two}}",
-        "actor_rollout_ref.rollout.name=sglang",
-        "actor_rollout_ref.rollout.load_format=auto",
+def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on):
+    adapters_on(
+        "sglang",
         "actor_rollout_ref.rollout.free_cache_engine=true",
         "actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
-        "actor_rollout_ref.actor.entropy_coeff=0.1",
-        "trainer.total_training_steps=3",
     )
-    assert len(done.steps) == 3
-    for metrics in done.steps.values():
-        for policy in ("one", "two"):
-            assert metrics[f"mas/{policy}/actor/grad_norm"] > 0
-            assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-6

@@ -82,6 +82,9 @@ def test_files_have_their_whole_path_and_names_stay(tmp_path, monkeypatch):
         ({"workflow": {"name": ""}}, "workflow.name"),
         ({"policies": {"../x": {"folder": "../x"}}}, "policy name '../x'"),
         ({"policies": {"x": {"folder": "../x"}}}, r"folder=\.\./x"),
+        ({"policies": {"x": {"snapshot_of": "../y"}}}, r"policies\.x\.snapshot_of=\.\./y"),
+        ({"policies": {"x": {"adapter_of": "y"}}}, r"policies\.x\.adapter_of=y"),
+        ({"policies": {"x": {}}}, r"agents\.solver\.policy=solver"),
         ({"polices": {}}, "did you mean 'policies'"),
     ],
 )

@@ -209,6 +209,13 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
             f"set {SECTION}.rollout.checkpoint_engine.backend=naive",
         ),
         (
+            bool(OmegaConf.select(rollout, "disaggregation.enabled")),
+            "rollout.disaggregation.enabled=True",
+            "verl's server passes a request on to one that decodes without its adapter: both would compute with the "
+            "bare base",
+            f"set {SECTION}.rollout.disaggregation.enabled=False",
+        ),
+        (
             bool((model.get("lora") or {}).get("merge")),
             "model.lora.merge=True",
             "one engine serves all adapters on the weights of the base, so none can be merged into them",

@@ -111,6 +111,8 @@ def read(folder: Path) -> Checkpoint | str:
         run = json.loads((folder / RUN_FILE).read_bytes())
     except FileNotFoundError:
         return f"{folder} is not complete: it has no {RUN_FILE}, which is written last"
+    except OSError as error:
+        return f"{folder / RUN_FILE} cannot be read: {error.strerror}"
     except ValueError:  # JSONDecodeError and UnicodeDecodeError
         return f"{folder / RUN_FILE} cannot be read as JSON"
     if not isinstance(run, dict):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
-from safetensors import SafetensorError
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.serve.model import load_base
+from verl_mas.serve.reading import read_record, reading
 from verl_mas.serve.shards import Tensors, read_weights
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS, plain_config, write_weights
 from verl_mas.workflow.team_file import TeamPolicy
@@ -39,14 +41,9 @@ class Adapter:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Adapter:
-        try:
-            return cls(json.loads((folder / CONFIG).read_text()), load_file(folder / WEIGHTS))
-        except (OSError, ValueError, SafetensorError) as error:
-            raise DiskError(
-                f"{folder} cannot be read: {error}",
-                rule=f"an adapter is {CONFIG} and {WEIGHTS}",
-                fix="export an earlier checkpoint of the run",
-            ) from error
+        config = read_record(folder / CONFIG, "r", "peft_type")
+        with reading(folder / WEIGHTS):
+            return cls(config, load_file(folder / WEIGHTS))
 
     @classmethod
     def of_weights(cls, folder: Path, policy: TeamPolicy) -> Adapter:
@@ -59,8 +56,8 @@ class Adapter:
                 rule="an adapter is exported that has pairs of lora_A and lora_B",
                 fix="convert it by python -m verl.model_merger",
             )
-        saved = json.loads((folder / LORA_FILE).read_text())
-        start = json.loads(_start_config(policy).read_text()) if policy.start_adapter else plain_config(LoraConfig())
+        saved = read_record(folder / LORA_FILE, "r", "lora_alpha")
+        start = _start_config(policy)
         own = {"r": saved["r"], "lora_alpha": saved["lora_alpha"], "peft_type": "LORA", "task_type": "CAUSAL_LM"}
         # By their whole names: those of other layers may have no adapter.
         modules = sorted({name.removeprefix("base_model.model.").rsplit(".", 2)[0] for name in tensors})
@@ -96,7 +93,19 @@ class Adapter:
         unused = sorted(self.tensors.keys() - used.keys())
         if unused:
             raise _other_base(base, f"{base} has no module for {unused[0]}")
+        _check_tied(adapted)
         return adapted
+
+
+def _check_tied(adapted: PeftModel) -> None:
+    users = Counter(parameter.data_ptr() for _, parameter in adapted.named_parameters(remove_duplicate=False))
+    for name, module in adapted.named_modules():
+        if isinstance(module, LoraLayer) and users[cast(torch.Tensor, module.get_base_layer().weight).data_ptr()] > 1:
+            raise ConfigError(
+                f"the adapter is on {name.removeprefix('base_model.model.')}, whose weights another layer has, too",
+                rule="merged into tied weights, an adapter changes both layers, and it was trained on one",
+                fix="leave out --merge, and serve the adapter itself",
+            )
 
 
 def _other_base(base: str, problem: str) -> ConfigError:
@@ -107,15 +116,25 @@ def _other_base(base: str, problem: str) -> ConfigError:
     )
 
 
-def _start_config(policy: TeamPolicy) -> Path:
-    path = Path(str(policy.start_adapter)) / CONFIG
+def _start_config(policy: TeamPolicy) -> dict[str, object]:
+    """What an adapter has of the one that it started from."""
+    if policy.start_adapter is None:
+        return plain_config(LoraConfig())
+    path = Path(policy.start_adapter) / CONFIG
     if not path.is_file():
         raise ConfigError(
             f"{path} is not there, and the policy was trained from that adapter",
             rule="an adapter that started from another one has its configuration",
             fix=f"make {path} available; a link is enough",
         )
-    return path
+    found = read_record(path)
+    if other := [key for key in ("modules_to_save", "bias") if found.get(key) not in (None, [], "none")]:
+        raise ConfigError(
+            f"{path} has {other[0]}={found[other[0]]}",
+            rule="an adapter is exported that has nothing beside its pairs of lora_A and lora_B",
+            fix="convert the policy by python -m verl.model_merger",
+        )
+    return found
 
 
 def _set_precision(model: nn.Module, dtype: torch.dtype) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
-from verl_mas.run_folder.checkpoints import Checkpoint, read, step_of, whole_checkpoints
+from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import free_space
 from verl_mas.serve.adapter import LORA_FILE, Adapter
-from verl_mas.serve.model import copy_tokenizer, load_tokenizer, write_model
+from verl_mas.serve.model import TOKENIZER_FILE, available, copy_tokenizer, load_tokenizer, write_model
+from verl_mas.serve.reading import read_record, reading
 from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
 from verl_mas.trainer import weight_folder
 from verl_mas.trainer.adapters import files as adapter_files
@@ -30,7 +31,7 @@ def find_checkpoint(folder: Path) -> Checkpoint:
     whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
     found: Checkpoint | str
     if not folder.is_dir():
-        found = f"{folder} is not there"
+        found = f"{folder} is {'no folder' if folder.exists() else 'not there'}"
     elif step_of(folder) is None:
         found = whole[-1] if whole else f"{folder} has no complete checkpoint"
     else:
@@ -61,13 +62,19 @@ class Export:
         """What is written, a line per part. `only` one policy: without `team.yaml`, which would name the others."""
         chosen = self._chosen(only)
         raise_all(self._refusals(chosen, whole=only is None))
+        team = self.out / TEAM_FILE
+        with _writing(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+            # That of an earlier export would describe a folder in which some policies are replaced.
+            team.unlink(missing_ok=True)
         for name, policy in chosen.items():
             with _replaced(self.out / name) as folder:
                 written = self._policy(policy, folder)
             yield f"{name}: {written}"
         if only is None:
-            self._written(chosen).write(self.out)
-            yield f"{self.out / TEAM_FILE}"
+            with _writing(team):
+                self._written(chosen).write(self.out)
+            yield f"{team}"
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
         """The policies with weights of their own."""
@@ -88,41 +95,61 @@ class Export:
         """A snapshot that was never refreshed is its model."""
         if policy.folder is None:
             return False
-        return policy.snapshot_of is None or weight_folder.step_of(self.checkpoint.folder / policy.folder) > 0
+        if policy.snapshot_of is None:
+            return True
+        return read_record(self.checkpoint.folder / policy.folder / weight_folder.RECORD, "step")["step"] != 0
 
     def _refusals(self, chosen: Mapping[str, TeamPolicy], *, whole: bool) -> Iterator[ConfigError]:
         inside = self.out.resolve()
-        if inside.is_relative_to(self.checkpoint.folder.resolve()):
+        if checkpoint := next((path for path in (inside, *inside.parents) if (path / RUN_FILE).exists()), None):
             yield ConfigError(
-                f"{self.out} is in the checkpoint",
+                f"{self.out} is in the checkpoint {checkpoint}",
                 rule="a checkpoint has the files that its run.json lists",
                 fix="give another folder",
             )
             return
-        targets = [self.out / name for name in chosen] + ([self.out / TEAM_FILE] if whole else [])
-        there = [str(path) for path in targets if path.exists()]
-        if there and not self.force:
+        folders, team = [self.out / name for name in chosen], self.out / TEAM_FILE
+        if not whole and team.exists():
             yield ConfigError(
-                f"{', '.join(there)} exist{'s' if len(there) == 1 else ''}",
-                rule="nothing is overwritten",
-                fix="give another folder, or add --force to replace them",
+                f"{team} describes the policies of an export",
+                rule="they are of one step and written together; --policy writes one",
+                fix="give another folder, or leave out --policy",
             )
+        yield from self._there([*folders, team] if whole else folders)
         yield from self._other_bases(chosen)
         for needed in self._needed():
-            for target in (target for target in targets if needed.resolve().is_relative_to(target.resolve())):
+            for target in (target for target in folders if needed.resolve().is_relative_to(target.resolve())):
                 yield ConfigError(
                     f"{target} has {needed}, which the team needs",
                     rule="an export replaces neither a model nor a checkpoint",
                     fix="give another folder",
                 )
 
+    def _there(self, targets: Sequence[Path]) -> Iterator[ConfigError]:
+        there = [path for path in targets if path.exists() or path.is_symlink()]
+        if there and not self.force:
+            yield ConfigError(
+                f"{', '.join(map(str, there))} exist{'s' if len(there) == 1 else ''}",
+                rule="nothing is overwritten",
+                fix="give another folder, or add --force to replace what an earlier export wrote",
+            )
+        elif foreign := [path for path in there if not _is_exported(path)]:
+            yield ConfigError(
+                f"{', '.join(map(str, foreign))}: not written by an export",
+                rule="--force replaces folders of models and adapters with their tokenizer, and team.yaml",
+                fix="move it away, or give another folder",
+            )
+
     def _other_bases(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
         """Bases that are not those that adapters were trained on, as far as they are here."""
         bases = cast("Mapping[str, Mapping[str, str | None]]", self.checkpoint.run.get(BASES) or {})
         for name, policy in chosen.items():
             before = bases.get(policy.adapter_of or "", {}).get("fingerprint")
-            now = fingerprint(Path(str(policy.model)))
-            if before is not None and now is not None and before != now:
+            if before is None:
+                continue
+            with available(str(policy.model)):
+                now = fingerprint(Path(str(policy.model)))
+            if now not in (None, before):
                 yield ConfigError(
                     f"{policy.model} has other weights than the base that policy {name} was trained on",
                     rule="an adapter belongs to the weights of its base",
@@ -143,7 +170,8 @@ class Export:
             return self._adapter(Adapter.of_weights(source, policy), policy, source, folder)
         dtype = getattr(torch, policy.dtype) if policy.dtype else None
         if policy.snapshot_of is not None:
-            weights = {name: in_precision(tensor, dtype) for name, tensor in weight_folder.read(source)}
+            with reading(source):
+                weights = {name: in_precision(tensor, dtype) for name, tensor in weight_folder.read(source)}
             source = self.checkpoint.folder / policy.snapshot_of
         elif (source / WORKERS_FILE).is_file():
             weights = read_weights(source, dtype)
@@ -188,22 +216,36 @@ class Export:
         )
 
 
+def _is_exported(path: Path) -> bool:
+    """Also an empty folder, in which nothing can be lost."""
+    if path.is_symlink() or not path.is_dir():
+        return path.name == TEAM_FILE and path.is_file()
+    return (path / TOKENIZER_FILE).is_file() or not any(path.iterdir())
+
+
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
     """A new folder that takes the place of this one when it is whole."""
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
-        new.mkdir(parents=True)
-        yield new
-        if folder.exists():
-            shutil.rmtree(folder)
-        new.rename(folder)
+        with _writing(folder):
+            new.mkdir()
+            yield new
+            if folder.exists():
+                shutil.rmtree(folder)
+            new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         raise DiskError(
-            f"{folder} cannot be written: {error}; {free_space(folder)}",
+            f"{path} cannot be written: {error}; {free_space(path)}",
             rule="a policy is written as a whole, or not at all",
             fix="make room, or give another folder",
         ) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)

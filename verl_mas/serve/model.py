@@ -16,6 +16,8 @@ from verl.utils.transformers_compat import drop_tied_target_keys
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.serve.shards import Tensors
 
+# Which every tokenizer has.
+TOKENIZER_FILE = "tokenizer_config.json"
 # Not copied: written with the weights.
 _OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")
 

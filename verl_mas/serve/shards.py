@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 
 from verl_mas.errors import DiskError
+from verl_mas.serve.reading import read_record, reading
 
 # Where a policy has its model's configuration and tokenizer, and which file names the number of workers.
 HUGGINGFACE, WORKERS_FILE = "huggingface", "fsdp_config.json"
@@ -20,7 +19,7 @@ Tensors = dict[str, torch.Tensor]
 def read_weights(folder: Path, dtype: torch.dtype | None, only: str = "") -> Tensors:
     """Whole tensors by name, floating-point ones in `dtype`; `only` those with this text in their names. No code in the
     files is executed."""
-    workers = int(json.loads((folder / WORKERS_FILE).read_text())["world_size"])
+    workers = read_record(folder / WORKERS_FILE, "world_size")["world_size"]
     first = _load(folder, workers, 0)
     # With replicas of the shards, the first has all of them.
     shards = max((_shards(tensor) for tensor in first.values()), default=1)
@@ -29,7 +28,7 @@ def read_weights(folder: Path, dtype: torch.dtype | None, only: str = "") -> Ten
         return {name: in_precision(_joined([state[name] for state in states]), dtype) for name in first if only in name}
 
 
-def _load(folder: Path, workers: int, rank: int) -> Mapping[str, torch.Tensor]:
+def _load(folder: Path, workers: object, rank: int) -> Mapping[str, torch.Tensor]:
     path = folder / f"model_world_size_{workers}_rank_{rank}.pt"
     if not path.is_file():
         raise DiskError(
@@ -37,14 +36,8 @@ def _load(folder: Path, workers: int, rank: int) -> Mapping[str, torch.Tensor]:
             rule=f"each of the {workers} training workers saved a part of the policy's weights",
             fix="copy this folder of every node of the run into one",
         )
-    try:
+    with reading(path):
         state: Mapping[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise DiskError(
-            f"{path} cannot be read: {type(error).__name__}",
-            rule="it holds tensors, as verl saved them, and no other objects",
-            fix="export an earlier checkpoint of the run",
-        ) from error
     return state
 
 

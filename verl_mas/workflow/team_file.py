@@ -7,7 +7,7 @@ of its variables, and an address has neither a user nor a query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -30,6 +30,7 @@ from verl_mas.config.schema import (
 )
 from verl_mas.config.values import Count, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
+from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
@@ -145,7 +146,23 @@ def read_team(folder: Path) -> TeamFile:
                 rule="the folder of a policy has its name",
                 fix=f"set it to {name}",
             )
+    for where, named in _references(team):
+        if named not in team.policies:
+            raise ConfigError(
+                f"{path}: {where}={named}",
+                rule="it names a policy of the file",
+                fix=nearest(named, list(team.policies)),
+            )
     return team
+
+
+def _references(team: TeamFile) -> Iterator[tuple[str, str]]:
+    """Where the name of a policy is a value."""
+    for name, policy in team.policies.items():
+        for key, named in (("adapter_of", policy.adapter_of), ("snapshot_of", policy.snapshot_of)):
+            if named is not None:
+                yield f"policies.{name}.{key}", named
+    yield from ((f"agents.{name}.policy", agent.policy) for name, agent in team.agents.items())
 
 
 def describe(config: DictConfig, mas: MasConfig) -> TeamFile:

@@ -61,6 +61,9 @@ CASES = (
     wrong(f"{_two()} {ACTOR}.strategy=fsdp", "set actor_rollout_ref.actor.strategy=fsdp2"),
     wrong(f"{_two()} {MODEL}.lora.merge=true", "none can be merged"),
     wrong(f"{_two()} {ROLLOUT}.checkpoint_engine.backend=nccl", "only the backend naive sends adapters"),
+    wrong(
+        f"{_two()} trainer.device=cuda {ROLLOUT}.name=vllm {ROLLOUT}.disaggregation.enabled=true", "without its adapter"
+    ),
     wrong(f"{_two()} ++{MODEL}.target_parameters=[weight]", "not serve them on other parameters"),
     wrong(f"{_two()} ++{ACTOR}.fsdp_config.qat.enable=true", "changes the base"),
     wrong(f"{_two()} {ROLLOUT}.name=trtllm", "serves several adapters at once"),

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from verl_mas.config.adapters import Adapter
-from verl_mas.engines.adapter_stream import split_name
+from verl_mas.engines.adapters import by_policy, require
 from verl_mas.engines.transformers.weights import Packed, unpack
-from verl_mas.errors import EngineLost, RequestError
+from verl_mas.errors import EngineLost
 
 PREFIX = "base_model.model."
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -45,17 +45,8 @@ class Adapters:
         return list(self._places)
 
     def require(self, name: str | None) -> None:
-        """A request's adapter must have its weights here: a reply of the bare base would look right and be wrong."""
-        if name is not None and name not in self._places:
-            raise RequestError(
-                f"adapter={name!r}",
-                rule=f"the engine has {', '.join(self._places) or 'no adapters'}",
-                fix="name one of them, or none for the bare base" if self._places else "leave adapter out",
-            )
-        if name is not None and name not in self._modules:
-            raise RequestError(
-                f"adapter={name!r}", rule="the engine has not received its weights", fix="send them with update_weights"
-            )
+        """A request's adapter must have its weights here."""
+        require(name, self._places, ready=name in self._modules)
 
     def aim(self, rows: Sequence[str | None]) -> None:
         """The adapters of the next forward's rows."""
@@ -72,8 +63,6 @@ class Adapters:
     @torch.no_grad()
     def update(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Give an adapter new weights, by PEFT's names. All that it has, or nothing changes."""
-        if name not in self._places:
-            raise EngineLost(f"the trainer sent adapter {name}, and the engine has {', '.join(self._places) or 'none'}")
         given = {_parsed(key): tensor for key, tensor in tensors.items()}
         modules = {module for module, _ in given}
         self._check(name, given, modules)
@@ -93,8 +82,8 @@ class Adapters:
                     f"adapter {name} of rank {rank}: {module}{side} {tuple(tensor.shape)} does not belong to the model"
                 )
         wanted = {(module, side) for module in self._modules.get(name, modules) for side in (A, B)}
-        if not wanted or wanted != given.keys():
-            names = ", ".join(sorted(module + side for module, side in wanted ^ given.keys())) or "any tensor"
+        if wanted != given.keys():
+            names = ", ".join(sorted(module + side for module, side in wanted ^ given.keys()))
             raise EngineLost(f"adapter {name}: the trainer sent other tensors than it has; see {names}")
 
     def _stacks(self, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,13 +115,11 @@ class AdapterUpdate:
 
     def __init__(self, adapters: Adapters):
         self._adapters = adapters
-        self._tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in adapters.names}
+        self._stream: list[tuple[str, torch.Tensor]] = []
 
     def load(self, bucket: list[Packed]) -> None:
-        for packed in bucket:
-            name, key = split_name(packed.name)
-            self._tensors.setdefault(name, {})[key] = unpack(packed)
+        self._stream += [(packed.name, unpack(packed)) for packed in bucket]
 
     def finish(self) -> None:
-        for name, tensors in self._tensors.items():
+        for name, tensors in by_policy(self._stream, self._adapters.names).items():
             self._adapters.update(name, tensors)
