@@ -82,6 +82,19 @@ TEAM_ARMS = (
     ),
 )
 
+# One frozen base with an adapter per agent, beside full weights per agent.
+ADAPTED = arm(
+    "separate_adapters",
+    *AGENT,
+    "mas.policies={sender: {adapter_of: main}, receiver: {adapter_of: main}}",
+    *TRIAL.per_role,
+    "actor_rollout_ref.model.lora_rank=16",
+    "actor_rollout_ref.model.lora_alpha=32",
+    "actor_rollout_ref.model.target_modules=all-linear",
+    "actor_rollout_ref.actor.optim.lr=1e-2",
+)
+ADAPTER_ARMS = (APART, ADAPTED)
+
 # Candidates of one act instead of sessions. Without continuation only the last act has a score of its own. Probes
 # are replies, too: an arm with continuation has so many fewer tasks that as many replies are generated.
 BRANCH = ("actor_rollout_ref.rollout.n=1", f"mas.branch.k={K}", "mas.branch.commit=uniform", *using("at_grpo"))
@@ -130,6 +143,9 @@ CLAIMS = (
     Claim("so messages are worth at least 0.3", influence(SHARED), low=0.3),
     Claim("a receiver of another seed costs at most 0.1", gap(TEAM_ARMS[3], APART), low=-0.1),
     Claim("one agent with all clues is at least as good", gap(TEAM_ARMS[2], SHARED), low=0.0),
+    Claim("an adapter per agent on one frozen base ends above the floor", success(ADAPTED), low=FLOOR),
+    Claim("by messages, which are worth at least 0.3", influence(ADAPTED), low=0.3),
+    Claim("and costs at most 0.1 against full weights per agent", gap(ADAPTED, APART), low=-0.1),
     Claim("branching on an act's own score is worse than sessions", gap(CREDIT_ARMS[1], SHARED), high=0.0),
     Claim("continuation repairs it", gap(CREDIT_ARMS[2], CREDIT_ARMS[1]), low=0.0),
     Claim("but is not above sessions at equal replies", gap(CREDIT_ARMS[2], SHARED), high=0.02),
@@ -152,6 +168,7 @@ TASK = Task(
     "Split clues",
     (
         Group("clues_team", TEAM_ARMS, ("shuffled",)),
+        Group("clues_adapters", ADAPTER_ARMS, ("shuffled",)),
         Group("clues_credit", CREDIT_ARMS, ("shuffled",)),
         Group("clues_two_rounds", TWO_ROUND_ARMS, ("shuffled",)),
     ),
