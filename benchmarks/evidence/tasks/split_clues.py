@@ -90,8 +90,7 @@ ADAPTED = arm(
     *TRIAL.per_role,
     "actor_rollout_ref.model.lora_rank=16",
     "actor_rollout_ref.model.lora_alpha=32",
-    "actor_rollout_ref.model.target_modules=all-linear",
-    "actor_rollout_ref.actor.optim.lr=1e-2",
+    "actor_rollout_ref.actor.optim.lr=4e-3",
 )
 ADAPTER_ARMS = (APART, ADAPTED)
 

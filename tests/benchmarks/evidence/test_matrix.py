@@ -8,7 +8,9 @@ from hydra.core.global_hydra import GlobalHydra
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
+from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
+from verl_mas.config.merge import trained
 from verl_mas.data.guide_driver import blind_bound, boards_of, items
 from verl_mas.splits import TEST
 
@@ -104,3 +106,14 @@ def test_the_floor_of_guide_and_driver_is_that_of_its_held_out_boards(evidence):
     boards = [boards_of(item.row(0, TEST)["extra_info"])[0] for item in items(200, split=TEST)]
     exact = blind_bound(boards, moves=6, min_distance=3)
     assert pytest.approx(exact, abs=5e-4) == evidence("tasks.guide_driver").FLOOR
+
+
+def test_the_arm_with_adapters_differs_from_full_weights_in_adapters_and_learning_rate_only(evidence, composed):
+    task = evidence("tasks.split_clues")
+    full, adapted = task.ADAPTER_ARMS
+    _, team = composed(adapted)
+    assert adapters(team, "main") == trained(team) == [task.SENDER, task.RECEIVER]
+    assert (adapted.trial, adapted.start, adapted.workflow) == (full.trial, full.start, full.workflow)
+    differing = {setting.partition("=")[0] for setting in {*adapted.overrides} ^ {*full.overrides}}
+    model, rate = "actor_rollout_ref.model.lora_", "actor_rollout_ref.actor.optim.lr"
+    assert differing == {"mas.policies", f"{model}rank", f"{model}alpha", rate}
