@@ -41,3 +41,13 @@ def test_optimiser_steps_are_verls_unless_the_team_or_the_policy_sets_them(two):
     assert updates_per_step(config, load(config.mas), "a") == 2
     OmegaConf.update(config, "mas.policies.b.updates_per_step", 3, force_add=True)
     assert updates_per_step(config, load(config.mas), "b") == 3
+
+
+def test_a_trained_policy_has_a_rollout_correction_of_its_own_and_no_other_has(make):
+    own = {"rollout_correction": {"rollout_is": "sequence"}}
+    config = make(mas__policies={"a": own, "b": {}, "f": {"trainable": False, **own}})
+    specs = load(config.mas).policies
+    views = {name: policy_view(config, name, spec).algorithm.rollout_correction for name, spec in specs.items()}
+    assert {name: view.rollout_is for name, view in views.items()} == {"a": "sequence", "b": None, "f": None}
+    assert views["a"].rollout_is_threshold == config.algorithm.rollout_correction.rollout_is_threshold
+    assert config.algorithm.rollout_correction.rollout_is is None
