@@ -37,7 +37,7 @@ def _log_probs(config: DictConfig, name: str, spec: PolicySpec, stale: Staleness
     found, mode = correction(config, spec), mode_of(config)
     used = ", ".join(f"{_place(name, spec, key)}={found[key]}" for key in READERS if found.get(key))
     if not used and mode and stale and stale.warmup:
-        used = f"{mode.warmup_key}={stale.warmup}"
+        used = f"{mode.warmup_key}={stale.warmup:g}"
     if used:
         yield ConfigError(
             f"policy {name}: rollout.calculate_log_probs=False with {used}",

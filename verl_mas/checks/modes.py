@@ -43,7 +43,7 @@ REQUIRED = (
     Required(
         "skip.rollout_tq.enable",
         False,
-        "verl stores and replays one rollout per step, and here tasks are submitted and trained in different steps",
+        "verl stores and replays one rollout per step, and here tasks are dispatched and trained on in different steps",
         f"set skip.rollout_tq.enable=False, or {KEY}={SYNC.name}",
         ASYNCHRONOUS,
     ),
@@ -58,7 +58,7 @@ REQUIRED = (
     Required(
         "trainer.v1.separate_async.hybrid_rollout.enable_switch",
         False,
-        "it lends the training's GPUs to the engines of one policy, and a team has several",
+        "it lets the engines of one policy use the training's GPUs, and a team has several policies",
         "set trainer.v1.separate_async.hybrid_rollout.enable_switch=False",
         (SEPARATE,),
     ),
@@ -125,15 +125,19 @@ def _disaggregated(config: DictConfig, mas: MasConfig, mode: Mode) -> Iterator[C
 
 
 def _staleness(config: DictConfig, mode: Mode, stale: Staleness) -> Iterator[Problem]:
-    least, key = stale.warmup + 1, mode.warmup_key
+    least, key = stale.least, mode.warmup_key
     if stale.threshold is None or stale.threshold < least:
-        late = "no bound on how stale rows are" if stale.threshold is None else "each step waits for its newest tasks"
+        late = (
+            "there is no bound on how stale rows are"
+            if stale.threshold is None
+            else "each step waits for its newest tasks"
+        )
         if stale.threshold is not None and stale.strategy == "drop":
             late = "every group is dropped as too old"
         yield ConfigError(
-            f"{THRESHOLD}={stale.threshold} with {key}={stale.warmup}",
-            rule=f"a group is trained {stale.warmup} steps after its submission, so it is of up to {least} versions of "
-            f"the weights; here there is {late}",
+            f"{THRESHOLD}={stale.threshold} with {key}={stale.warmup:g}",
+            rule=f"tasks are {stale.warmup:g} steps ahead of the training, so a group is of up to {least} versions of the "
+            f"weights; here {late}",
             fix=f"set {THRESHOLD}={least}",
         )
     if stale.strategy == "drop":
@@ -147,7 +151,7 @@ def _staleness(config: DictConfig, mode: Mode, stale: Staleness) -> Iterator[Pro
     if type(steps) is int and stale.warmup >= steps:
         yield ConfigError(
             f"{key}={stale.warmup} with trainer.total_training_steps={steps}",
-            rule="all tasks of the run would be submitted before its first step, and none would see a change",
+            rule="all tasks of the run would be dispatched before its first step, and none would see a change",
             fix=f"set {key}=1",
         )
     held = OmegaConf.select(config, f"{STORAGE}.SimpleStorage.total_storage_size")
@@ -155,7 +159,7 @@ def _staleness(config: DictConfig, mode: Mode, stale: Staleness) -> Iterator[Pro
     needed = least * (tasks + sessions)
     if held is not None and held < needed:
         yield ConfigError(
-            f"{STORAGE}.SimpleStorage.total_storage_size={held} with {key}={stale.warmup}",
+            f"{STORAGE}.SimpleStorage.total_storage_size={held} with {key}={stale.warmup:g}",
             rule=f"up to {least} batches are in flight, each with {tasks} tasks and at least {sessions} rows, "
             f"together {needed}",
             fix=f"remove it: without it the storage grows as needed; or lower {key}",
@@ -176,7 +180,7 @@ def _repeatable(config: DictConfig, mas: MasConfig, mode: Mode, stale: Staleness
     for name in local_policies(mas):
         if optional_policy_value(config, mas.policies[name], "rollout.full_determinism"):
             yield ConfigError(
-                f"policy {name}: rollout.full_determinism=True with {mode.warmup_key}={stale.warmup}",
+                f"policy {name}: rollout.full_determinism=True with {mode.warmup_key}={stale.warmup:g}",
                 rule="the time at which a step ends decides which weights write a token, so no run repeats another",
                 fix=f"set {mode.warmup_key}=0, with which no session is in flight during training, or "
                 f"{SECTION}.rollout.full_determinism=False",

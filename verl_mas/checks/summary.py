@@ -108,8 +108,8 @@ class ModeSummary:
     """The last three are null in the synchronous mode."""
 
     name: str
-    warmup: int | None
-    """W: steps between the submission of a task and the training on it."""
+    warmup: float | None
+    """W: steps between the dispatch of a task and the training on it."""
 
     threshold: int | None
     """T: versions of the weights that a group may be of."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
@@ -44,14 +45,19 @@ def mode_of(config: DictConfig) -> Mode | None:
 class Staleness:
     """How far tasks are ahead of the training, in verl's settings."""
 
-    warmup: int
-    """W: batches of tasks that are submitted before the first step. A step then trains on those of W steps ago."""
+    warmup: float
+    """W: batches of tasks that are dispatched before the first step. A step then trains on those of W steps ago."""
 
     threshold: int | None
-    """T: of how many versions of the weights a group may be, those at its submission and in its update included."""
+    """T: of how many versions of the weights a group may be, that of its dispatch and that of its update included."""
 
     strategy: str
     """`wait` for a group that has reached T, or `drop` it."""
+
+    @property
+    def least(self) -> int:
+        """The smallest threshold that tasks W steps ahead can keep to."""
+        return math.ceil(self.warmup) + 1
 
 
 def staleness_of(config: DictConfig) -> Staleness | None:
@@ -60,4 +66,4 @@ def staleness_of(config: DictConfig) -> Staleness | None:
     if mode is None or not mode.asynchronous:
         return None
     warmup, threshold, strategy = (OmegaConf.select(config, key) for key in (mode.warmup_key, THRESHOLD, STRATEGY))
-    return Staleness(int(warmup), None if threshold is None else int(threshold), str(strategy))
+    return Staleness(warmup, None if threshold is None else int(threshold), str(strategy))

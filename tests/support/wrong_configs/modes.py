@@ -30,12 +30,12 @@ CASES = (
     wrong(f"{COLOCATED} +platform=cpu", "the command has no team", alone=True),
     # How stale rows may be.
     colocated(f"{V1}.colocate_async.num_warmup_batches=-1", "num_warmup_batches"),
-    colocated(f"{V1}.colocate_async.num_warmup_batches=1.5", "num_warmup_batches"),
+    colocated(f"{V1}.colocate_async.num_warmup_batches=1.5", f"set {SAMPLER}.max_off_policy_threshold=3"),
     colocated(f"{V1}.colocate_async.num_warmup_batches=2", f"set {SAMPLER}.max_off_policy_threshold=3"),
     colocated(f"{SAMPLER}.max_off_policy_threshold=-1", "max_off_policy_threshold"),
     colocated(f"{SAMPLER}.max_off_policy_threshold=null", "no bound on how stale rows are"),
     colocated(f"{SAMPLER}.max_off_policy_strategy=drop", "tasks with the longest sessions are left out", warned=True),
-    colocated("trainer.total_training_steps=1", "submitted before its first step"),
+    colocated("trainer.total_training_steps=1", "dispatched before its first step"),
     colocated("transfer_queue.backend.SimpleStorage.total_storage_size=64", "together 80"),
     # Correction.
     colocated(f"{REF}.rollout.calculate_log_probs=false {CORRECTION}.rollout_is=null", "calculate_log_probs=True"),
@@ -60,7 +60,7 @@ CASES = (
     colocated(f"{REF}.rollout.full_determinism=true", "no run repeats another"),
     colocated("algorithm.filter_groups.enable=true", "mas.filter.drop=uniform"),
     colocated(f"{SAMPLER}.custom_sampler.path=my.py", "remove trainer.v1.sampler.custom_sampler"),
-    colocated("skip.rollout_tq.enable=true", "submitted and trained in different steps"),
+    colocated("skip.rollout_tq.enable=true", "dispatched and trained on in different steps"),
     colocated(f"{REF}.rollout.disaggregation.enabled=true", "whole engines"),
     colocated(f"{REF}.actor.checkpoint.async_save=true", "complete only after every policy has been saved"),
     colocated("reward.reward_model.enable=true", "while the engines are awake"),
@@ -69,7 +69,7 @@ CASES = (
     ),
     # Engines on GPUs of their own.
     separate(f"{V1}.separate_async.parameter_sync_step=4", "set trainer.v1.separate_async.parameter_sync_step=1"),
-    separate(f"{V1}.separate_async.hybrid_rollout.enable_switch=true", "engines of one policy, and a team has several"),
+    separate(f"{V1}.separate_async.hybrid_rollout.enable_switch=true", "a team has several policies"),
     colocated(f"{REF}.hybrid_engine=false", "policies train and serve on the same GPUs"),
     separate(f"{BACKEND}.backend=naive", "it copies weights within a process"),
     separate(f"{BACKEND}.backend=nccl", "it sends weights between GPUs"),
