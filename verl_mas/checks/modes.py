@@ -136,8 +136,8 @@ def _staleness(config: DictConfig, mode: Mode, stale: Staleness) -> Iterator[Pro
             late = "every group is dropped as too old"
         yield ConfigError(
             f"{THRESHOLD}={stale.threshold} with {key}={stale.warmup:g}",
-            rule=f"tasks are {stale.warmup:g} steps ahead of the training, so a group is of up to {least} versions of the "
-            f"weights; here {late}",
+            rule=f"tasks are {stale.warmup:g} steps ahead of the training, so a group is of up to {least} versions of "
+            f"the weights; here {late}",
             fix=f"set {THRESHOLD}={least}",
         )
     if stale.strategy == "drop":
