@@ -69,9 +69,6 @@ class PolicySummary:
     correction: str | None = None
     """Between the weights that wrote a row and those that are trained; null for none."""
 
-    engines: str | None = None
-    """The pool with its engines, if they have one of their own."""
-
 
 @dataclass(frozen=True)
 class PoolSummary:
@@ -198,7 +195,6 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
         _adapter(config, spec, spec.adapter_of) if spec.adapter_of else None,
         adapters(mas, name),
         _correction(config, spec) if spec.is_trained else None,
-        spec.engines,
     )
 
 

@@ -116,10 +116,9 @@ def _policy(name: str, policy: PolicySummary) -> str:
     if policy.adapter:
         where = f"an adapter of rank {policy.adapter.rank} (alpha {policy.adapter.alpha:g}) on {policy.adapter.base}"
     steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
-    engines = f" (engines on pool {policy.engines})" if policy.engines else ""
     corrected = f", rollout correction {policy.correction}" if policy.correction else ""
     rate = f"learning rate {policy.learning_rate:g}"
-    return f"{name}: trained, {where}{engines}, {rate}, {steps} per training step{corrected}"
+    return f"{name}: trained, {where}, {rate}, {steps} per training step{corrected}"
 
 
 def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
