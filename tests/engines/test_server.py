@@ -175,7 +175,7 @@ def test_weights_change_between_two_tokens_of_a_running_request(make_server):
         while server.batcher.idle:
             await asyncio.sleep(0)
         weights = {name: tensor * 1.5 for name, tensor in server.batcher.model.state_dict().items()}
-        *first, last = pack(weights.items(), 50_000)
+        *first, last = [bucket async for bucket in pack(weights.items(), 50_000)]
         for bucket in first:
             await server.update_weights(bucket, last=False)
         await server.update_weights(last, last=True, global_steps=2)
@@ -199,7 +199,7 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
     table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
 
     async def push(server, scale, step):
-        *first, last = pack(adapter_weights(server, scale), 1)
+        *first, last = [bucket async for bucket in pack(adapter_weights(server, scale), 1)]
         for bucket in first:
             await server.update_weights(bucket, last=False)
         before = [(await ask(server, adapter=name, temperature=0)).log_probs for name in TABLE] if step > 1 else None
@@ -221,7 +221,7 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
         assert await push(server, 2.0, 2) == first[1:]
         second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
         with pytest.raises(EngineLost, match="is of no adapter"):
-            await server.update_weights(list(*pack(weights.items(), 1 << 30)), last=True)
+            await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
         same = all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
         return (await call).extra_fields, first, second, same
 
@@ -238,7 +238,7 @@ def test_a_push_that_is_not_all_adapters_is_refused(make_server):
         server = make_server(custom={"adapters": table})
         weights = [one for one in adapter_weights(server, 1.0) if one[0].startswith("solver")]
         with pytest.raises(EngineLost, match="adapter verifier: the trainer sent other tensors"):
-            await server.update_weights(list(*pack(weights, 1 << 30)), last=True)
+            await server.update_weights(await anext(pack(weights, 1 << 30)), last=True)
 
     asyncio.run(scenario())
 

@@ -28,7 +28,7 @@ from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.modes import Mode
-from verl_mas.config.placement import local_policies, policies_on, shared_pools, time_sliced, used_pools
+from verl_mas.config.placement import local_policies, served_on, shared_pools, time_sliced, used_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
@@ -127,7 +127,7 @@ class TeamTrainer(PPOTrainer):
         self.reward_loop_manager = self._reward_workers()
         for name in local_policies(self.mas):
             # One after the other: an engine takes more memory while it starts than afterwards.
-            self.members[name] = start(name, self.config, self.mas, self.pools.of(name), self.total_training_steps)
+            self.members[name] = start(name, self.config, self.mas, self.pools, self.total_training_steps)
         for pool, found in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
         self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
@@ -204,7 +204,7 @@ class TeamTrainer(PPOTrainer):
             self._wake()
 
     def _start_slices(self, pool: str) -> Actor:
-        names = policies_on(self.mas, pool)
+        names = served_on(self.mas, pool)
         engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
         return SlicesActor.start(engines, awake=names[-1])
 
@@ -219,7 +219,7 @@ class TeamTrainer(PPOTrainer):
         slices = self.slices.get(pool)
         if slices is None:
             return
-        if name == policies_on(self.mas, pool)[-1]:
+        if name == served_on(self.mas, pool)[-1]:
             ray.get(slices.set_awake.remote(name))
         else:
             self.members[name].pause()
