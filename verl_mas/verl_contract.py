@@ -60,6 +60,14 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "mm_processor_kwargs=, **kwargs",
     },
     f"{_ROLLOUT}.llm_server:LLMServerManager": {"_initialize_llm_servers": "self, start_rank="},
+    "verl.checkpoint_engine.base:CheckpointEngine": {
+        "build_topology": "cls, actor_wg_world_size, rollout_world_size, metadata",
+        "finalize": "self",
+        "init_process_group": "self, **kwargs",
+        "prepare": "self",
+        "receive_weights": "self, global_steps=",
+        "send_weights": "self, weights, global_steps=",
+    },
     "verl.checkpoint_engine.base:ColocatedCheckpointEngine": {
         "__init__": "self, bucket_size, is_master=",
         "receive_weights": "self, global_steps=",
@@ -236,7 +244,15 @@ MIXED_INTO: dict[str, str] = {
 # that verl uses it in another place.
 TEXTS: dict[str, dict[str, int]] = {
     # A trainer of ours presents itself as one of verl's modes (`config.modes`), and keeps verl's partitions.
-    _TRAINER: {"sync": 6, "train": 7, "val": 2, "is_padding": 2, "__rollout_n__": 1, "no_lora_adapter": 1},
+    _TRAINER: {
+        "sync": 6,
+        "train": 7,
+        "val": 2,
+        "is_padding": 2,
+        "__rollout_n__": 1,
+        "no_lora_adapter": 1,
+        "_enable_hybrid_replicas": 2,
+    },
     "verl.workers.engine_workers": {"no_lora_adapter": 1, "disable_auto_offload": 3},
     _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},
     "verl.workers.engine.base": {"VERL_ENGINE_VENDOR": 2},
@@ -284,6 +300,11 @@ RESTATED: dict[str, tuple[str, str]] = {
     "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._call_tool": ("4d3d0fc5afe8", "workflow/tool_loop.py"),
     "verl.single_controller.ray.base:RayResourcePool.get_placement_groups": ("d1f18ea24e8c", "trainer/placing.py"),
     f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/frozen.py"),
+    f"{_ROLLOUT}.replica:RolloutReplica.init_standalone": ("e67d89557443", "trainer/separate_policy.py"),
+    "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (
+        "13632fedbb9c",
+        "trainer/separate_policy.py",
+    ),
     f"{_ROLLOUT}.replica:RolloutReplica.init_hybrid": ("83efab52cdf5", "engines/stock.py"),
     f"{_VLLM}.vllm_rollout:ServerAdapter.update_weights": ("136aa4832e3c", "engines/vllm_cpu/adapter.py"),
     f"{_VLLM}.utils:vLLMColocateWorkerExtension.update_weights_from_ipc": (

@@ -86,7 +86,7 @@ class RayWeights(CheckpointEngine):
                 for packed in bucket:
                     yield packed.name, unpack(packed).to(device)
         finally:
-            # The sender waits until its buckets are taken, so it must learn that nobody takes them any more.
+            # The sender waits until its buckets are taken, and would wait indefinitely.
             self._arrived = None
 
     @property
