@@ -59,7 +59,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_wait_for_next_poll": "self, partition_id, last_debug_time",
     },
     "verl.single_controller.ray.base:ResourcePoolManager": {"create_resource_pool": "self"},
-    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs"},
+    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs", "generate_sequences": "self, prompts"},
     f"{_WORKER}:AgentLoopWorkerTQ": {
         "__init__": "self, *args, **kwargs",
         "_run_prompt": "self, prompt, sampling_params, trajectory, trace=",
@@ -89,11 +89,13 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "name_suffix=",
         "init_hybrid": "self, worker_group",
         "launch_servers": "self",
+        "max_concurrency": "self",
     },
     f"{_VLLM}.vllm_async_server:vLLMReplica": {
         "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
         "name_suffix=",
         "init_hybrid": "self, worker_group",
+        "max_concurrency": "self",
     },
     f"{_VLLM}.vllm_async_server:vLLMHttpServer": {
         "_get_worker_extension_cls": "self",
