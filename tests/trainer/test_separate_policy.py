@@ -49,7 +49,7 @@ def view(policy, path):
     rollout = {
         "_target_": "verl.workers.config.RolloutConfig",
         "name": "transformers",
-        "tensor_model_parallel_size": 1,
+        **{f"{kind}_parallel_size": 1 for kind in ("tensor_model", "data", "pipeline_model")},
         "nnodes": 1,
         "n_gpus_per_node": 1,
         "dtype": "float32",

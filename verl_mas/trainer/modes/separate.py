@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from verl_mas.config.modes import SEPARATE
+from verl_mas.trainer.modes.asynchronous import AsyncTeamTrainer
 from verl_mas.trainer.separate_policy import SeparatePolicy
-from verl_mas.trainer.trainer import TeamTrainer
 
 
-class SeparateAsyncTrainer(TeamTrainer):
+class SeparateAsyncTrainer(AsyncTeamTrainer):
     mode = SEPARATE
 
     def on_init_end(self) -> None:
