@@ -21,7 +21,7 @@ from verl_mas.config.merge import (
     updates_per_step,
 )
 from verl_mas.config.modes import mode_of, staleness_of
-from verl_mas.config.placement import policies_on, pool_shape
+from verl_mas.config.placement import policies_on, pool_shape, serving_pool
 from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec, SnapshotSpec
 from verl_mas.engines.serving import serving
 from verl_mas.platform import DEVICE as CPU
@@ -187,7 +187,7 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
     return PolicySummary(
         model,
         engine,
-        spec.pool,
+        serving_pool(mas, name),
         float(policy_value(config, spec, "actor.optim.lr")) if spec.is_trained else None,
         updates_per_step(config, mas, name) if spec.is_trained else None,
         _context(config, spec),

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
+from verl_mas.checks.apart import check_apart
 from verl_mas.checks.correction import check_correction, check_truncation
 from verl_mas.checks.engine_options import check_unread_options
 from verl_mas.checks.engines import check_engines
@@ -88,7 +89,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
         found.of(check_workflow(config, mas, *team))
     found.of(check_sampling(config, mas))
     found.of(check_modes(config, mas), check_correction(config, mas))
-    if found.of(check_pools(mas)):
+    if found.of(check_pools(mas)) and found.of(check_apart(config, mas)):
         mas = found.result(partial(settled, config, mas)) or mas
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_engines(config, mas))
