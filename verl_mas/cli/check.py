@@ -132,7 +132,7 @@ def _mode(mode: ModeSummary) -> str:
     text = f"mode: {mode.name}, {MODES[mode.name]}"
     if mode.warmup is None:
         return text
-    return f"{text}; tasks {mode.warmup:g} steps ahead (W), at most {mode.threshold} versions (T), then {mode.strategy}"
+    return f"{text}; W={mode.warmup:g} T={mode.threshold} {mode.strategy}"
 
 
 def _step(found: Summary) -> Iterator[str]:
