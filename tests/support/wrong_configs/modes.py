@@ -68,6 +68,19 @@ CASES = (
         "transfer_queue.backend.storage_backend=MooncakeStore trainer.save_freq=5", "saves those of SimpleStorage only"
     ),
     # Engines on GPUs of their own.
+    colocated(ENGINES, "served on the GPUs that it trains on"),
+    wrong(SEPARATE, "mas.policies.main.engines=null"),
+    wrong(f"{SEPARATE} ++mas.policies.main.engines=servers", "mas.policies.main.engines=servers"),
+    wrong(
+        f"{SEPARATE} {ENGINES} ++mas.policies.f.remote.base_url=http://h/v1 ++mas.policies.f.remote.model=m "
+        "++mas.policies.f.engines=serving mas.agents.verifier.policy=f",
+        "of a policy that is not trained",
+    ),
+    wrong(
+        f"{SEPARATE} mas.policies={{a:{{adapter_of:main}},b:{{adapter_of:main}}}} "
+        f"mas.agents={{solver:{{policy:a}},verifier:{{policy:b}}}} {REF}.model.lora_rank=4",
+        "never an adapter",
+    ),
     separate(f"{V1}.separate_async.parameter_sync_step=4", "set trainer.v1.separate_async.parameter_sync_step=1"),
     separate(f"{V1}.separate_async.hybrid_rollout.enable_switch=true", "a team has several policies"),
     colocated(f"{REF}.hybrid_engine=false", "policies train and serve on the same GPUs"),
