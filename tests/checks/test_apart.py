@@ -8,6 +8,8 @@ from verl_mas.checks.team import validate
 
 SEPARATE = {
     "trainer__v1__trainer_mode": "mas_separate_async",
+    "trainer__v1__separate_async__parameter_sync_step": 1,
+    "algorithm__rollout_correction__rollout_is": "token",
     "actor_rollout_ref__rollout__checkpoint_engine__backend": "ray",
     "mas__pools": {"left": {}, "right": {}, "serve": {}},
     "mas__policies__a": {"pool": "left", "engines": "serve"},
