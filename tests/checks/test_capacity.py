@@ -121,3 +121,15 @@ def test_a_run_without_a_team_has_a_plan(tmp_path, monkeypatch):
     plan, report = plan_command([*stock, "actor_rollout_ref.actor.strategy=fsdp2"], FOUR)
     assert plan is not None, report.problems
     assert plan.policies["main"].parameters == 4_022_468_096
+
+
+def test_a_policy_that_is_served_elsewhere_is_planned_on_two_pools(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    apart = [f"++mas.policies.{name}.engines=serve" for name in ("solver", "verifier")]
+    mode = ["trainer.v1.trainer_mode=mas_separate_async", "++mas.pools.serve.n_gpus_per_node=2"]
+    plan, report = plan_command([*SEPARATE, *apart, *mode], EIGHT)
+    assert plan is not None and plan.gpus == 4 + 2, report.problems
+    (train, serve), solver = (plan.pools[name] for name in ("shared", "serve")), plan.policies["solver"]
+    assert list(train.policies) == list(serve.policies) == ["solver", "verifier"]
+    assert "KV cache" in serve.parts and "KV cache" not in train.parts and "Adam" not in serve.parts
+    assert solver.replicas == 2 and solver.gpu["update"] <= train.gpu and solver.gpu["rollout"] <= serve.gpu

@@ -19,6 +19,12 @@ def test_a_team_that_cannot_run_ends_the_driver(two):
         TeamCheck().on_job_start(two(mas__policies__c={}))
 
 
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_a_team_under_an_asynchronous_trainer_of_verl_ends_the_driver(two, mode):
+    with pytest.raises(SystemExit, match=rf"\+mas/mode={mode} after"):
+        TeamCheck().on_job_start(two(trainer__v1__trainer_mode=mode))
+
+
 def test_a_team_that_can_run_passes(two):
     TeamCheck().on_job_start(two())
 

@@ -96,6 +96,13 @@ def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
     assert "Qwen/Qwen3-4B" in capsys.readouterr().out
 
 
+def test_the_mode_of_a_run_and_what_corrects_stale_rows_are_shown(capsys):
+    assert main([*TEAM, "+mas/mode=colocate_async"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mode: mas_colocate_async, training and engines take turns, sessions continue; W=1 T=2 wait" in shown
+    assert "rollout correction token 2.0" in shown
+
+
 def test_all_errors_are_shown_with_their_number(capsys):
     assert cli.main(["check", *TEAM, "mas.agents.solver.policy=c", "trainer.use_v1=false"]) == 1
     output = capsys.readouterr().out

@@ -23,6 +23,7 @@ def config(workers=8, **rollout):
         ({}, {}, 4 * 256),
         ({"a": {}, "b": {}}, {}, 4 * 256),  # they share the GPUs of one pool
         ({"a": {}, "b": {"pool": "fast"}}, {"fast": {"n_gpus_per_node": 2}}, (4 + 2) * 256),
+        ({"a": {"engines": "fast"}}, {"fast": {"n_gpus_per_node": 2}}, 2 * 256),  # no engines on the pool that trains
         ({"a": {}, "b": {"overrides": {"rollout": {"max_num_seqs": 300}}}}, {}, 4 * 300),
         ({"a": {"overrides": {"rollout": {"tensor_model_parallel_size": 2}}}}, {}, 2 * 256),
         ({"a": {"overrides": {"rollout": {"max_num_seqs": 16}}}, "far": REMOTE}, {}, 4 * 16),

@@ -51,3 +51,13 @@ def test_what_is_set_for_a_base_that_is_left_out_declares_it_as_frozen(make):
     assert own_section(config, "main") == "++mas.policies.main.overrides"
     # A team without policies has one, which is trained.
     assert own_section(make(), "main") == "++mas.policies.main.overrides"
+
+
+def test_a_trained_policy_has_a_rollout_correction_of_its_own_and_no_other_has(make):
+    own = {"rollout_correction": {"rollout_is": "sequence"}}
+    config = make(mas__policies={"a": own, "b": {}, "f": {"trainable": False, **own}})
+    specs = load(config.mas).policies
+    views = {name: policy_view(config, name, spec).algorithm.rollout_correction for name, spec in specs.items()}
+    assert {name: view.rollout_is for name, view in views.items()} == {"a": "sequence", "b": None, "f": None}
+    assert views["a"].rollout_is_threshold == config.algorithm.rollout_correction.rollout_is_threshold
+    assert config.algorithm.rollout_correction.rollout_is is None

@@ -91,3 +91,35 @@ def test_the_profiler_selects_engines_of_every_policy_by_their_own_ranks():
         assert [rank for rank, one in enumerate(made) if one.check_this_rank()] == [replica]
     by_default = view("b", members, profiler={"enable": True, "ranks": []}).actor_rollout_ref.rollout.profiler
     assert list(by_default.ranks) == [4]
+
+
+APART = {"pool": "big", "engines": "serve"}
+
+
+def apart(**policies):
+    members = load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}, "serve": {}}})
+    members.pools["serve"].serving = "together"
+    return members
+
+
+def test_a_policy_that_is_served_elsewhere_has_processes_on_two_pools_and_engines_on_one():
+    members = apart(a=APART, b={"pool": "serve"})
+    assert placement.used_pools(members) == ["big", "serve"]
+    assert placement.policies_on(members, "big") == ["a"] and placement.served_on(members, "big") == []
+    assert placement.policies_on(members, "serve") == placement.served_on(members, "serve") == ["a", "b"]
+    assert placement.shared_pools(members) == ["serve"]
+    assert placement.gpus_needed(config(), members) == 16 + 4
+    assert placement.cpus_needed(config(), members) == 16 * 2 + 4 * 3 + 3
+
+
+def test_a_view_has_the_gpus_of_both_pools_and_is_not_offloaded_for_the_engines_of_others():
+    placed = view("a", apart(a=APART, b={"pool": "serve"}))
+    rollout = placed.actor_rollout_ref.rollout
+    assert (placed.trainer.nnodes, placed.trainer.n_gpus_per_node) == (2, 8)
+    assert (rollout.nnodes, rollout.n_gpus_per_node) == (1, 4)
+    assert not placed.actor_rollout_ref.actor.fsdp_config.param_offload
+
+
+def test_engines_of_two_policies_on_a_serving_pool_have_ranks_of_their_own():
+    members = apart(a=APART, b=APART)
+    assert [placement.rank_offset(config(), members, name) for name in "ab"] == [0, 16]

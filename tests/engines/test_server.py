@@ -55,6 +55,13 @@ def ask(server, prompt=(5, 6), request_id="r", adapter=None, **params):
     return server.generate(list(prompt), params, request_id, image_data=None, video_data=None, adapter=adapter)
 
 
+async def sampled(server, count):
+    """Wait until the requests that run have so many tokens."""
+    while (tokens := sum(len(sample.tokens) for sample in server.futures)) < count:
+        await asyncio.sleep(0)
+    return tokens
+
+
 def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(make_server):
     async def scenario():
         server = make_server()
@@ -172,17 +179,24 @@ def test_weights_change_between_two_tokens_of_a_running_request(make_server):
         server = make_server()
         await server.set_global_steps(1)
         call = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while server.batcher.idle:
-            await asyncio.sleep(0)
+        before = await sampled(server, 5)
         weights = {name: tensor * 1.5 for name, tensor in server.batcher.model.state_dict().items()}
-        *first, last = pack(weights.items(), 50_000)
+        *first, last = [bucket async for bucket in pack(weights.items(), 50_000)]
+        counts = []
         for bucket in first:
             await server.update_weights(bucket, last=False)
+            counts.append(sum(len(sample.tokens) for sample in server.futures))
+            # More than a step takes.
+            await asyncio.sleep(0.02)
         await server.update_weights(last, last=True, global_steps=2)
-        return (await call).extra_fields
+        return await call, before, counts
 
-    steps = asyncio.run(scenario())
+    output, before, counts = asyncio.run(scenario())
+    steps = output.extra_fields
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
+    # None was sampled from a mix of both.
+    assert len(counts) > 1 and len(set(counts)) == 1 and counts[0] >= before
+    assert steps["versions"] == [[counts[0], 1], [100 - counts[0], 2]]
 
 
 def adapter_weights(server, scale):
@@ -199,7 +213,7 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
     table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
 
     async def push(server, scale, step):
-        *first, last = pack(adapter_weights(server, scale), 1)
+        *first, last = [bucket async for bucket in pack(adapter_weights(server, scale), 1)]
         for bucket in first:
             await server.update_weights(bucket, last=False)
         before = [(await ask(server, adapter=name, temperature=0)).log_probs for name in TABLE] if step > 1 else None
@@ -221,7 +235,7 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
         assert await push(server, 2.0, 2) == first[1:]
         second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
         with pytest.raises(EngineLost, match="is of no adapter"):
-            await server.update_weights(list(*pack(weights.items(), 1 << 30)), last=True)
+            await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
         same = all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
         return (await call).extra_fields, first, second, same
 
@@ -238,7 +252,7 @@ def test_a_push_that_is_not_all_adapters_is_refused(make_server):
         server = make_server(custom={"adapters": table})
         weights = [one for one in adapter_weights(server, 1.0) if one[0].startswith("solver")]
         with pytest.raises(EngineLost, match="sent nothing of verifier"):
-            await server.update_weights(list(*pack(weights, 1 << 30)), last=True)
+            await server.update_weights(await anext(pack(weights, 1 << 30)), last=True)
         with pytest.raises(RequestError, match="not received its weights"):
             await ask(server, adapter="solver")
 

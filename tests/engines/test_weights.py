@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
@@ -15,9 +17,16 @@ def other(model, scale=1.5):
     return {name: tensor * scale for name, tensor in model.state_dict().items()}
 
 
+def packed(weights, bucket_bytes=1 << 30):
+    async def collected():
+        return [bucket async for bucket in pack(weights.items(), bucket_bytes)]
+
+    return asyncio.run(collected())
+
+
 def send(model, weights, bucket_bytes=1 << 30):
     update = WeightUpdate(model)
-    buckets = list(pack(weights.items(), bucket_bytes))
+    buckets = packed(weights, bucket_bytes)
     for bucket in buckets:
         update.load(bucket)
     update.finish()
@@ -46,7 +55,7 @@ def test_bfloat16_weights_arrive_in_a_float32_engine(model):
 
 
 def test_read_only_arrays_from_ray_are_loaded_without_a_warning(model, recwarn):
-    [bucket] = pack(other(model).items(), 1 << 30)
+    [bucket] = packed(other(model))
     frozen = [packed._replace(data=np.frombuffer(packed.data.tobytes(), np.uint8)) for packed in bucket]
     update = WeightUpdate(model)
     update.load(frozen)

@@ -83,3 +83,28 @@ def test_sglang_has_a_copy_per_replica_on_the_node():
     wide = replace(A, serving=replace(A.serving, engine="sglang", tensor_parallel=2))
     untied = replace(wide, model=replace(MODEL, tied=False))
     assert Pool([untied], CARD).host(4)["engines' copies"] == 2 * MODEL.served
+
+
+APART = replace(A, pool="left", engines="serve", training=TRAINING)
+
+
+def test_a_policy_that_is_served_elsewhere_has_no_engine_where_it_trains_and_no_trainer_where_it_is_served():
+    left, serve = (Pool([APART.at(pool)], CARD) for pool in ("left", "serve"))
+    alone = Pool([replace(A, training=TRAINING)], CARD)
+    # The context and the graphs of a sleeping engine are 2.5 GiB.
+    assert totals(left, UPDATE)[0] == pytest.approx(totals(alone, UPDATE)[0] - 2.5)
+    assert totals(serve, ROLLOUT) == [pytest.approx(24)] and not totals(serve, UPDATE)
+    assert (left.caches["a"], left.host(4).get("engines' copies")) == (0, None)
+
+
+def test_weights_from_another_pool_arrive_in_two_buckets_while_the_other_engines_serve():
+    first, second = APART.at("serve"), replace(APART, name="b").at("serve")
+    (alone,) = totals(Pool([first], CARD), SYNC)
+    assert alone * GIB == pytest.approx(2.5 * GIB + MODEL.served + 3 * first.serving.bucket)
+    assert totals(Pool([first, second], CARD), SYNC) == [pytest.approx(alone + 24)] * 2
+
+
+def test_a_sender_has_two_buckets_and_the_tensor_that_it_gathers():
+    (sends,) = totals(Pool([APART.at("left")], CARD), SYNC)
+    (rests,) = totals(Pool([APART.at("left")], CARD), ROLLOUT)
+    assert (sends - rests) * GIB == pytest.approx(2 * APART.serving.bucket + 4 * MODEL.largest)

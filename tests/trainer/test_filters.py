@@ -243,7 +243,7 @@ def trainer(monkeypatch, rollout):
         monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
         monkeypatch.setattr(TeamTrainer, "_add_prompts_to_generate", lambda self, count: None)
         made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
-        made.members, made.slices = {}, {}
+        made.members = {}
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
         made.credit = Credit(config, made.mas, ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()

@@ -7,11 +7,17 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from omegaconf import OmegaConf
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
+from verl_mas import data_plane
+from verl_mas.config.load import load
+from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import FilterSpec
+from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
 from verl_mas.trainer.batching import Plan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import PolicyTrainer
@@ -82,3 +88,28 @@ def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, ena
     trainer.config = make(reward__reward_model__enable=enable, reward__reward_model__rollout__free_cache_engine=frees)
     assert trainer._reward_workers() is made
     assert (model.wake_up.call_count if model else 0) == woken
+
+
+@pytest.mark.parametrize(
+    ("own", "weights"),
+    [
+        ({"rollout_is": "token"}, [2.0, 1.0]),
+        ({"rollout_is": "token", "rollout_is_threshold": "0.5_1.5"}, [0.0, 1.0]),
+        ({}, None),
+    ],
+)
+def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch, own, weights):
+    config = make(
+        mas__policies={"a": {"rollout_correction": own}, "b": {"rollout_correction": {"rollout_is": "token"}}}
+    )
+    policy = object.__new__(PolicyTrainer)
+    policy.config = policy_view(config, "a", load(config.mas).policies["a"])
+    # The engine drew the first token with a probability of 1 / e times the trainer's.
+    stored = {ROLLOUT_LOG_PROBS: [-1.0, 0.0], OLD_LOG_PROBS: [0.0, 0.0], RESPONSE_MASK: [1, 1]}
+    rows = {
+        name: torch.nested.as_nested_tensor([torch.tensor(row)], layout=torch.jagged) for name, row in stored.items()
+    }
+    monkeypatch.setattr(data_plane, "read", lambda batch, fields: TensorDict(dict(rows), batch_size=[1]))
+    _, changed = policy.read(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {})
+    found = changed[ROLLOUT_WEIGHTS].unbind()[0].tolist() if ROLLOUT_WEIGHTS in changed else None
+    assert found == weights

@@ -16,6 +16,7 @@ from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import SECTION, leaves, optional_policy_value, own_section, policy_view
+from verl_mas.config.modes import SEPARATE, mode_of
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -203,7 +204,8 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
             f"set {SECTION}.actor.strategy=fsdp2",
         ),
         (
-            rollout.checkpoint_engine.backend != "naive",
+            # In the mode with separate engines, the mode's own check refuses it.
+            rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE,
             f"rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
             "only the backend naive sends adapters; others would leave the engines with the bare base",
             f"set {SECTION}.rollout.checkpoint_engine.backend=naive",

@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
-from verl_mas.checks.trainer import is_team
+from verl_mas.checks.trainer import check_mode, is_team
 from verl_mas.config.cluster import adapt
-from verl_mas.errors import raise_all
+from verl_mas.errors import ConfigError, raise_all
 
 
 class UseCpu(Callback):
@@ -50,5 +50,7 @@ class TeamCheck(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         with exit_on_error():
             team = is_team(config)
+            if not team:
+                raise_all(problem for problem in check_mode(config) if isinstance(problem, ConfigError))
         if team:
             require_accepted(config)

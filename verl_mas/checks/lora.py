@@ -13,6 +13,7 @@ from verl_mas.checks.model_folder import modules
 from verl_mas.checks.place import missing
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION
+from verl_mas.config.modes import SEPARATE, mode_of
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -121,7 +122,8 @@ def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:
             rule="SGLang takes the names of modules, not a regular expression",
             fix=f"{fix}, or {SECTION}.model.target_modules to all-linear or a list of names",
         )
-    elif rollout.checkpoint_engine.backend != "naive":
+    # In the mode with separate engines, the mode's own check refuses it.
+    elif rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE:
         yield ConfigError(
             f"{value} and rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
             rule="only the backend naive sends adapters; others would leave the engine with the base weights",

@@ -59,11 +59,15 @@ def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
         # A base has the optimiser's settings for its adapters.
         actor = {} if adapters(mas, name) else spec.overrides.get("actor")
         optim = actor.get("optim") if isinstance(actor, Mapping) else None
-        for key, value in (("updates_per_step", spec.updates_per_step), ("overrides.actor.optim", optim)):
+        for key, value in (
+            ("updates_per_step", spec.updates_per_step),
+            ("rollout_correction", spec.rollout_correction),
+            ("overrides.actor.optim", optim),
+        ):
             if value and name not in learning:
                 yield ConfigWarning(
                     f"mas.policies.{name}.{key}={value}",
-                    reason="the policy is frozen, remote or a snapshot, so it has no optimiser",
+                    reason="the policy is frozen, remote or a snapshot, so it is not trained",
                     fix="remove it, or train the policy",
                 )
 

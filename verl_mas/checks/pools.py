@@ -17,6 +17,8 @@ from verl_mas.config.placement import (
     pool_shape,
     replica_size,
     require,
+    served_on,
+    serving_pool,
 )
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
@@ -35,12 +37,13 @@ MEANINGS = (
 
 def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
     for name, spec in mas.policies.items():
-        if spec.pool not in mas.pools:
-            yield ConfigError(
-                f"mas.policies.{name}.pool={spec.pool}",
-                rule="a policy is on one of mas.pools",
-                fix=nearest(spec.pool, list(mas.pools)),
-            )
+        for setting, pool in (("pool", spec.pool), ("engines", spec.engines)):
+            if pool is not None and pool not in mas.pools:
+                yield ConfigError(
+                    f"mas.policies.{name}.{setting}={pool}",
+                    rule="a policy is on one of mas.pools",
+                    fix=nearest(pool, list(mas.pools)),
+                )
     for pool in mas.pools:
         if pool != DEFAULT_POOL and not policies_on(mas, pool):
             yield ConfigError(
@@ -52,7 +55,7 @@ def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
 
 def check_replicas(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     for name in local_policies(mas):
-        replica, gpus = replica_size(config, mas, name), sum(pool_shape(config, mas, mas.policies[name].pool))
+        replica, gpus = replica_size(config, mas, name), sum(pool_shape(config, mas, serving_pool(mas, name)))
         if gpus % replica:
             yield ConfigError(
                 f"policy {name}: an engine replica of {replica} GPUs on a pool of {gpus}",
@@ -81,7 +84,7 @@ def check_team_resources(config: DictConfig, mas: MasConfig) -> Iterator[ConfigE
 
 def check_memory(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
     for pool, spec in mas.pools.items():
-        names = [n for n in policies_on(mas, pool) if facts_of(_engine(config, mas, n)).gpu_fraction]
+        names = [n for n in served_on(mas, pool) if facts_of(_engine(config, mas, n)).gpu_fraction]
         fractions = {n: float(policy_value(config, mas.policies[n], "rollout.gpu_memory_utilization")) for n in names}
         # One policy alone may take what verl lets it take; on the CPU nothing of a trainer is on the engines' device.
         most = MOST if len(names) > 1 and config.trainer.device != CPU else 1.0

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from verl_mas.config.capacity import workers
 from verl_mas.config.merge import SECTION
-from verl_mas.config.placement import policies_on, used_pools
+from verl_mas.config.placement import served_on, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -35,7 +35,7 @@ def check_limits(mas: MasConfig) -> Iterator[ConfigWarning]:
 
 def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
     for pool in used_pools(mas):
-        names = policies_on(mas, pool)
+        names = served_on(mas, pool)
         if mas.pools[pool].serving == "phases" and len(names) == 1:
             yield ConfigWarning(
                 f"mas.pools.{pool}.serving=phases with one policy, {names[0]}",

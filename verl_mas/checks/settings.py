@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_mas.checks.refusals import Problem, unresolved
 from verl_mas.checks.served import engines_of_verl
 from verl_mas.checks.verl_values import LINES, UNREAD, takes
-from verl_mas.config.merge import SECTION, leaves
+from verl_mas.config.merge import CORRECTION, SECTION, leaves
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems
 from verl_mas.config.verl_settings import Found, Section, deleted, differences, section_at, verl_settings
@@ -113,9 +113,12 @@ def check_override_values(config: DictConfig, mas: MasConfig) -> Iterator[Proble
 
 
 def _overrides(config: DictConfig, mas: MasConfig) -> Iterator[Found]:
-    section = section_at(SECTION, _verl(config))
     for name, spec in mas.policies.items():
-        yield from differences(spec.overrides, section, f"mas.policies.{name}.overrides")
+        for key, own, path in (
+            ("overrides", spec.overrides, SECTION),
+            ("rollout_correction", spec.rollout_correction, CORRECTION),
+        ):
+            yield from differences(own, section_at(path, _verl(config)), f"mas.policies.{name}.{key}")
 
 
 def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:

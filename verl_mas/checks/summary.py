@@ -13,13 +13,15 @@ from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.merge import (
     SECTION,
+    correction,
     optional_policy_value,
     policy_section,
     policy_value,
     sessions_per_step,
     updates_per_step,
 )
-from verl_mas.config.placement import policies_on, pool_shape
+from verl_mas.config.modes import mode_of, staleness_of
+from verl_mas.config.placement import policies_on, pool_shape, serving_pool
 from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec, SnapshotSpec
 from verl_mas.engines.serving import serving
 from verl_mas.platform import DEVICE as CPU
@@ -64,6 +66,9 @@ class PolicySummary:
     adapters: Sequence[str] = ()
     """The policies that are adapters on its weights."""
 
+    correction: str | None = None
+    """Between the weights that wrote a row and those that are trained; null for none."""
+
 
 @dataclass(frozen=True)
 class PoolSummary:
@@ -96,10 +101,27 @@ class StepSummary:
 
 
 @dataclass(frozen=True)
+class ModeSummary:
+    """The last three are null in the synchronous mode."""
+
+    name: str
+    warmup: float | None
+    """W: steps between the dispatch of a task and the training on it."""
+
+    threshold: int | None
+    """T: versions of the weights that a group may be of."""
+
+    strategy: str | None
+
+
+@dataclass(frozen=True)
 class Summary:
     """`workflow` is null without a team; the agents are then unknown, and the one policy is verl's model."""
 
     trainer: str
+    mode: ModeSummary | None
+    """null without a team."""
+
     workflow: str | None
     on_cpu: bool
     """Whether a process of a pool is a worker on the CPU, and not a GPU."""
@@ -121,6 +143,7 @@ def summary(config: DictConfig, mas: MasConfig | None) -> Summary:
     checkpoint = to_resume(config) if mas else None
     return Summary(
         trainer=config.trainer.v1.trainer_mode,
+        mode=_mode(config),
         workflow=mas.workflow.name if mas else None,
         on_cpu=config.trainer.device == CPU,
         agents={name: _agent(member) for name, member in agents_of(mas).items()} if mas else {},
@@ -132,6 +155,15 @@ def summary(config: DictConfig, mas: MasConfig | None) -> Summary:
         folder=str(config.trainer.default_local_dir),
         resumes_at=checkpoint.step if checkpoint else None,
     )
+
+
+def _mode(config: DictConfig) -> ModeSummary | None:
+    mode, stale = mode_of(config), staleness_of(config)
+    if mode is None:
+        return None
+    if stale is None:
+        return ModeSummary(mode.name, None, None, None)
+    return ModeSummary(mode.name, stale.warmup, stale.threshold, stale.strategy)
 
 
 def _agent(member: Member) -> AgentSummary:
@@ -155,14 +187,23 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
     return PolicySummary(
         model,
         engine,
-        spec.pool,
+        serving_pool(mas, name),
         float(policy_value(config, spec, "actor.optim.lr")) if spec.is_trained else None,
         updates_per_step(config, mas, name) if spec.is_trained else None,
         _context(config, spec),
         _snapshot(spec.snapshot) if spec.snapshot else None,
         _adapter(config, spec, spec.adapter_of) if spec.adapter_of else None,
         adapters(mas, name),
+        _correction(config, spec) if spec.is_trained else None,
     )
+
+
+def _correction(config: DictConfig, spec: PolicySpec) -> str | None:
+    found = correction(config, spec)
+    if found.get("bypass_mode"):
+        return "bypass"
+    names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]
+    return ", ".join(names) or None
 
 
 def _adapter(config: DictConfig, spec: PolicySpec, base: str) -> AdapterSummary:

@@ -10,10 +10,13 @@ from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
+from verl_mas.checks.apart import check_apart
+from verl_mas.checks.correction import check_correction, check_truncation
 from verl_mas.checks.engine_options import check_unread_options
 from verl_mas.checks.engines import check_engines
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.loss import check_filter, check_loss
+from verl_mas.checks.modes import check_modes, check_phases
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_remotes,
@@ -85,12 +88,13 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None,
     if team:
         found.of(check_workflow(config, mas, *team))
     found.of(check_sampling(config, mas))
-    if found.of(check_pools(mas)):
+    found.of(check_modes(config, mas), check_correction(config, mas))
+    if found.of(check_pools(mas)) and found.of(check_apart(config, mas)):
         mas = found.result(partial(settled, config, mas)) or mas
         found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
         found.of(check_engines(config, mas))
         found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
-        found.of(check_loss(config, mas))
+        found.of(check_loss(config, mas), check_phases(config, mas))
         found.of(
             check_unread_options(config, mas),
             check_untrained(mas),
@@ -140,6 +144,7 @@ def check_workflow(
     yield from _assignment(mas, members)
     yield from _own_rewards(mas, workflow)
     yield from check_learning(config, mas, workflow, members)
+    yield from check_truncation(config, mas, members)
     if config.algorithm.adv_estimator == "at_grpo":
         yield from _branches(config, mas, workflow)
     yield from _main_agent(mas, members)

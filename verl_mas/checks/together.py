@@ -32,7 +32,6 @@ def check_together(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
 
 def check_trained(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy that is trained."""
-    yield from _log_probs(view, policy)
     yield from _learning_rate(view, policy)
 
 
@@ -69,8 +68,7 @@ def _unread_nodes(config: DictConfig) -> Iterator[ConfigWarning]:
     if nodes := config[SECTION].rollout.get("nnodes"):
         yield ConfigWarning(
             f"{SECTION}.rollout.nnodes={nodes}",
-            reason="only verl's trainer mode separate_async has nodes for engines alone; a team's engines are on the "
-            "GPUs of their pool",
+            reason="only verl's own trainer mode separate_async reads it; a team's engines are on the GPUs of a pool",
             fix="remove it, and set trainer.nnodes or mas.pools",
         )
 
@@ -136,17 +134,4 @@ def _learning_rate(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
             f"policy {policy}: actor.optim.lr_warmup_steps={warmup} with trainer.total_training_steps={steps}",
             reason="the run ends before the learning rate has reached its value",
             fix=f"lower {SECTION}.actor.optim.lr_warmup_steps",
-        )
-
-
-def _log_probs(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    """What reads the engine's log-probs, which only exist if the rollout computes them."""
-    correction = view.algorithm.get("rollout_correction") or {}
-    readers = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
-    if readers and not view[SECTION].rollout.calculate_log_probs:
-        used = ", ".join(f"algorithm.rollout_correction.{key}={correction[key]}" for key in readers)
-        yield ConfigError(
-            f"policy {policy}: rollout.calculate_log_probs=False with {used}",
-            rule="the correction compares the engine's log-probs with the trainer's",
-            fix=f"set {SECTION}.rollout.calculate_log_probs=True",
         )

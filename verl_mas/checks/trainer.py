@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,19 +10,20 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, trained
-from verl_mas.config.modes import KEY, MODES, SYNC, mode_of
+from verl_mas.config.modes import COLOCATED, KEY, MODES, SYNC, Mode, mode_of
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
 
 @dataclass(frozen=True)
 class Required:
-    """A setting with one allowed value in every run of a team. A false `value` also allows null or no setting."""
+    """A setting with one allowed value in a run of a team. A false `value` also allows null or no setting."""
 
     key: str
     value: object
     rule: str
     fix: str
+    modes: tuple[Mode, ...] = tuple(MODES.values())
 
 
 REQUIRED = (
@@ -31,7 +32,9 @@ REQUIRED = (
         f"{SECTION}.hybrid_engine",
         True,
         "policies train and serve on the same GPUs",
-        f"set {SECTION}.hybrid_engine=True",
+        f"set {SECTION}.hybrid_engine=True, or add +mas/mode=separate_async, whose engines have GPUs of their own",
+        # With engines apart nothing reads it.
+        (SYNC, COLOCATED),
     ),
     Required(
         "algorithm.use_kl_in_reward",
@@ -68,6 +71,8 @@ REQUIRED = (
     ),
     Required("distillation.enabled", False, "a teacher is not supported for a team", "set distillation.enabled=False"),
 )
+# verl's modes that have an asynchronous one of a team beside them.
+ASYNCHRONOUS_OF_VERL = {mode.verl for mode in MODES.values() if mode.asynchronous}
 
 
 def is_team(config: DictConfig) -> bool:
@@ -78,7 +83,13 @@ def check_mode(config: DictConfig) -> Iterator[Problem]:
     """Of a run that is not one of a team: whether it was meant to be."""
     mode = OmegaConf.select(config, KEY)
     if config.get("mas") is None and mode in MODES:
-        yield no_team()
+        yield no_team(mode)
+    elif config.get("mas") is not None and mode in ASYNCHRONOUS_OF_VERL:
+        yield ConfigError(
+            f"{KEY}={mode} with a team (`mas`)",
+            rule="verl's own asynchronous trainers know one policy and no agents",
+            fix=f"add +mas/mode={mode} after +mas= and +recipe=, and do not set {KEY}",
+        )
     elif config.get("mas") is not None:
         yield ConfigWarning(
             f"{KEY}={mode} with a team (`mas`)",
@@ -98,10 +109,10 @@ def check_own_estimator(config: DictConfig) -> Iterator[ConfigError]:
         )
 
 
-def no_team() -> ConfigError:
+def no_team(mode: str = SYNC.name) -> ConfigError:
     return ConfigError(
         "the command has no team",
-        rule=f"{KEY}={SYNC.name} trains the team of the `mas` block, which a group adds",
+        rule=f"{KEY}={mode} trains the team of the `mas` block, which a group adds",
         fix="add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared",
     )
 
@@ -116,10 +127,7 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
             rule=f"a team is trained by {', '.join(MODES)}",
             fix="use +mas=<team>; a recipe that names one needs the --config-dir of its folder",
         )
-    for required in REQUIRED:
-        value = OmegaConf.select(config, required.key)
-        if value != required.value and (value or required.value):
-            yield ConfigError(f"{required.key}={value}", rule=required.rule, fix=required.fix)
+    yield from unmet(config, REQUIRED)
     if wants_critic(config):
         yield ConfigError(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}",
@@ -132,6 +140,15 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
             rule="a session is scored when it ends, while the engines are awake",
             fix="set reward.reward_model.enable_resource_pool=True, with its own GPUs",
         )
+
+
+def unmet(config: DictConfig, settings: Iterable[Required]) -> Iterator[ConfigError]:
+    """Settings that do not have the value that the mode of the run allows."""
+    mode = mode_of(config) or SYNC
+    for required in settings:
+        value = OmegaConf.select(config, required.key)
+        if mode in required.modes and value != required.value and (value or required.value):
+            yield ConfigError(f"{required.key}={value}", rule=required.rule, fix=required.fix)
 
 
 def wants_critic(config: DictConfig) -> bool:

@@ -247,6 +247,8 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
         "logger": loggers,
         "project_name": Name,
         "experiment_name": Name,
+        "v1.colocate_async.num_warmup_batches": NotNegative,
+        "v1.separate_async.num_warmup_batches": NotNegative,
         "v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
         "v1.sampler.max_off_policy_threshold": Whole | None,
     },

@@ -13,12 +13,13 @@ from rich.tree import Tree
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.checks.doctor import Finding
 from verl_mas.checks.run import examine_command
-from verl_mas.checks.summary import AgentSummary, PolicySummary, PoolSummary, Summary
+from verl_mas.checks.summary import AgentSummary, ModeSummary, PolicySummary, PoolSummary, Summary
 from verl_mas.cli._arguments import hardware_of
 from verl_mas.cli._output import console
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import settings
 from verl_mas.config.load import load
+from verl_mas.config.modes import COLOCATED, SEPARATE, SYNC
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.transformers.options import PATH as ENGINE
 from verl_mas.engines.transformers.options import Options
@@ -30,6 +31,11 @@ USAGE = """usage: verl-mas check [--json] [--gpus 8x80] <arguments of python -m 
 
 --gpus  checks a run on other machines, here eight GPUs of 80 GB (2x8x80: two such nodes), and whether it fits them
 """
+MODES = {
+    SYNC.name: "sample, then train",
+    COLOCATED.name: "training and engines take turns, sessions continue",
+    SEPARATE.name: "engines serve while others train",
+}
 SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
 
 
@@ -110,7 +116,9 @@ def _policy(name: str, policy: PolicySummary) -> str:
     if policy.adapter:
         where = f"an adapter of rank {policy.adapter.rank} (alpha {policy.adapter.alpha:g}) on {policy.adapter.base}"
     steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
-    return f"{name}: trained, {where}, learning rate {policy.learning_rate:g}, {steps} per training step"
+    corrected = f", rollout correction {policy.correction}" if policy.correction else ""
+    rate = f"learning rate {policy.learning_rate:g}"
+    return f"{name}: trained, {where}, {rate}, {steps} per training step{corrected}"
 
 
 def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
@@ -120,8 +128,17 @@ def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
     return f"{name}: {_count(pool.processes, *units)}{nodes}{serving}: {', '.join(pool.policies)}"
 
 
+def _mode(mode: ModeSummary) -> str:
+    text = f"mode: {mode.name}, {MODES[mode.name]}"
+    if mode.warmup is None:
+        return text
+    return f"{text}; W={mode.warmup:g} T={mode.threshold} {mode.strategy}"
+
+
 def _step(found: Summary) -> Iterator[str]:
     step = found.step
+    if found.mode:
+        yield _mode(found.mode)
     yield f"sessions: {step.tasks} tasks x {step.sessions_per_task} per task = {step.sessions}"
     if step.at_once:
         yield f"sessions at once, also in validation: at most {step.at_once}"

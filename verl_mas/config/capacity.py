@@ -5,7 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from verl_mas.config.merge import SECTION, policy_value
-from verl_mas.config.placement import policies_on, pool_shape, replica_size, used_pools
+from verl_mas.config.placement import pool_shape, replica_size, served_on, serving_pool, used_pools
 from verl_mas.config.schema import MasConfig
 
 
@@ -29,12 +29,13 @@ def requests_at_once(config: DictConfig, mas: MasConfig) -> int:
 
     Policies on one pool share its GPUs, and all sessions may call the same policy, so they do not add up.
     """
-    pools = [max(_requests(config, mas, name) for name in policies_on(mas, pool)) for pool in used_pools(mas)]
+    served = [names for pool in used_pools(mas) if (names := served_on(mas, pool))]
+    pools = [max(_requests(config, mas, name) for name in names) for names in served]
     remotes = [spec.remote.concurrency * workers(config) for spec in mas.policies.values() if spec.remote]
     return sum(pools or remotes)
 
 
 def _requests(config: DictConfig, mas: MasConfig, name: str) -> int:
     spec = mas.policies[name]
-    replicas = sum(pool_shape(config, mas, spec.pool)) // replica_size(config, mas, name)
+    replicas = sum(pool_shape(config, mas, serving_pool(mas, name))) // replica_size(config, mas, name)
     return max(1, replicas) * int(policy_value(config, spec, "rollout.max_num_seqs"))

@@ -1,4 +1,5 @@
-"""The configuration of a policy: `actor_rollout_ref` with the overrides of the policy merged over it."""
+"""The configuration of a policy: `actor_rollout_ref` and the rollout correction, with what the policy sets merged over
+them."""
 
 from __future__ import annotations
 
@@ -13,14 +14,24 @@ from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.errors import ConfigError
 
 SECTION = "actor_rollout_ref"
+CORRECTION = "algorithm.rollout_correction"
 Path = tuple[str, ...]
 
 
 def policy_view(config: DictConfig, name: str, spec: PolicySpec) -> DictConfig:
     """A copy of the whole configuration as if this policy were the only one."""
     view = _overridden(config, spec)
+    if spec.is_trained and spec.rollout_correction:
+        view.algorithm.rollout_correction = correction(config, spec)
     EngineTag(name).write(view)
     return view
+
+
+def correction(config: DictConfig, spec: PolicySpec) -> DictConfig:
+    """`algorithm.rollout_correction` as a trained policy has it."""
+    merged = OmegaConf.merge(OmegaConf.select(config, CORRECTION) or {}, spec.rollout_correction)
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
 def policy_section(config: DictConfig, spec: PolicySpec, name: str) -> DictConfig:

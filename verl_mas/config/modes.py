@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
 KEY = "trainer.v1.trainer_mode"
+THRESHOLD = "trainer.v1.sampler.max_off_policy_threshold"
+STRATEGY = "trainer.v1.sampler.max_off_policy_strategy"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,10 @@ class Mode:
         """Whether sessions run on while weights change."""
         return self is not SYNC
 
+    @property
+    def warmup_key(self) -> str:
+        return f"trainer.v1.{self.verl}.num_warmup_batches"
+
 
 SYNC = Mode("mas", "sync")
 COLOCATED = Mode("mas_colocate_async", "colocate_async")
@@ -32,3 +39,31 @@ def mode_of(config: DictConfig) -> Mode | None:
     """The mode of a team's run; None of a run of verl's own trainers."""
     found = MODES.get(OmegaConf.select(config, KEY))
     return None if config.get("mas") is None else found
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """How far tasks are ahead of the training, in verl's settings."""
+
+    warmup: float
+    """W: batches of tasks that are dispatched before the first step. A step then trains on those of W steps ago."""
+
+    threshold: int | None
+    """T: of how many versions of the weights a group may be, that of its dispatch and that of its update included."""
+
+    strategy: str
+    """`wait` for a group that has reached T, or `drop` it."""
+
+    @property
+    def least(self) -> int:
+        """The smallest threshold that tasks W steps ahead can keep to."""
+        return math.ceil(self.warmup) + 1
+
+
+def staleness_of(config: DictConfig) -> Staleness | None:
+    """None of a run that is not asynchronous."""
+    mode = mode_of(config)
+    if mode is None or not mode.asynchronous:
+        return None
+    warmup, threshold, strategy = (OmegaConf.select(config, key) for key in (mode.warmup_key, THRESHOLD, STRATEGY))
+    return Staleness(warmup, None if threshold is None else int(threshold), str(strategy))

@@ -55,8 +55,20 @@ def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
 
 
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
-    """The policies with processes of their own on a pool: no remote policy, and no adapter, which uses its base's."""
-    return [name for name in local_policies(mas) if mas.policies[name].pool == pool]
+    """The policies with processes of their own on a pool, training processes or engines: no remote policy, and no
+    adapter, which uses its base's."""
+    return [name for name in local_policies(mas) if pool in (mas.policies[name].pool, mas.policies[name].engines)]
+
+
+def served_on(mas: MasConfig, pool: str) -> list[str]:
+    """The policies with engines on a pool."""
+    return [name for name in local_policies(mas) if serving_pool(mas, name) == pool]
+
+
+def serving_pool(mas: MasConfig, name: str) -> str:
+    """The pool with the engines of a policy that is no remote one."""
+    home = mas.policies[resident(mas, name)]
+    return home.engines or home.pool
 
 
 def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
@@ -86,7 +98,7 @@ def used_pools(mas: MasConfig) -> list[str]:
 
 def shared_pools(mas: MasConfig) -> list[str]:
     """The pools with engines of several policies."""
-    return [pool for pool in mas.pools if len(policies_on(mas, pool)) > 1]
+    return [pool for pool in mas.pools if len(served_on(mas, pool)) > 1]
 
 
 def time_sliced(mas: MasConfig, pool: str) -> bool:
@@ -115,13 +127,19 @@ def cpus_needed(config: DictConfig, mas: MasConfig) -> int:
 
 
 def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
-    """Write into a policy's view the GPUs and the engine tag that follow from its pool."""
-    spec = mas.policies[name]
-    shape, neighbours = pool_shape(view, mas, spec.pool), policies_on(mas, spec.pool)
-    EngineTag(name, rank_offset(view, mas, name), time_sliced(mas, spec.pool)).write(view)
+    """Write into a policy's view the GPUs and the engine tag that follow from its pools."""
+    spec, serves = mas.policies[name], serving_pool(mas, name)
+    # Before the number of GPUs per node is that of a pool.
+    shape, engines, offset = (
+        pool_shape(view, mas, spec.pool),
+        pool_shape(view, mas, serves),
+        rank_offset(view, mas, name),
+    )
+    neighbours = policies_on(mas, spec.pool)
+    EngineTag(name, offset, time_sliced(mas, serves)).write(view)
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
-        view[SECTION].rollout.n_gpus_per_node = shape[0]
+        view[SECTION].rollout.nnodes, view[SECTION].rollout.n_gpus_per_node = len(engines), engines[0]
         _profile_own_ranks(view)
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
             _offload(view)

@@ -203,7 +203,7 @@ class PolicySpec:
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
     rollout_correction: FreeSettings = field(default_factory=dict)
-    """Merged over `algorithm.rollout_correction`."""
+    """Merged over `algorithm.rollout_correction`, of a policy that is trained."""
 
     overrides: FreeSettings = field(default_factory=dict)
     """Merged over `actor_rollout_ref`."""

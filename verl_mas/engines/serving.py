@@ -9,7 +9,7 @@ from typing import Literal
 from omegaconf import DictConfig
 
 from verl_mas.config.merge import policy_value
-from verl_mas.config.placement import policies_on, replica_size, shared_pools
+from verl_mas.config.placement import replica_size, served_on, shared_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
@@ -68,7 +68,7 @@ def serving(config: DictConfig, mas: MasConfig, pool: str) -> Serving:
         return Serving("together", "one policy")
     if config.trainer.device == CPU:
         return Serving("together", "on the CPU engines share the memory of the host")
-    return choose([_share(config, mas, name) for name in policies_on(mas, pool)])
+    return choose([_share(config, mas, name) for name in served_on(mas, pool)])
 
 
 def settled(config: DictConfig, mas: MasConfig) -> MasConfig:

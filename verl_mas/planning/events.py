@@ -63,10 +63,11 @@ class Pool:
         return Event(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))
 
     def sync(self, policy: Policy) -> Event:
-        """Engines wake in turn. Together, those before are awake; in phases, they sleep again."""
+        """Engines wake in turn. Together, those before are awake; in phases, they sleep again. On a pool that only
+        serves, all others are awake."""
         others = 0.0
         for other in self._others(policy):
-            earlier = self.policies.index(other) < self.policies.index(policy)
+            earlier = policy.receives or self.policies.index(other) < self.policies.index(policy)
             engine = self._awake(other) if earlier and not self.phases else self._asleep(other)
             others += total(training.at_rest(other.model, other.training)) + total(engine)
         own = training.at_rest(policy.model, policy.training)
@@ -112,6 +113,8 @@ class Pool:
         return serving.awake(policy.model, policy.serving, self.caches[policy.name])
 
     def _asleep(self, policy: Policy) -> Terms:
+        if policy.receives:
+            return self._awake(policy)
         return serving.asleep(policy.model, policy.serving, self.caches[policy.name])
 
     # -- host memory -----------------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ def needed_tokens(policy: Policy) -> int:
 
 def too_small(pool: Pool) -> list[Policy]:
     """Policies whose engine has no room for one request."""
-    return [policy for policy in pool.policies if tokens(pool, policy) < needed_tokens(policy)]
+    served = [policy for policy in pool.policies if not policy.serving.elsewhere]
+    return [policy for policy in served if tokens(pool, policy) < needed_tokens(policy)]
 
 
 def fits(pool: Pool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from verl_mas.config.merge import SECTION
 from verl_mas.planning.model import ModelSize
@@ -123,6 +123,9 @@ class Serving:
     ranks: int = 0
     """Of the adapters that it has slots for, added up. All slots are of the largest one's rank."""
 
+    elsewhere: bool = False
+    """On another pool than the policy's training processes, of which this is the pool: nothing of it is here."""
+
     @property
     def parts(self) -> int:
         """GPUs that the weights are divided among."""
@@ -145,11 +148,25 @@ class Policy:
     """None: frozen."""
 
     pool: str = "shared"
+    engines: str | None = None
+    """The pool that serves it; None: `pool`."""
+
+    receives: bool = False
+    """Its engines get weights from another pool, while they serve. They never sleep."""
+
     section: str = SECTION
     """Where a command sets what is the policy's own."""
 
     notes: tuple[str, ...] = field(default=())
     """What the formulas leave out."""
+
+    def at(self, pool: str) -> Policy:
+        """What of it is on one of its pools."""
+        if self.engines is None:
+            return self
+        if pool == self.engines:
+            return replace(self, training=None, receives=True)
+        return replace(self, serving=replace(self.serving, elsewhere=True))
 
     @property
     def context(self) -> int:

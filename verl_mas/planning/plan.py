@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import sessions_per_step, updates_per_step
-from verl_mas.config.placement import gpus_needed, pool_shape, used_pools
+from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, serving_pool, used_pools
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import training
@@ -137,8 +137,7 @@ def make_plan(config: DictConfig, mas: MasConfig, served: Mapping[str, Served], 
         hardware=hardware,
         gpus=gpus_needed(config, mas),
         policies={
-            name: _policy(config, mas, one, pools[one.policy.pool], sum(shapes[one.policy.pool]))
-            for name, one in served.items()
+            name: _policy(config, mas, one, pools, sum(shapes[serving_pool(mas, name)])) for name, one in served.items()
         },
         pools={name: _pool_plan(pools[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
@@ -159,18 +158,19 @@ def make_plan(config: DictConfig, mas: MasConfig, served: Mapping[str, Served], 
 
 
 def _pool(mas: MasConfig, name: str, served: Mapping[str, Served], hardware: Hardware) -> Pool:
-    policies = [one.policy for one in served.values() if one.policy.pool == name]
+    policies = [served[policy].policy.at(name) for policy in policies_on(mas, name)]
     return Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
 
 
-def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: int) -> PolicyPlan:
+def _policy(config: DictConfig, mas: MasConfig, one: Served, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
+    """`gpus`: of the pool with its engines."""
     policy = one.policy
-    gpu: dict[str, float] = {}
-    for event in pool.events():
-        if event.policy == policy.name or event.policy is None:
-            gpu[event.phase] = event.total / GIB
-    gpu[WAITING] = total(pool.waiting(policy)) / GIB
-    held, replicas = tokens(pool, policy), gpus // policy.serving.replica
+    gpu = _phases(pools[policy.pool], policy)
+    if policy.engines:
+        there = _phases(pools[policy.engines], policy)
+        gpu = {phase: max(gpu.get(phase, 0.0), there.get(phase, 0.0)) for phase in {**gpu, **there}}
+    held = tokens(pools[policy.engines or policy.pool], policy)
+    replicas = gpus // policy.serving.replica
     on_it = _adapters(config, mas, policy)
     return PolicyPlan(
         model=one.model,
@@ -187,6 +187,13 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pool: Pool, gpus: i
         notes=policy.notes,
         adapters=on_it,
     )
+
+
+def _phases(pool: Pool, policy: Policy) -> dict[str, float]:
+    """Phase -> GiB on a GPU of one of its pools."""
+    gpu = {event.phase: event.total / GIB for event in pool.events() if event.policy in (policy.name, None)}
+    own = next(here for here in pool.policies if here.name == policy.name)
+    return {**gpu, WAITING: total(pool.waiting(own)) / GIB}
 
 
 def _adapters(config: DictConfig, mas: MasConfig, policy: Policy) -> dict[str, AdapterPlan]:

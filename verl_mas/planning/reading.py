@@ -54,7 +54,7 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(mas) == [name] and not spec.overrides
     section = SECTION if alone else own_section(config, name)
-    return Policy(name, model, served, training, spec.pool, section, tuple(_notes(values)))
+    return Policy(name, model, served, training, spec.pool, spec.engines, section=section, notes=tuple(_notes(values)))
 
 
 def _shared(config: DictConfig, mas: MasConfig, on_base: list[str]) -> Training:

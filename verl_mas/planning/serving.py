@@ -16,6 +16,8 @@ from verl_mas.planning.training import CONTEXT
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
 # The engine whose fraction is one of the free memory.
 SGLANG = "sglang"
+# That a checkpoint engine of verl sends with, and receives with.
+APART_BUCKETS = 2
 
 
 def weights(model: ModelSize, serving: Serving) -> float:
@@ -38,6 +40,8 @@ def kv_cache(model: ModelSize, serving: Serving, card: float, free: float) -> fl
 
     `card`: the whole GPU. `free`: what is free of it when the engine starts.
     """
+    if serving.elsewhere:
+        return 0.0
     if serving.fraction is None:
         return kv_per_token(model, serving) * serving.sequences * serving.row
     if serving.engine == SGLANG:
@@ -51,29 +55,39 @@ def kv_tokens(model: ModelSize, serving: Serving, cache: float) -> int:
 
 
 def awake(model: ModelSize, serving: Serving, cache: float) -> Terms:
+    if serving.elsewhere:
+        return {}
     return {**beside(serving), "weights": weights(model, serving), "KV cache": max(0.0, cache)}
 
 
 def asleep(model: ModelSize, serving: Serving, cache: float) -> Terms:
     """The context and the captured graphs stay; SGLang with an adapter keeps its weights, too."""
-    if not serving.sleeps:
+    if serving.elsewhere or not serving.sleeps:
         return awake(model, serving, cache)
     kept = weights(model, serving) if serving.adapter and serving.engine == SGLANG else 0.0
     return {**beside(serving), "weights": kept}
 
 
 def syncing(policy: Policy) -> Terms:
-    """Weights arrive: the engine has its weights and no KV cache yet; the trainer gathers and sends them in buckets."""
+    """Weights arrive: the engine has its weights and no KV cache yet; the trainer gathers and sends them in buckets.
+
+    From another pool they come in two buckets at a time, and the engine hands them on in one of its own.
+    """
     model, serving, training = policy.model, policy.serving, policy.training
-    terms = {**beside(serving), "weights": weights(model, serving)}
-    if training is not None:
-        terms |= {"bucket": float(serving.bucket), "gathered tensor": float(training.element * model.largest)}
-    return terms
+    here = {} if serving.elsewhere else {**beside(serving), "weights": weights(model, serving)}
+    if policy.receives:
+        return {**here, "bucket": (APART_BUCKETS + 1) * float(serving.bucket)}
+    if training is None:
+        return here
+    buckets = (APART_BUCKETS if serving.elsewhere else 1) * float(serving.bucket)
+    return {**here, "bucket": buckets, "gathered tensor": float(training.element * model.largest)}
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:
     """Weights of one replica in host memory. SGLang always has a copy; vLLM where it sleeps and keeps them."""
     serving = policy.serving
+    if serving.elsewhere or policy.receives:
+        return 0.0
     kept = phases or policy.training is None or serving.adapter
     copied = serving.engine == SGLANG or (serving.fraction is not None and kept)
     return float(policy.model.served * serving.data_parallel) if copied else 0.0

@@ -27,10 +27,9 @@ class FrozenPolicy(Servers):
         with open_dict(view):
             # No trainer sends weights, so the engine reads its checkpoint.
             view.actor_rollout_ref.rollout.load_format = "auto"
-            view.actor_rollout_ref.rollout.nnodes = len(pool.store)
         model: HFModelConfig = omega_conf_to_dataclass(view.actor_rollout_ref.model)
         self.tokenizer, self.processor = model.tokenizer, model.processor
-        self.llm_server_manager = _Colocated.create(config=view, rollout_resource_pool=pool)
+        self.llm_server_manager = Engines.create(config=view, rollout_resource_pool=pool)
         self.sleep()
 
     @auto_await  # type: ignore[untyped-decorator]
@@ -45,7 +44,7 @@ class FrozenPolicy(Servers):
         await asyncio.gather(*[replica.sleep() for replica in self.llm_server_manager.get_replicas()])
 
 
-class _Colocated(LLMServerManager):
+class Engines(LLMServerManager):
     """Engines beside other policies' processes, in the same placement group."""
 
     async def _initialize_llm_servers(self, start_rank: int | None = None) -> None:
@@ -55,9 +54,12 @@ class _Colocated(LLMServerManager):
         self.rollout_replicas = [self._replica(rank) for rank in range(len(shares))]
         for replica, share in zip(self.rollout_replicas, shares, strict=True):
             # One after the other: an engine takes more memory while it starts than afterwards.
-            await replica.init_colocated(share)
+            await self._start(replica, share)
         self.server_handles = [replica.server_handle for replica in self.rollout_replicas]
         self.server_addresses = [replica.server_address for replica in self.rollout_replicas]
+
+    async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
+        await replica.init_colocated(share)
 
     def _replica(self, rank: int) -> RolloutReplica:
         return self.rollout_replica_class(

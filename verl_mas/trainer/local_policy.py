@@ -40,8 +40,8 @@ class LocalPolicy(Servers, PPOTrainer):
         super()._setup()  # type: ignore[no-untyped-call]
         shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
         self.actor_rollout_wg = Workers(self.actor_rollout_wg)
-        if shared:
-            self.ref_policy_wg = self.actor_rollout_wg
+        if self.use_reference_policy:
+            self.ref_policy_wg = self.actor_rollout_wg if shared else Workers(self.ref_policy_wg)
 
     # -- parts of verl's set-up that the team does ---------------------------------------------------------
 

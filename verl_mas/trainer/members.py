@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from omegaconf import DictConfig
-from verl.single_controller.ray import RayResourcePool
 
 from verl_mas.config.adapters import adapter_table
 from verl_mas.config.merge import policy_view, snapshot_sources, updates_per_step
-from verl_mas.config.placement import apply_placement, local_policies, policies_on
+from verl_mas.config.placement import apply_placement, local_policies, served_on, serving_pool
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import set_options
 from verl_mas.trainer.adapters.base import SharedBase
@@ -15,18 +14,18 @@ from verl_mas.trainer.adapters.policy import AdapterPolicy
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.policy_trainer import PolicyTrainer
+from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.separate_policy import SeparatePolicy
 from verl_mas.trainer.snapshots import Snapshot
 from verl_mas.trainer.weight_folder import use_folder
 
 
-def start(
-    name: str, config: DictConfig, mas: MasConfig, pool: RayResourcePool, total_steps: int
-) -> LocalPolicy | FrozenPolicy:
+def start(name: str, config: DictConfig, mas: MasConfig, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:
     """A policy with its engines, and all adapters on it. It returns when the engines are there, asleep."""
-    spec = mas.policies[name]
+    spec, pool = mas.policies[name], pools.of(name)
     view = policy_view(config, name, spec)
     apply_placement(view, mas, name)
-    set_options(view, local_policies(mas).index(name), shared=len(policies_on(mas, spec.pool)) > 1)
+    set_options(view, local_policies(mas).index(name), shared=len(served_on(mas, serving_pool(mas, name))) > 1)
     if table := adapter_table(config, mas, name):
         base = SharedBase(name, view, pool, table, total_steps)
         base._setup()  # noqa: SLF001
@@ -39,7 +38,11 @@ def start(
     if name in snapshot_sources(mas):
         use_folder(view)
     updates = updates_per_step(config, mas, name)
-    policy = PolicyTrainer(name, view, pool, updates, total_steps, mas.loss.weighting)
+    policy = (
+        SeparatePolicy(name, view, pool, updates, total_steps, mas.loss.weighting, serving=pools.serving(name))
+        if spec.engines
+        else PolicyTrainer(name, view, pool, updates, total_steps, mas.loss.weighting)
+    )
     policy._setup()  # noqa: SLF001
     return policy
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from omegaconf import DictConfig
 
-from verl_mas.config.placement import CPUS_PER_GPU, pool_shape, reward_shape, slots, used_pools
+from verl_mas.config.placement import CPUS_PER_GPU, pool_shape, reward_shape, serving_pool, slots, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.trainer.placing import nodes_of, place
 
@@ -37,8 +37,12 @@ class Pools:
         place(self._all)
 
     def of(self, name: str) -> RayResourcePool:
-        """The resource pool on which a policy is placed."""
+        """The resource pool on which a policy is placed; of one that is served elsewhere, its training processes."""
         return self._pools[self.mas.policies[name].pool]
+
+    def serving(self, name: str) -> RayResourcePool:
+        """The resource pool with the engines of a policy."""
+        return self._pools[serving_pool(self.mas, name)]
 
     @property
     def nodes(self) -> set[str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
 
 import ray
-import torch
 from torch.distributed.device_mesh import DeviceMesh
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import BaseRollout
@@ -14,7 +12,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl_mas.config.adapters import read_table
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.transformers import ENGINE, server_name
-from verl_mas.engines.transformers.weights import Packed, pack
+from verl_mas.engines.transformers.weights import Packed, Weights, pack
 from verl_mas.errors import ConfigError
 from verl_mas.verl_types import Actor
 
@@ -28,7 +26,8 @@ class ServerAdapter(BaseRollout):
         self, config: RolloutConfig, model_config: HFModelConfig, device_mesh: DeviceMesh, replica_rank: int = -1
     ):
         super().__init__(config, model_config, device_mesh)
-        self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
+        own = int(os.environ["RANK"]) + EngineTag.of(config).rank_offset if replica_rank == -1 else replica_rank
+        self.replica_rank = own
         self.is_leader_rank = True
         self._server: Actor | None = None
 
@@ -49,7 +48,7 @@ class ServerAdapter(BaseRollout):
 
     async def update_weights(
         self,
-        weights: Generator[tuple[str, torch.Tensor], None, None],
+        weights: Weights,
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
         peft_config: object = None,
@@ -70,7 +69,7 @@ class ServerAdapter(BaseRollout):
             )
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         previous: list[Packed] | None = None
-        for bucket in pack(weights, bucket_bytes):
+        async for bucket in pack(weights, bucket_bytes):
             if previous:
                 await self.server.update_weights.remote(previous, last=False)
             previous = bucket

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_mas.errors import EngineLost
 
@@ -21,11 +22,14 @@ class Packed(NamedTuple):
     data: np.ndarray
 
 
-def pack(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[list[Packed]]:
+Weights: TypeAlias = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]]
+
+
+async def pack(weights: Weights, bucket_bytes: int) -> AsyncIterator[list[Packed]]:
     """Buckets of about `bucket_bytes`, so that no second copy of a whole model is made."""
     bucket: list[Packed] = []
     size = 0
-    for name, tensor in weights:
+    async for name, tensor in ensure_async_iterator(weights):
         tensor = tensor.detach().to("cpu").contiguous()
         bucket.append(Packed(name, tensor.dtype, tuple(tensor.shape), tensor.view(-1).view(torch.uint8).numpy()))
         size += tensor.nbytes
@@ -38,6 +42,9 @@ def pack(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iter
 
 class WeightUpdate:
     """Copies buckets into a model in place and checks that together they were the whole model."""
+
+    in_place = True
+    """From the first bucket to the last the model is a mix."""
 
     def __init__(self, model: torch.nn.Module):
         self._targets = dict(model.named_parameters(remove_duplicate=False)) | dict(

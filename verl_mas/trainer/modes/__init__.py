@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 
 def trainers() -> list[type[TeamTrainer]]:
+    from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
+    from verl_mas.trainer.modes.separate import SeparateAsyncTrainer
     from verl_mas.trainer.modes.sync import MasTrainer
 
-    return [MasTrainer]
+    return [MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer]

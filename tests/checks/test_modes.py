@@ -1,0 +1,88 @@
+"""What an asynchronous mode accepts. `tests/support/wrong_configs/modes.py` has what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.checks.correction import check_correction, check_truncation
+from verl_mas.checks.modes import REQUIRED, check_modes, check_phases
+from verl_mas.checks.trainer import check_settings, unmet
+from verl_mas.config.load import load
+from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
+from verl_mas.engines.serving import settled
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.workflow.base import agents_of
+
+SAMPLER = {"trainer__v1__sampler__max_off_policy_threshold": 2, "trainer__v1__sampler__max_off_policy_strategy": "wait"}
+WAIT = {"trainer__v1__trainer_mode": COLOCATED.name, **SAMPLER}
+TOKEN = {"algorithm__rollout_correction__rollout_is": "token"}
+APART = {
+    "trainer__v1__trainer_mode": SEPARATE.name,
+    "trainer__v1__separate_async__parameter_sync_step": 1,
+    "actor_rollout_ref__rollout__checkpoint_engine__backend": "ray",
+    **SAMPLER,
+    **TOKEN,
+}
+
+
+def found(config):
+    mas = load(config.mas)
+    problems = [*check_settings(config), *check_modes(config, mas), *check_correction(config, mas)]
+    problems += check_phases(config, settled(config, mas))
+    return [*problems, *check_truncation(config, mas, agents_of(mas))]
+
+
+@pytest.mark.parametrize("settings", [{}, {**WAIT, **TOKEN}, APART], ids=list(MODES))
+def test_every_mode_is_accepted_with_what_its_word_sets(two, settings):
+    assert found(two(**settings)) == []
+
+
+def test_without_tasks_ahead_nothing_is_stale_so_nothing_must_be_corrected_or_repeatable(two):
+    ahead = {"trainer__v1__colocate_async__num_warmup_batches": 0, "trainer__v1__sampler__max_off_policy_threshold": 1}
+    exact = {"actor_rollout_ref__rollout__full_determinism": True, "actor_rollout_ref__rollout__top_p": 0.9}
+    assert found(two(**{**WAIT, **ahead, **exact})) == []
+    assert {type(problem) for problem in found(two(**WAIT, **exact))} == {ConfigError, ConfigWarning}
+
+
+def test_more_steps_ahead_need_as_many_more_versions(two):
+    ahead = {"trainer__v1__colocate_async__num_warmup_batches": 2}
+    (error,) = found(two(**WAIT, **TOKEN, **ahead))
+    assert error.fix == "set trainer.v1.sampler.max_off_policy_threshold=3"
+    enough = {"trainer__v1__sampler__max_off_policy_threshold": 3}
+    assert found(two(**{**WAIT, **TOKEN, **ahead, **enough})) == []
+
+
+@pytest.mark.parametrize("bypass", [True, False])
+def test_stale_rows_of_each_policy_are_corrected_or_bypassed(two, bypass):
+    own = {"bypass_mode": True} if bypass else {"rollout_is": "token"}
+    (warning,) = found(two(**WAIT, mas__policies={"a": {"rollout_correction": own}, "b": {}}))
+    assert isinstance(warning, ConfigWarning) and warning.value.startswith("policy b")
+    assert found(two(**WAIT, mas__policies={name: {"rollout_correction": own} for name in "ab"})) == []
+
+
+def test_an_agent_that_does_not_train_may_leave_tokens_out(two):
+    verifier = {"policy": "b", "trainable": False, "sampling": {"top_p": 0.5}}
+    assert found(two(**WAIT, **TOKEN, mas__agents={"solver": {"policy": "a"}, "verifier": verifier})) == []
+
+
+@pytest.mark.parametrize("setting", [{"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.1}], ids=str)
+def test_each_setting_that_leaves_tokens_out_is_refused_of_an_agent_that_trains(two, setting):
+    agents = {"solver": {"policy": "a", "sampling": setting}, "verifier": {"policy": "b"}}
+    (error,) = found(two(**WAIT, **TOKEN, mas__agents=agents))
+    assert f"{next(iter(setting))}=" in error.value and "agent solver" in error.value
+
+
+def test_adapters_are_trained_on_the_engines_gpus_and_not_apart_unless_merged(two):
+    rank = {"actor_rollout_ref__model__lora_rank": 4}
+    assert found(two(**WAIT, **TOKEN, **rank)) == []
+    assert [str(error).count("#7495") for error in found(two(**APART, **rank))] == [1, 1]
+    assert found(two(**APART, **rank, actor_rollout_ref__model__lora__merge=True)) == []
+
+
+@pytest.mark.parametrize("required", REQUIRED, ids=lambda required: required.key)
+def test_a_required_setting_is_one_of_verl_and_holds_in_its_modes_only(two, required):
+    wrong: object = {bool: True, int: 4, type(None): "mine.py"}[type(required.value)]
+    for mode in MODES.values():
+        config = two(trainer__v1__trainer_mode=mode.name, **{required.key.replace(".", "__"): wrong})
+        refused = [error.value for error in unmet(config, [required])]
+        assert refused == ([f"{required.key}={wrong}"] if mode in required.modes else [])

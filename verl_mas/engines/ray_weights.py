@@ -1,0 +1,96 @@
+"""rollout.checkpoint_engine.backend=ray: weights through Ray's object store, where no GPU can send them.
+
+A checkpoint engine of verl. Rank 0 of the training processes puts the weights into the object store, bucket by bucket,
+and hands each to the processes beside the engines. verl imports this module in both
+(`rollout.checkpoint_engine.custom_backend_module`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import ray
+import torch
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+from verl.utils.device import get_device_id, get_torch_device
+
+from verl_mas.engines.transformers.weights import Packed, pack, unpack
+from verl_mas.errors import EngineLost
+from verl_mas.verl_types import Actor
+
+BACKEND = "ray"
+AHEAD = 2
+"""Buckets that may wait at a receiver: the object store must not hold the whole model."""
+
+POLL_S = 0.005
+
+
+@CheckpointEngineRegistry.register(BACKEND)
+class RayWeights(CheckpointEngine):
+    """verl calls, for each transfer: `prepare`, `init_process_group`, `send_weights` and `receive_weights` at the same
+    time, `finalize`."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False):
+        self.bucket_size = bucket_size
+        self._receivers: Sequence[Actor] = ()
+        self._arrived: asyncio.Queue[list[Packed] | None] | None = None
+
+    def prepare(self) -> Actor:  # type: ignore[override]  # verl passes it on to `build_topology` as it is
+        self._arrived = asyncio.Queue()
+        own: Actor = ray.get_runtime_context().current_actor
+        return own
+
+    @classmethod
+    def build_topology(  # type: ignore[override]  # what `prepare` returns is the engine's own
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Actor]
+    ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
+        """The first training process sends to all engines, the others to none."""
+        senders: list[object] = [metadata[actor_wg_world_size:], *([()] * (actor_wg_world_size - 1))]
+        return {"receivers": senders}, {"receivers": [()] * rollout_world_size}
+
+    def init_process_group(self, receivers: Sequence[Actor]) -> None:  # type: ignore[override]  # as above, its own
+        self._receivers = receivers
+
+    def finalize(self) -> None:
+        self._receivers, self._arrived = (), None
+
+    async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
+        if not self._receivers:
+            for _ in weights:
+                """Every worker takes part in gathering a tensor."""
+            return
+        async for bucket in pack(weights, self.bucket_size):
+            waiting = await self._each("put", ray.put(bucket))
+            while max(waiting) > AHEAD:
+                await asyncio.sleep(POLL_S)
+                waiting = await self._each("waiting")
+        await self._each("put", None)
+
+    async def _each(self, method: str, *given: object) -> list[int]:
+        """A method of this class at every receiver. Ray passes the value of a reference on."""
+        return await asyncio.gather(*[to.execute_checkpoint_engine.remote(method, *given) for to in self._receivers])
+
+    def put(self, bucket: list[Packed] | None) -> int:
+        """Called by the sender; None follows the last bucket."""
+        self._queue.put_nowait(bucket)
+        return self.waiting()
+
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:  # type: ignore[override]
+        device = get_device_id() if get_torch_device().is_available() else "cpu"
+        try:
+            while (bucket := await self._queue.get()) is not None:
+                for packed in bucket:
+                    yield packed.name, unpack(packed).to(device)
+        finally:
+            # The sender waits until its buckets are taken, and would wait indefinitely.
+            self._arrived = None
+
+    @property
+    def _queue(self) -> asyncio.Queue[list[Packed] | None]:
+        if self._arrived is None:
+            raise EngineLost("weights arrived at an engine that does not wait for any")
+        return self._arrived
