@@ -304,3 +304,16 @@ def test_an_abort_takes_requests_from_every_queue(make_batcher):
     assert batcher.abort([samples[1]]) == [samples[1]]
     batcher.step()
     assert set(batcher.abort()) == {samples[0], samples[2]} and batcher.idle
+
+
+def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, make_batcher):
+    text = greedy_one_by_one(model, [5, 6], 9)
+    ends = make_batcher().decode(text[3:5])
+    settings = Sampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
+    ended = {}
+    for drawn in (0, 4):
+        batcher = make_batcher()
+        [sample] = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn).samples
+        run(batcher)
+        ended[drawn] = len(sample.tokens)
+    assert ended[4] == 1 < ended[0]
