@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from resuming import ROLLOUT, AdapterOf, Client, client_of
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
+from verl_mas.engines.transformers.adapter import ServerAdapter
 from verl_mas.engines.transformers.server import TransformersServer
-from verl_mas.engines.transformers.weights import pack
 from verl_mas.rollout.cancellable import cancellable
 from verl_mas.warmup.tiny_model import tiny_model
 
@@ -81,8 +82,9 @@ def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning
         new = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
 
         async def train():
-            for bucket in (buckets := list(pack(new.items(), 50_000))):
-                await server.update_weights(bucket, bucket is buckets[-1], 2)
+            adapter = ServerAdapter(server.config, None, None, replica_rank=0)
+            adapter._server = SimpleNamespace(update_weights=SimpleNamespace(remote=server.update_weights))  # noqa: SLF001
+            await adapter.update_weights(iter(new.items()), global_steps=2)
 
         await server.set_global_steps(1)
         asked = [ask(client, number) for number in range(3)]
