@@ -113,3 +113,11 @@ def test_a_clock_that_stands_still_at_its_end_is_looked_at_seldom(monkeypatch):
     monkeypatch.setattr(asyncio, "wait", counted)
     in_time, _ = run(lambda: hold(4 * STANDING_S), 0.001)
     assert in_time and len(looks) <= 6
+
+
+def test_of_a_session_only_acts_can_wait_uncounted():
+    async def main():
+        clock = Clock(0.05)
+        return await ended(start(wait(0.15), clock, session=True), clock)
+
+    assert not asyncio.run(main())
