@@ -56,7 +56,9 @@ async def main(path: str) -> dict[str, object]:
         for number, prompt in enumerate(PROMPTS)
     ]
     asked = [asyncio.ensure_future(call) for call in calls]
-    await asyncio.sleep(0.5)
+    states = server.engine.output_processor.request_states
+    while not any(state.detokenizer.num_output_tokens() > 20 for state in states.values()):
+        await asyncio.sleep(0.001)
     client.gate.close()
     await server.abort_all_requests(reject_request=True)
     late = await server.generate([5, 6], dict(PARAMS), "late")
