@@ -67,20 +67,20 @@ def test_the_limits_of_acts_and_sessions_leave_out_the_time_at_a_closed_gate(pol
         sent.append(request)
         if len(sent) == 1:
             gate.close()
-            loop.call_later(0.4, gate.open)
+            loop.call_later(1.5, gate.open)
         reason = "aborted" if len(sent) == 1 else "completed"
         fields = {"global_steps": len(sent)}
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason=reason, extra_fields=fields)
 
     sent = []
     client, gate = policy_of(policy, generate)
-    faults = FaultSpec(act_timeout_s=0.2, session_timeout_s=0.2, retries=0)
+    faults = FaultSpec(act_timeout_s=1, session_timeout_s=1, retries=0)
     result = play(Act, client, faults=faults)
     assert not result.failed and result.session.answer == "a reply"
     [reply] = result.session.replies
     fields = reply.generation.output.extra_fields
     assert (fields["versions"], fields["aborts"]) == ([[5, 1], [2, 2]], 1)
-    assert isinstance(client.client, ResumingClient) and reply.seconds > 0.3
+    assert isinstance(client.client, ResumingClient) and reply.seconds > 1.4
 
 
 def test_the_limit_of_an_act_counts_the_time_in_its_engine(policy, play):
