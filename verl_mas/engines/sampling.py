@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -110,3 +110,11 @@ def installed_names(package: str, file: str, release: frozenset[str]) -> frozens
         elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
             names.update(argument.arg for argument in [*node.args.args[1:], *node.args.kwonlyargs])
     return frozenset(name for name in names - {"max_new_tokens"} if not name.startswith("_"))
+
+
+def stop_window(stops: Sequence[str]) -> int:
+    """In how many of the last tokens a stop string lies that the newest token completes.
+
+    A token holds at least one byte; a few more, because some tokenizers strip leading spaces.
+    """
+    return max(len(stop.encode()) for stop in stops) + 4

@@ -18,6 +18,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.facts import facts_of
+from verl_mas.engines.sampling import stop_window
 from verl_mas.rollout.gates import Gate
 from verl_mas.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_types import Fields
@@ -38,10 +39,6 @@ RESUMABLE = frozenset(
 ).union(LIMITS, LEAST)
 """Settings that mean the same where the first part of a reply is at the end of the prompt. With any other, as a
 grammar, an aborted reply restarts."""
-
-MARGIN = 4
-"""A token has at least one byte, so a stop string ends within as many tokens as it has bytes; some more, because
-some tokenizers strip leading spaces."""
 
 
 class ResumingClient(LLMServerClient):
@@ -82,7 +79,7 @@ class _Reply:
     def request(self) -> Fields:
         drawn = len(self.tokens)
         if not drawn:
-            return {"prompt_ids": self.prompt, "sampling_params": self.params}
+            return {"prompt_ids": self.prompt, "sampling_params": dict(self.params)}
         left = {name: max(0, self.params[name] - drawn) for name in LEAST if self.params.get(name)}
         params = {name: value for name, value in self.params.items() if name not in LIMITS}
         params |= {LIMITS[0]: self._limit - drawn, **left}
@@ -124,7 +121,7 @@ class _Reply:
 
     def _extra_fields(self) -> Fields:
         first, last = self.parts[0].extra_fields, self.parts[-1].extra_fields
-        versions = merged(step for part in self.parts for step in _versions(part))
+        versions = merged_versions(step for part in self.parts for step in _versions(part))
         fields = {**last, VERSIONS: versions, ABORTS: self.aborts}
         if versions:
             fields |= {MIN_GLOBAL_STEPS: versions[0][1], MAX_GLOBAL_STEPS: versions[-1][1]}
@@ -149,7 +146,7 @@ class _Reply:
         stops = (given,) if isinstance(given, str) else tuple(given)
         if not stops or not self.tokens:
             return None
-        window = max(len(stop.encode()) for stop in stops) + MARGIN
+        window = stop_window(stops)
         for end in range(1, min(len(tokens), window) + 1):
             text = self.decode([*self.tokens[-window:], *tokens[:end]][-window:])
             if any(stop in text for stop in stops):
@@ -164,7 +161,7 @@ def reply_limit(rollout: DictConfig, params: Fields, prompt: int) -> int:
     return max(1, int(min(wanted, (rollout.max_model_len or math.inf) - prompt)))
 
 
-def merged(versions: Iterable[Sequence[int | None]]) -> Versions:
+def merged_versions(versions: Iterable[Sequence[int | None]]) -> Versions:
     """Neighbours of one version as one."""
     grouped = groupby(versions, key=lambda step: step[1])
     return [[sum(tokens or 0 for tokens, _ in steps), version] for version, steps in grouped]

@@ -25,7 +25,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_mas.engines.sampling import sampling_errors, stop_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.cancellable import cancellable
-from verl_mas.rollout.resuming_client import merged, reply_limit
+from verl_mas.rollout.resuming_client import merged_versions, reply_limit
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
@@ -335,7 +335,7 @@ def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
         whole[MIN_GLOBAL_STEPS] = before.get(MIN_GLOBAL_STEPS)
         whole |= {key: before[key] + fields[key] for key in ADDED if key in before and key in fields}
         if VERSIONS in before and VERSIONS in fields:
-            whole[VERSIONS] = merged([*before[VERSIONS], *fields[VERSIONS]])
+            whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
     return whole
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
+from verl_mas.engines.sampling import stop_window
 from verl_mas.engines.transformers.cache import RowCache
 from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import FinishReason, Job, Sample, Sampling
@@ -208,11 +209,8 @@ class ContinuousBatcher:
         return None
 
     def _ends_with_stop(self, sample: Sample) -> bool:
-        # A token holds at least one byte, so a stop string that the newest token completes lies in the last
-        # as many tokens as it has bytes; a few more, because some tokenizers strip leading spaces.
         assert self.decode is not None
-        window = max(len(stop.encode()) for stop in sample.sampling.stop) + 4
-        tail = self.decode(sample.last_of_reply(window))
+        tail = self.decode(sample.last_of_reply(stop_window(sample.sampling.stop)))
         return any(stop in tail for stop in sample.sampling.stop)
 
     def _leave(self, row: int) -> None:

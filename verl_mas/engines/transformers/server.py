@@ -264,17 +264,14 @@ class TransformersServer:
 
     def _output(self, sample: Sample | None, with_log_probs: bool) -> TokenOutput:
         versions = [[tokens, version] for tokens, version in sample.versions] if sample else []
+        first, last = (versions[0][1], versions[-1][1]) if versions else (self.global_steps, self.global_steps)
+        fields: Fields = {GLOBAL_STEPS: last, MIN_GLOBAL_STEPS: first, MAX_GLOBAL_STEPS: last}
         return TokenOutput(
             token_ids=sample.tokens if sample else [],
             log_probs=(sample.log_probs if sample else []) if with_log_probs else None,
             stop_reason=sample.finish_reason if sample else "aborted",
             num_preempted=0,
-            extra_fields={
-                GLOBAL_STEPS: self.global_steps,
-                MIN_GLOBAL_STEPS: versions[0][1] if versions else self.global_steps,
-                MAX_GLOBAL_STEPS: versions[-1][1] if versions else self.global_steps,
-                VERSIONS: versions,
-            },
+            extra_fields={**fields, VERSIONS: versions} if len(versions) > 1 else fields,
         )
 
 
