@@ -65,14 +65,18 @@ class Hasty(Workflow):
 
 
 class Late(Workflow):
-    """A draft of a random length; then a wait of a random length, as for a tool; then a reading, and several copies."""
+    """Drafts of random lengths; then a wait of a random length, as for a tool; then a reading, and several copies.
+
+    Tasks of an odd step take longer, so that they are still acting when those of the step before have ended.
+    """
 
     agents = ("writer", "reader", "copier")
     branches = True
 
     async def run(self, task: Task, team: Team) -> Outcome:
         draws = random.Random(f"{task.uid}/{task.session}")
-        draft = await team.writer.act(task.messages, ignore_eos=True, max_tokens=draws.randrange(1, 48))
+        for _ in range(4 if task.step % 2 else 1):
+            draft = await team.writer.act(task.messages, ignore_eos=True, max_tokens=draws.randrange(1, 48))
         await asyncio.sleep(draws.expovariate(4))
         read = await team.reader.act(f"{task.question} {draft.text[:16]}", max_tokens=8)
         copies = await team.copier.branch(f"{task.question} {read.text}")

@@ -30,9 +30,10 @@ def run(train_team, tmp_path_factory):
         *("algorithm.adv_estimator=at_grpo", f"mas.branch.k={CANDIDATES}", "mas.branch.commit=uniform"),
         *("trainer.v1.trainer_mode=mas_colocate_async", "trainer.v1.sampler.max_off_policy_strategy=wait"),
         *("trainer.v1.colocate_async.num_warmup_batches=1", "trainer.v1.sampler.max_off_policy_threshold=2"),
-        "actor_rollout_ref.rollout.calculate_log_probs=true",
+        *("actor_rollout_ref.rollout.calculate_log_probs=true", "algorithm.rollout_correction.rollout_is=token"),
         *("data.shuffle=false", "data.max_response_length=48"),
         *(f"trainer.total_training_steps={STEPS}", f"trainer.save_freq={SAVED}"),
+        f"trainer.test_freq={SAVED}",
     ]
 
     def train(name, exit_code, **environment):
@@ -77,10 +78,10 @@ def test_no_task_is_left_out_or_trained_twice(trained):
 
 
 def test_groups_are_complete_whatever_the_versions_of_their_rows(trained):
-    for rows in trained.values():
+    for step, rows in trained.items():
         sessions = Counter(row["key"].rsplit("_", 1)[0] for row in rows)
         assert len(sessions) == TASKS * SESSIONS
-        assert set(sessions.values()) == {2 + CANDIDATES}, "a draft, a reading and the copies"
+        assert set(sessions.values()) == {(1 if step % 2 else 4) + 1 + CANDIDATES}, "drafts, a reading and the copies"
 
 
 def test_rows_span_versions_and_none_is_older_than_the_threshold_allows(trained):
@@ -103,3 +104,8 @@ def test_verls_numbers_of_staleness_are_those_of_the_rows(run, trained):
     for step in sorted(run.steps):
         ages = [step - 1 - row["max_global_steps"] for row in trained[step] if row["policy"] != FROZEN]
         assert run.steps[step]["training/off_policy/trajectory_staleness/max"] == max(ages)
+
+
+def test_a_validation_is_scored_while_tasks_of_the_training_are_in_flight(run):
+    scores = [value for name, value in run.steps[4].items() if name.startswith("val-core/letters/")]
+    assert scores and all(0 < score <= 1 for score in scores)
