@@ -15,6 +15,7 @@ from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines import ray_weights
 from verl_mas.trainer.frozen import Engines
 from verl_mas.trainer.policy_trainer import PolicyTrainer
+from verl_mas.verl_types import Actor
 
 # verl's checkpoint engines whose groups of processes are found by a name, `default` for every policy.
 NAMED_GROUPS = ("nccl", "hccl")
@@ -46,6 +47,11 @@ class SeparatePolicy(PolicyTrainer):
         if self.offloads:
             # verl has loaded them to send them, and moves them back only where it sends them to its own engines.
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
+
+    @property
+    def receivers(self) -> list[Actor]:
+        """The processes beside its engines that take new weights."""
+        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
 
     def sleep(self) -> None:
         """They have GPUs of their own."""
