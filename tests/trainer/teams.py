@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
+from verl_mas.data import letters
 from verl_mas.workflow import Outcome, Task, Team, ToolResult, Workflow
 
 
@@ -59,6 +61,28 @@ class Hasty(Workflow):
                 except asyncio.TimeoutError:
                     continue
                 raise AssertionError("an act that had to be slow was not")
+        return Outcome(answer=answer)
+
+
+class Late(Workflow):
+    """Drafts of random lengths; then a wait of a random length, as for a tool; then a reading, and several copies.
+
+    Tasks of an odd step take longer, so that they are still acting when those of the step before have ended.
+    """
+
+    agents = ("writer", "reader", "copier")
+    branches = True
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        draws = random.Random(f"{task.uid}/{task.session}")
+        for _ in range(4 if task.step % 2 else 1):
+            draft = await team.writer.act(task.messages, ignore_eos=True, max_tokens=draws.randrange(1, 48))
+        await asyncio.sleep(draws.expovariate(4))
+        read = await team.reader.act(f"{task.question} {draft.text[:16]}", max_tokens=8)
+        copies = await team.copier.branch(f"{task.question} {read.text}")
+        for copy in copies:
+            copy.reward = letters.score("letters", copy.text, task.ground_truth)
+        answer = team.commit(copies)
         return Outcome(answer=answer)
 
 

@@ -1,0 +1,58 @@
+"""Writes every batch of the training to a file, and ends the trainer's process while it waits for one.
+
+Loaded by verl in every process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from wrapt import register_post_import_hook
+
+
+def _record(module: ModuleType) -> None:
+    for kind in (module.ReplayBuffer, module.ReplayBufferAsync):
+        kind.sample = _recorded(kind.sample)
+
+
+def _recorded(sample: Any) -> Any:
+    def recorded(self: Any, global_steps: int, partition_id: str, batch_size: int) -> Any:
+        import transfer_queue as tq
+
+        if partition_id == "train" and str(global_steps) == os.environ.get("DIE_AT"):
+            # Its sessions have begun.
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        batch, metrics = sample(self, global_steps, partition_id, batch_size)
+        if partition_id == "train":
+            wanted = ["responses", "rm_scores", "extra_fields", "extra_info"]
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=wanted)
+            plain = [getattr(value, "data", value) for value in data["extra_fields"]]
+            info = [getattr(value, "data", value) for value in data["extra_info"]]
+            rows = [
+                {
+                    "key": key,
+                    **{name: batch.tags[i][name] for name in ("global_steps", "policy", "agent", "branch")},
+                    **{name: batch.tags[i][name] for name in ("min_global_steps", "max_global_steps", "response_len")},
+                    "versions": plain[i].get("versions"),
+                    "aborts": plain[i].get("aborts"),
+                    "index": info[i]["index"],
+                    "responses": data["responses"][i].tolist(),
+                    "score": float(data["rm_scores"][i].sum()),
+                }
+                for i, key in enumerate(batch.keys)
+            ]
+            with Path(os.environ["BATCHES"]).open("a") as file:
+                file.write(json.dumps({"step": global_steps, "rows": rows}) + "\n")
+        return batch, metrics
+
+    return recorded
+
+
+register_post_import_hook(_record, "verl.trainer.ppo.v1.replay_buffer")
