@@ -119,9 +119,11 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
     f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {
         "__init__": "self, config, model_config, rollout_mode, workers, replica_rank, node_rank, nnodes, "
         "cuda_visible_devices, base_gpu_id, disaggregation_role=, disaggregation_bootstrap_port=",
+        "abort_all_requests": "self",
         "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, bootstrap_host=, "
         "bootstrap_port=, bootstrap_room=",
         "launch_server": "self, master_address=, master_port=",
+        "resume_generation": "self",
         "set_global_steps": "self, global_steps",
         "sleep": "self",
     },

@@ -282,3 +282,38 @@ def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_b
     actual = serve(make_batcher(), prompt, max_tokens=20, seed=0)[0]
     assert actual.tokens == expected.tokens
     torch.testing.assert_close(actual.log_probs, expected.log_probs, rtol=0, atol=1e-5)
+
+
+def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ran(make_batcher):
+    batcher = make_batcher(max_rows=1)
+    settings = Sampling(max_tokens=2, ignore_eos=True)
+    [first] = batcher.submit([5, 6], settings).samples
+    batcher.step()
+    [fresh] = batcher.submit([5, 7], settings).samples
+    again = [batcher.submit([5, 8, token], settings, drawn=1).samples[0] for token in (9, 10)]
+    ended = []
+    while not batcher.idle:
+        ended += batcher.step()
+    assert ended == [first, *again, fresh]
+
+
+def test_an_abort_takes_requests_from_every_queue(make_batcher):
+    batcher = make_batcher(max_rows=1)
+    jobs = [batcher.submit([5, 6, 7], Sampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)]
+    samples = [job.samples[0] for job in jobs]
+    assert batcher.abort([samples[1]]) == [samples[1]]
+    batcher.step()
+    assert set(batcher.abort()) == {samples[0], samples[2]} and batcher.idle
+
+
+def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, make_batcher):
+    text = greedy_one_by_one(model, [5, 6], 9)
+    ends = make_batcher().decode(text[3:5])
+    settings = Sampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
+    ended = {}
+    for drawn in (0, 4):
+        batcher = make_batcher()
+        [sample] = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn).samples
+        run(batcher)
+        ended[drawn] = len(sample.tokens)
+    assert ended[4] == 1 < ended[0]

@@ -17,6 +17,7 @@ from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers import replica as replica_module
 
 pytestmark = pytest.mark.e2e
+OUTSTANDING = 1200
 
 
 def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_here, model_path, monkeypatch):
@@ -35,7 +36,7 @@ async def _scenario(model_path, monkeypatch):
             "dtype": "float32",
             "prompt_length": 32,
             "response_length": 16,
-            "custom": {"policy": "solver"},
+            "custom": {"policy": "solver", "rank_offset": 6},
         }
     )
     model_config = OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": model_path})
@@ -44,7 +45,7 @@ async def _scenario(model_path, monkeypatch):
     workers = SimpleNamespace(workers=shares)
     replicas = [get_rollout_replica_class(ENGINE)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
     await asyncio.gather(*[replica.init_hybrid(workers) for replica in replicas])
-    assert [r.server_address for r in replicas] == [f"transformers_server_solver_{rank}" for rank in range(2)]
+    assert [r.server_address for r in replicas] == [f"transformers_server_solver_{rank}" for rank in (6, 7)]
     assert [await gpus_seen_by(r.server_handle) for r in replicas] == [await gpus_seen_by(worker) for worker in shares]
 
     monkeypatch.setenv("RANK", "1")
@@ -59,10 +60,23 @@ async def _scenario(model_path, monkeypatch):
     assert before[0].log_probs == before[1].log_probs == after[0].log_probs != after[1].log_probs
     assert after[1].extra_fields["global_steps"] == 3
 
+    await resume_with_requests_outstanding(replicas[0])
     call = ask(replicas[1], max_tokens=4000, ignore_eos=True)
     ray.kill(replicas[1].server_handle)
-    with pytest.raises(ActorDiedError, match="transformers_server_solver_1"):
+    with pytest.raises(ActorDiedError, match="transformers_server_solver_7"):
         await call
+
+
+async def resume_with_requests_outstanding(replica):
+    """They fill the 1,000 calls that verl allows the actor, and a resume would wait for one of them to end."""
+    await replica.abort_all_requests()
+    calls = [
+        replica.server_handle.generate.remote([5, 6, 7 + number % 200], {"ignore_eos": True}, f"r{number}")
+        for number in range(OUTSTANDING)
+    ]
+    await asyncio.wait_for(replica.resume_generation(), 60)
+    replies = await asyncio.wait_for(asyncio.gather(*calls), 60)
+    assert {len(reply.token_ids) for reply in replies} == {16}
 
 
 class GpusThatAreCpus(PlatformCUDA):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from resuming import client_of
 
 from verl_mas.config.adapters import KEY, Adapter
 from verl_mas.engines.adapter_stream import stream_name
@@ -225,6 +226,46 @@ def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
     reply = asyncio.run(session())
     assert len(reply.token_ids) < 200 and reply.stop_reason == "abort"
     assert len(aborts) == 1 and aborts[0] < 0.9, "the limit, and not twice the limit"
+    assert not stub.deaths
+
+
+def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_late_are_rejected(server, stub):
+    params = {"max_tokens": 30, "ignore_eos": True, "logprobs": True, "temperature": 0}
+
+    def ask(client, number):
+        prompt = [1, 2, 3 + number]
+        call = client.generate(request_id=f"r{number}", prompt_ids=prompt, sampling_params=params)
+        return asyncio.ensure_future(call)
+
+    async def session():
+        made = await server(max_running_requests=3)
+
+        async def generate(video_data, **request):
+            return await made.generate(**request)
+
+        client = client_of(generate, name="sglang", full_determinism=False)
+        whole = await asyncio.gather(*[ask(client, number) for number in range(5)])
+        asked = [ask(client, number) for number in range(5)]
+        await asyncio.sleep(12 * STEP_S)
+        client.gate.close()
+        await within(5, made.abort_all_requests())
+        late = await request(made, 9)
+        await within(5, made.sleep())
+        await made.unpause()
+        await made.set_global_steps(2)
+        await made.resume_generation()
+        client.gate.open()
+        return whole, await asyncio.gather(*asked), late, made.tokenizer_manager.rid_to_state
+
+    whole, replies, late, left = asyncio.run(session())
+    assert (late.stop_reason, late.token_ids, left) == ("abort", [], {})
+    for one, other in zip(whole, replies, strict=True):
+        assert one.token_ids == other.token_ids and one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert sum(tokens for tokens, _ in other.extra_fields["versions"]) == 30
+    # Three run at once; the others were aborted in the queue.
+    seen = [[version for _, version in reply.extra_fields["versions"]] for reply in replies]
+    assert seen == [[1, 2], [1, 2], [1, 2], [2], [2]]
+    assert [reply.extra_fields["aborts"] for reply in replies] == [1] * 5
     assert not stub.deaths
 
 

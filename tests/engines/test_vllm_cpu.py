@@ -252,6 +252,20 @@ def test_two_adapters_and_the_bare_base_share_batches_and_a_prefix_cache_and_eac
 
 @needs_vllm
 @pytest.mark.e2e
+@pytest.mark.parametrize("model", ["tied"], indirect=True)
+def test_replies_that_an_abort_cut_are_continued_with_new_weights(model):
+    support = os.pathsep.join([str(HERE.parent / "support"), os.environ.get("PYTHONPATH", "")])
+    seen = printed_by("vllm_resuming.py", model, PYTHONPATH=support)
+    # Four run at once; the last ones were aborted in the queue.
+    assert [len(parts) for parts in seen["versions"]] == [2, 2, 2, 2, 1, 1] and seen["lengths"] == [180] * 6
+    assert all(version == 2 for parts in seen["versions"] for _, version in parts[-1:])
+    assert max(one for parts in seen["distances"] for one in parts) < 1e-5
+    assert seen["late"] == ["aborted", []]
+    assert seen["stale"] > 1e-2, "the weights must differ, or the test says nothing"
+
+
+@needs_vllm
+@pytest.mark.e2e
 def test_weights_that_vllm_would_take_and_never_use_are_refused():
     from verl_mas.engines.vllm_extension import AdapterExtension
 

@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from resuming import ROLLOUT, AdapterOf, Client, client_of
 from verl.workers.config import HFModelConfig, RolloutConfig
-from verl.workers.rollout.replica import RolloutMode
+from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
-from verl_mas.rollout.adapter_client import AdapterClient
-from verl_mas.rollout.gates import Gate
-from verl_mas.rollout.resuming_client import ResumingClient
-from verl_mas.trainer.servers import OnlyServerClient
+from verl_mas.rollout.cancellable import cancellable
 from verl_mas.warmup.tiny_model import tiny_model
-
-ROLLOUT = {
-    "name": "transformers",
-    "prompt_length": 32,
-    "response_length": 48,
-    "max_model_len": 128,
-    "full_determinism": True,
-}
-
-
-class Client(ResumingClient, OnlyServerClient):
-    pass
-
-
-class AdapterOf(AdapterClient, ResumingClient, OnlyServerClient):
-    pass
-
-
-def client_of(generate, tokenizer, kind=Client, **rollout):
-    """A client of an engine whose `generate` is given."""
-
-    def remote(**kwargs):
-        return asyncio.ensure_future(generate(**kwargs))
-
-    handle = SimpleNamespace(generate=SimpleNamespace(remote=remote))
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {**ROLLOUT, **rollout}}})
-    own = {"adapter": "verifier"} if kind is AdapterOf else {}
-    client = kind(config=config, load_balancer_handle=None, server=handle, **own)
-    client.gate, client.decode = Gate(), tokenizer.decode
-    return client
 
 
 def ask(client, number=0, **params):
@@ -87,11 +55,11 @@ async def abort_at(server, gate, tokens, meanwhile=None):
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"repetition_penalty": 1.3, "top_p": 0.9, "seed": 4}])
-def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, tokenizer, params):
+def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, params):
     # With seven requests and four rows some are aborted before they run.
     async def replies(aborts):
         server = engine()
-        client = client_of(server.generate, tokenizer)
+        client = client_of(server.generate)
         asked = [ask(client, number, **params) for number in range(7)]
         for _ in range(aborts):
             await abort_at(server, client.gate, 31)
@@ -105,10 +73,10 @@ def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(en
         assert (one.stop_reason, one.extra_fields["aborts"]) == (other.stop_reason, 0) == ("length", 0)
 
 
-def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning_stays(engine, tokenizer):
+def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning_stays(engine):
     async def scenario():
         server = engine()
-        client = client_of(server.generate, tokenizer)
+        client = client_of(server.generate)
         model = server.batcher.model
         new = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
 
@@ -122,7 +90,7 @@ def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning
         return await asyncio.gather(*asked), model
 
     async def undisturbed():
-        client = client_of(engine().generate, tokenizer)
+        client = client_of(engine().generate)
         return await asyncio.gather(*[ask(client, number) for number in range(3)])
 
     replies, model = asyncio.run(scenario())
@@ -143,7 +111,7 @@ def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning
 def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, tokenizer):
     async def reply(cut, **params):
         server = engine()
-        client = client_of(server.generate, tokenizer)
+        client = client_of(server.generate)
         call = ask(client, **params)
         if cut:
             await abort_at(server, client.gate, cut)
@@ -158,3 +126,169 @@ def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, to
         found = asyncio.run(reply(cut, stop=[stop]))
         assert (found.token_ids, found.stop_reason) == (whole.token_ids[:end], "stop")
         assert found.extra_fields["aborts"] == (cut > 0)
+
+
+class Script:
+    """An engine whose replies are given: token ids and a stop reason each. The gate is closed for every abort."""
+
+    def __init__(self, *replies, close=True):
+        self.replies, self.close, self.requests = list(replies), close, []
+        self.client = None
+
+    async def __call__(self, **request):
+        ids, reason, *rest = self.replies[len(self.requests)]
+        self.requests.append(request)
+        if reason in ("abort", "aborted") and self.close:
+            self.client.gate.close()
+            asyncio.get_running_loop().call_later(0.01, self.client.gate.open)
+        fields = {"global_steps": len(self.requests), **(rest[0] if rest else {})}
+        log_probs = [-float(token) for token in ids]
+        return TokenOutput(token_ids=ids, log_probs=log_probs, stop_reason=reason, extra_fields=fields)
+
+
+def scripted(*replies, kind=Client, wrap=None, close=True, params=None, **rollout):
+    script = Script(*replies, close=close)
+    client = client_of(script, kind, **{"name": "vllm", **rollout})
+    script.client = client = wrap(client) if wrap else client
+
+    async def scenario():
+        return await ask(client, **(params or {}))
+
+    return asyncio.run(scenario()), script.requests
+
+
+@pytest.mark.parametrize("kind", [Client, AdapterOf])
+@pytest.mark.parametrize("wrap", [None, cancellable])
+def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for(kind, wrap):
+    reply, requests = scripted(
+        ([1, 2], "aborted"), ([], "aborted"), ([3], "aborted"), ([4, 5], "completed"),
+        kind=kind, wrap=wrap, params={"max_tokens": 20, "min_tokens": 4, "seed": 7},
+    )  # fmt: skip
+    assert (reply.token_ids, reply.log_probs) == ([1, 2, 3, 4, 5], [-1.0, -2.0, -3.0, -4.0, -5.0])
+    assert reply.stop_reason == "completed"
+    fields = reply.extra_fields
+    assert fields["versions"] == [[2, 1], [1, 3], [2, 4]]
+    assert (fields["aborts"], fields["min_global_steps"], fields["max_global_steps"]) == (3, 1, 4)
+    assert [request["prompt_ids"][3:] for request in requests] == [[], [1, 2], [1, 2], [1, 2, 3]]
+    asked = [
+        [request["sampling_params"][name] for name in ("max_tokens", "min_tokens", "seed")] for request in requests
+    ]
+    assert asked == [[20, 4, 7], [18, 2, 9], [18, 2, 9], [17, 1, 10]]
+    assert all("drawn" not in request for request in requests)
+    assert [request.get("adapter") for request in requests] == [None if kind is Client else "verifier"] * 4
+
+
+def test_a_reply_that_no_engine_aborted_is_the_engines_own():
+    reply, [request] = scripted(([1, 2], "stop"))
+    assert (reply.token_ids, reply.log_probs, reply.stop_reason) == ([1, 2], [-1.0, -2.0], "stop")
+    assert request["sampling_params"] == {"temperature": 1.0, "logprobs": True, "ignore_eos": True}
+    assert (reply.extra_fields["aborts"], reply.extra_fields["versions"]) == (0, [[2, 1]])
+
+
+def test_media_are_sent_again_with_the_rest():
+    script = Script(([1], "aborted"), ([2], "completed"))
+    script.client = client = client_of(script, name="vllm")
+
+    async def scenario():
+        return await client.generate(
+            "r", prompt_ids=[5], sampling_params={}, image_data=["picture"], mm_processor_kwargs={"fps": 2}
+        )
+
+    asyncio.run(scenario())
+    assert [request["image_data"] for request in script.requests] == [["picture"]] * 2
+    assert [request["mm_processor_kwargs"] for request in script.requests] == [{"fps": 2}] * 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({}, 5),  # the response length
+        ({"response_length": 99, "max_model_len": 8}, 5),  # the context, less a prompt of 3
+        ({"response_length": 4, "prompt_length": 4}, 4),
+        ({"response_length": 4, "prompt_length": 1}, 2),  # a prompt that is too long takes from the reply
+    ],
+)
+def test_without_max_tokens_a_reply_in_parts_is_as_long_as_one_in_one_part(limits, most):
+    settings = {"response_length": 5, "prompt_length": 32, "max_model_len": None, **limits}
+    replies = [([9] * (most - 1), "aborted"), ([9], "completed")]
+    reply, requests = scripted(*replies, **settings)
+    assert requests[1]["sampling_params"]["max_tokens"] == 1
+    assert len(reply.token_ids) == most
+    # Aborted with its last token: there is nothing left to ask for.
+    reply, requests = scripted(([9] * most, "aborted"), **settings)
+    assert (len(requests), reply.stop_reason, len(reply.token_ids)) == (1, "length", most)
+
+
+def test_an_engine_that_refuses_a_request_is_not_asked_again():
+    reply, requests = scripted(([], "abort"), close=False)
+    assert (len(requests), reply.token_ids, reply.stop_reason) == (1, [], "abort")
+    reply, requests = scripted(([1], "abort"), ([], "abort"), close=False)
+    assert (len(requests), reply.token_ids, reply.stop_reason) == (2, [1], "abort")
+
+
+@pytest.mark.parametrize("setting", [{"structured_outputs": {"regex": "a+"}}, {"presence_penalty": 0.5}])
+def test_a_reply_whose_settings_depend_on_where_it_begins_restarts(setting):
+    reply, requests = scripted(([1, 2], "aborted"), ([3], "completed"), params=setting)
+    assert (reply.token_ids, reply.extra_fields["aborts"], reply.extra_fields["versions"]) == ([3], 1, [[1, 2]])
+    assert requests[0] == requests[1]
+    reply, _ = scripted(([1, 2], "aborted"), ([3], "completed"), params=dict.fromkeys(setting))
+    assert reply.token_ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_the_client_cuts_a_reply_at_a_stop_string_that_begins_before_an_abort(tokenizer, name):
+    first, rest = tokenizer.encode("so it is <e"), tokenizer.encode("nd> and more")
+
+    reply, _ = scripted(
+        (first, "aborted"), (rest, "completed", {"versions": [[2, 8], [len(rest) - 2, 9]]}),
+        name=name, params={"stop": ["<end>", "never"]},
+    )  # fmt: skip
+    assert tokenizer.decode(reply.token_ids) == "so it is <end>"
+    assert (reply.stop_reason, len(reply.log_probs)) == ("stop", len(reply.token_ids))
+    assert reply.extra_fields["versions"] == [[len(first), 1], [2, 8], [1, 9]]
+    # One that lies in the rest as a whole ends it in the engine.
+    reply, _ = scripted((first, "aborted"), (rest, "completed"), name=name, params={"stop": "more"})
+    assert tokenizer.decode(reply.token_ids) == "so it is <end> and more"
+
+
+def test_versions_that_the_engine_lists_are_joined_where_they_are_equal():
+    reply, _ = scripted(([1, 2, 3], "aborted", {"versions": [[1, 4], [2, 5]]}), ([4], "stop", {"versions": [[1, 5]]}))
+    assert reply.extra_fields["versions"] == [[1, 4], [3, 5]]
+
+
+def test_counts_of_the_parts_add_up_and_the_prefix_that_was_cached_is_the_first_ones():
+    draft = "spec_num_draft_tokens"
+    reply, _ = scripted(
+        ([1], "aborted", {draft: 3, "num_cached_tokens": 2}),
+        ([2], "completed", {draft: 4, "num_cached_tokens": 9}),
+    )
+    assert (reply.extra_fields[draft], reply.extra_fields["num_cached_tokens"]) == (7, 2)
+
+
+def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
+    from verl_mas.rollout import resuming_client
+
+    def part(tokens, rows, value):
+        return TokenOutput(token_ids=tokens, routed_experts=np.full((rows, 1), value))
+
+    # A prompt of two tokens; the last token of a request has none.
+    parts = [part([1, 2], 3, 1), part([], 3, 7), part([3, 4, 5], 6, 2)]
+    reply = resuming_client._Reply([8, 9], {}, OmegaConf.create(ROLLOUT), str, [1, 2, 3, 4, 5], parts)  # noqa: SLF001
+    assert reply.joined().routed_experts[:, 0].tolist() == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_request_waits_at_a_closed_gate_and_is_not_sent_after_a_cancellation():
+    script = Script(([1], "completed"), ([2], "completed"))
+    script.client = client = client_of(script)
+
+    async def scenario():
+        client.gate.close()
+        waiting, cancelled = ask(client), ask(client)
+        await asyncio.sleep(0.01)
+        assert script.requests == []
+        cancelled.cancel()
+        client.gate.open()
+        await asyncio.wait([waiting, cancelled])
+        return cancelled.cancelled(), len(script.requests)
+
+    assert asyncio.run(scenario()) == (True, 1)

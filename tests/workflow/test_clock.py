@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from verl_mas.workflow.clock import Clock, ended, start, uncounted
+from verl_mas.workflow.clock import STANDING_S, Clock, ended, held, start, uncounted
 
 
 def run(work, seconds):
@@ -60,3 +60,56 @@ def test_an_act_whose_caller_is_cancelled_is_cancelled_with_it():
 
 def test_outside_an_act_there_is_no_clock_to_stop():
     asyncio.run(wait(0))
+
+
+async def hold(seconds):
+    with held():
+        await asyncio.sleep(seconds)
+
+
+def nested(work, session, act):
+    """Whether a session, and an act in it, ended in time."""
+
+    async def main():
+        outer, inner = Clock(session), Clock(act)
+        acts = []
+
+        async def run_session():
+            acts.append(start(work(), inner))
+            acts.append(await ended(acts[0], inner))
+
+        task = start(run_session(), outer, session=True)
+        return await ended(task, outer), acts[1:] == [True]
+
+    return asyncio.run(main())
+
+
+def test_while_engines_take_no_requests_the_clocks_of_act_and_session_stand_still():
+    assert nested(lambda: hold(0.15), 0.05, 0.05) == (True, True)
+
+
+def test_a_session_has_the_time_in_which_its_acts_wait_for_tools():
+    assert nested(lambda: wait(0.15), 0.05, 0.05) == (False, False)
+
+
+def test_what_runs_after_the_engines_were_away_has_only_the_time_that_was_left():
+    async def work():
+        await asyncio.sleep(0.03)
+        await hold(0.08)
+        await asyncio.sleep(60)
+
+    assert nested(work, 60, 0.05) == (True, False)
+    assert nested(work, 0.05, 60) == (False, False)
+
+
+def test_a_clock_that_stands_still_at_its_end_is_looked_at_seldom(monkeypatch):
+    looks = []
+    wait = asyncio.wait
+
+    async def counted(tasks, timeout=None):
+        looks.append(timeout)
+        return await wait(tasks, timeout=timeout)
+
+    monkeypatch.setattr(asyncio, "wait", counted)
+    in_time, _ = run(lambda: hold(4 * STANDING_S), 0.001)
+    assert in_time and len(looks) <= 6

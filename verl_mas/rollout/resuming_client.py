@@ -82,7 +82,7 @@ class _Reply:
     def request(self) -> Fields:
         drawn = len(self.tokens)
         if not drawn:
-            return {"prompt_ids": self.prompt, "sampling_params": self.params}
+            return {"prompt_ids": self.prompt, "sampling_params": dict(self.params)}
         left = {name: max(0, self.params[name] - drawn) for name in LEAST if self.params.get(name)}
         params = {name: value for name, value in self.params.items() if name not in LIMITS}
         params |= {LIMITS[0]: self._limit - drawn, **left}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,7 @@ class MasAgentLoopWorker(_StockWorker):
         # An adapter is served with its base's.
         models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
         self.models = {name: models[resident(self.mas, name)] for name in served}
-        # Policies that one base serves share its engines, and so their gate.
-        gates = {resident(self.mas, name): Gate() for name in served}
-        self.gates = {name: gates[resident(self.mas, name)] for name in served}
+        self.gates = gates_of(self.mas, served)
         for name, client in served.items():
             if isinstance(client, ResumingClient):
                 client.gate, client.decode = self.gates[name], self.models[name].tokenizer.decode
@@ -334,6 +333,12 @@ def clients_by_policy(
             fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets",
         )
     return served
+
+
+def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:
+    """Policies that one base serves share its engines, and so their gate."""
+    gates: dict[str, Gate] = defaultdict(Gate)
+    return {name: gates[resident(mas, name)] for name in policies}
 
 
 def _tokens_of(task: Task, model: Model) -> Sequence[int]:

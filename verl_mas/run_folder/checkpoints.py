@@ -1,7 +1,7 @@
 """The checkpoints of a run's folder, and the pointer to the latest one.
 
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
-`running_scores.json` where the estimator remembers scores, `queue` where tasks are in flight, and `run.json`. `run.json`
+`running_scores.json` where the estimator remembers scores, `queue` where tasks are in flight, and `run.json`. That file
 is written last and lists the files and their sizes, so what a crash or a full disk left behind is never taken for a
 checkpoint. The pointer is written after it.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from verl_mas.engines.heads import require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.sglang_adapters import AdapterSender, AdapterServer
 from verl_mas.errors import EngineLost
+from verl_mas.row import GLOBAL_STEPS
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
@@ -42,10 +44,12 @@ class TeamSglang(AdapterServer):
     """A server with several adapters, that ends the requests of cancelled callers, and sleeps only when nothing runs.
 
     SGLang 0.5.12 does not do the last two: the request of a cancelled caller decodes on, and a scheduler that is asked
-    to release memory, or to take weights, while a request runs fails an assertion and ends the server.
+    to release memory, or to take weights, while a request runs fails an assertion and ends the server. Its own abort
+    holds requests that come late, for which that sleep would then wait.
     """
 
     _requests: set[asyncio.Task[TokenOutput]]
+    _rejecting = False
 
     def __init__(self, *args: object, **kwargs: object):
         self._requests = set()
@@ -54,6 +58,8 @@ class TeamSglang(AdapterServer):
     async def generate(  # type: ignore[override]  # verl names the request, always
         self, *args: object, request_id: str, adapter: str | None = None, **kwargs: object
     ) -> TokenOutput:
+        if self._rejecting:
+            return self._rejected()
         call = super().generate(*args, adapter=adapter, request_id=request_id, **kwargs)
         request: asyncio.Task[TokenOutput] = asyncio.ensure_future(call)
         self._requests.add(request)
@@ -64,9 +70,23 @@ class TeamSglang(AdapterServer):
             while not request.done():
                 self.tokenizer_manager.abort_request(request_id)
                 await asyncio.wait([request], timeout=ABORT_AGAIN_S)
+            raise
+        finally:
             # SGLang keeps the state of a request that was aborted while it was queued.
             self.tokenizer_manager.rid_to_state.pop(request_id, None)
-            raise
+
+    async def abort_all_requests(self) -> None:
+        """End running requests with the tokens they have, and reject new ones until `resume_generation`."""
+        self._rejecting = True
+        until = time.monotonic() + DRAIN_S
+        while self._requests:
+            if time.monotonic() > until:
+                raise _not_ended()
+            self.tokenizer_manager.abort_request(abort_all=True)
+            await asyncio.wait(self._requests, timeout=ABORT_AGAIN_S)
+
+    async def resume_generation(self) -> None:
+        self._rejecting = False
 
     async def sleep(self) -> None:
         """Also waits where verl's does nothing (`free_cache_engine=False`), because new weights follow."""
@@ -94,7 +114,13 @@ class TeamSglang(AdapterServer):
         logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
         self.tokenizer_manager.abort_request(abort_all=True)
         if not await self._idle():
-            raise EngineLost(f"an SGLang engine did not end its requests within {DRAIN_S:g} s of their abort")
+            raise _not_ended()
+
+    def _rejected(self) -> TokenOutput:
+        from verl.workers.rollout.replica import TokenOutput
+
+        fields = {GLOBAL_STEPS: self.global_steps}  # type: ignore[attr-defined]
+        return TokenOutput(token_ids=[], log_probs=[], stop_reason="abort", extra_fields=fields)
 
     async def _idle(self) -> bool:
         if self._requests:
@@ -104,6 +130,10 @@ class TeamSglang(AdapterServer):
         # A request that has answered is in the scheduler's last batch for a moment more, so the scheduler is asked.
         flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)
         return bool(flushed.success) and not self._requests
+
+
+def _not_ended() -> EngineLost:
+    return EngineLost(f"an SGLang engine did not end its requests within {DRAIN_S:g} s of their abort")
 
 
 def check_model(path: str, device: str, options: Mapping[str, object]) -> None:

@@ -8,8 +8,7 @@ threshold of W + 1, the batch of a step is therefore the one that was dispatched
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -68,13 +67,10 @@ class AsyncTeamTrainer(TeamTrainer):
         """Dispatch what is missing of the tasks that are in flight when a step begins."""
         restored = len(data_plane.tasks(data_plane.TRAIN))
         wanted = int(self.config.trainer.v1[self.mode.verl].num_warmup_batches * self._batch_size)
-        missing = min(wanted - restored, self._usable())
-        if missing > 0:
-            for step, tasks in warm_up(missing, self._batch_size, self.global_steps):
-                self._dispatch(tasks, step)
-        logger.info(
-            "step %d: %d tasks in flight, of them %d restored", self.global_steps, max(wanted, restored), restored
-        )
+        missing = max(0, min(wanted - restored, self._usable()))
+        for step, tasks in warm_up(missing, self._batch_size, self.global_steps).items():
+            self._dispatch(tasks, step)
+        logger.info("warm-up: %d new tasks in flight, and %d of the checkpoint", missing, restored)
 
     def _add_batch_to_generate(self) -> None:
         """The batch of a step, or less of it where the steps that remain cannot train on all."""
@@ -120,16 +116,11 @@ class AsyncTeamTrainer(TeamTrainer):
             judged.check(self.mas.faults.max_dropped_share, f"the tasks that ended until step {self.global_steps}")
 
 
-def warm_up(tasks: int, batch_size: int, step: int) -> Iterator[tuple[int, int]]:
-    """The steps of tasks that are dispatched before `step`, and how many each has.
+def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
+    """How many tasks of those that are dispatched before `step` have which step, the oldest first.
 
-    In a run that resumes they are new tasks beside those of earlier steps, which have their names.
+    In a run that resumes they are new tasks, and those of earlier steps have their names.
     """
     if step > 1:
-        yield step, tasks
-        return
-    whole, rest = divmod(tasks, batch_size)
-    if rest:
-        yield -whole, rest
-    for back in reversed(range(whole)):
-        yield -back, batch_size
+        return {step: tasks} if tasks else {}
+    return dict(Counter(-(place // batch_size) for place in reversed(range(tasks))))
