@@ -54,3 +54,11 @@ def test_a_failure_on_one_pool_reaches_the_caller():
 
     with pytest.raises(RuntimeError, match="b broke"):
         made(a="shared", b="big").each(["a", "b"], fails)
+
+
+def test_engines_of_a_policy_may_be_on_another_pool_than_it_trains_on():
+    instance = made(a="big", b="shared")
+    instance.mas.policies["a"].engines = "shared"
+    instance._pools = {"big": "the big one", "shared": "the shared one"}  # noqa: SLF001  # not made without Ray
+    assert (instance.of("a"), instance.serving("a")) == ("the big one", "the shared one")
+    assert instance.of("b") == instance.serving("b") == "the shared one"

@@ -196,9 +196,13 @@ class PolicyTrainer(LocalPolicy):
         with writing(folder):
             ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
             ray.get(group.update_weights(global_steps=step, mode=BACKEND))
+        self.unload()
+
+    def unload(self) -> None:
+        """Move parameters back that were loaded to be sent. verl does so only after it has sent them to engines on the
+        policy's own devices."""
         if self.offloads:
-            # As verl does after it has sent weights to the engines of this policy.
-            group.to("cpu", model=True, optimizer=False, grad=False)
+            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         self.actor_rollout_wg.save_checkpoint(

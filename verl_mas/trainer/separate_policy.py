@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from omegaconf import DictConfig, open_dict
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
@@ -12,24 +10,36 @@ from verl.utils.device import get_device_name
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.schema import Weighting
 from verl_mas.engines import ray_weights
 from verl_mas.trainer.frozen import Engines
 from verl_mas.trainer.policy_trainer import PolicyTrainer
+from verl_mas.verl_types import Actor
 
 # verl's checkpoint engines whose groups of processes are found by a name, `default` for every policy.
 NAMED_GROUPS = ("nccl", "hccl")
 
 
 class SeparatePolicy(PolicyTrainer):
-    """Its engines serve all the time; new weights are sent to them between two tokens."""
+    """Its engines serve all the time, but for the moment in which they get new weights."""
 
     # verl's trainer then starts training processes without engines.
     _enable_hybrid_replicas = False
 
-    def __init__(self, name: str, view: DictConfig, *args: Any, serving: RayResourcePool):
+    def __init__(
+        self,
+        name: str,
+        view: DictConfig,
+        pool: RayResourcePool,
+        updates: int,
+        total_steps: int,
+        weighting: Weighting | None = None,
+        *,
+        serving: RayResourcePool,
+    ):
         self.serving = serving
         send_apart(view, name)
-        super().__init__(name, view, *args)
+        super().__init__(name, view, pool, updates, total_steps, weighting)
 
     def _setup(self) -> None:
         super()._setup()
@@ -43,9 +53,12 @@ class SeparatePolicy(PolicyTrainer):
     def wake(self, step: int) -> None:
         """Send the engines the current weights. What they generate is aborted and can be resumed."""
         super().wake(step)
-        if self.offloads:
-            # verl has loaded them to send them, and moves them back only where it sends them to its own engines.
-            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
+        self.unload()
+
+    @property
+    def receivers(self) -> list[Actor]:
+        """The processes beside its engines that take new weights."""
+        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
 
     def sleep(self) -> None:
         """They have GPUs of their own."""

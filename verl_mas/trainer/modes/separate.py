@@ -5,10 +5,19 @@ from __future__ import annotations
 from verl_mas.config.modes import SEPARATE
 from verl_mas.trainer.modes.asynchronous import AsyncTeamTrainer
 from verl_mas.trainer.separate_policy import SeparatePolicy
+from verl_mas.verl_types import Actor
 
 
 class SeparateAsyncTrainer(AsyncTeamTrainer):
     mode = SEPARATE
+
+    @property
+    def _apart(self) -> dict[str, SeparatePolicy]:
+        return {name: member for name, member in self.members.items() if isinstance(member, SeparatePolicy)}
+
+    def _actors(self) -> dict[str, list[Actor]]:
+        receivers = {f"weight receiver {{}} of policy {name}": one.receivers for name, one in self._apart.items()}
+        return {**super()._actors(), **receivers}
 
     def on_init_end(self) -> None:
         # One after the other: the first transfer of a policy makes its group of processes.
@@ -19,11 +28,11 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
         """Engines serve all the time."""
 
     def _wake(self) -> None:
-        """Send each trained policy's weights; engines of frozen ones are not touched."""
-        self.pools.each([name for name, m in self.members.items() if isinstance(m, SeparatePolicy)], self._wake_one)
+        """Also a policy without rows gets its weights, and with them the step. Frozen engines are not touched."""
+        self.pools.each(self._apart, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
-        """Sessions that call other policies go on meanwhile."""
+        """Sessions that call other policies continue meanwhile."""
         self.agent_loop_manager.pause([name])
-        self.members[name].wake(self.global_steps)
+        super()._wake_one(name)
         self.agent_loop_manager.resume([name])
