@@ -22,7 +22,9 @@ from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.row import RowKey
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
+from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.step import Columns, step_advantages
+from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.trainer import TeamTrainer
 
 UNIFORM = [0.0, 0.0]
@@ -230,7 +232,8 @@ def trainer(monkeypatch, rollout):
     """A trainer without policies over these tasks, and what it wrote."""
 
     def make(spec, *tasks):
-        made, written = object.__new__(TeamTrainer), {}
+        made, written = object.__new__(MasTrainer), {}
+        made.timeline = Timeline(None, {})
         source = rollout(*tasks)
 
         def read(rows, fields):
@@ -262,7 +265,7 @@ def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metric
     made, written = trainer(FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
     metrics = {}
     whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
-    assert written.pop("record") == {} and len(whole) == len(written) == 8
+    assert "record" not in written and len(whole) == len(written) == 8
     assert metrics["mas/filter/kept"] == 0 and metrics["mas/solver/acts"] == 8
     assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
 

@@ -28,6 +28,7 @@ from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
 from verl_mas.trainer.servers import OnlyServerClient
 from verl_mas.trainer.step import PolicyRows
+from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.trainer.workers import Workers
 
@@ -106,7 +107,7 @@ def team(make):
         config = make(mas__policies=POLICIES, actor_rollout_ref__model__lora_alpha=16, **settings)
         made, log = object.__new__(TeamTrainer), []
         made.config, made.mas, made.log, made.slices, made.global_steps = config, load(config.mas), log, {}, 1
-        made.pools = Pools(config, made.mas)
+        made.pools, made.timeline = Pools(config, made.mas), Timeline(None, {})
         views = {name: policy_view(config, name, spec) for name, spec in made.mas.policies.items()}
         pool = made.pools.of("main")
         full, past = object.__new__(PolicyTrainer), object.__new__(FrozenPolicy)
