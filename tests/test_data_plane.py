@@ -102,6 +102,27 @@ def test_every_other_function_makes_one_call(calls, tags):
     assert set(fields.keys()) == {"prompts", "uid"} and fields["prompts"].shape == (1, 2)
 
 
+def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sampled_again(calls, monkeypatch, tmp_path):
+    """At the end of step 5, which trained on 3-0."""
+    task = {"is_prompt": True, "global_steps": 4}
+    queue = {
+        "3-0_0_0": {},
+        "4-0": {**task, "status": "finished"},
+        "4-0_0_0": {},
+        "4-0_1_0": {},
+        "4-1": {**task, "status": "running"},
+        "4-1_0_0": {},
+        "5-0": {**task, "status": "pending"},
+    }
+    loaded = []
+    monkeypatch.setattr(data_plane.tq, "load_checkpoint", loaded.append)
+    monkeypatch.setattr(data_plane.tq, "kv_list", lambda partition: {partition: queue} if loaded else None)
+    data_plane.restore(tmp_path)
+    assert loaded == [tmp_path]
+    assert calls == [("kv_clear", {"keys": ["3-0_0_0", "4-1_0_0"], "partition_id": "train"})]
+    assert list(data_plane.tasks(data_plane.TRAIN)) == ["4-0", "4-1", "5-0"]
+
+
 def stored(tags, uid, **fields):
     return StoredRow(RowKey(uid, 0, 0), {"prompts": torch.zeros(2), **fields}, tags())
 

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import transfer_queue as tq
 from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_tensordict
 
-from verl_mas.row import GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, StoredRow, TagValues
+from verl_mas.row import FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
 
 # verl's partitions.
 TRAIN, VALIDATION = "train", "val"
@@ -95,6 +96,49 @@ def announce(uids: Sequence[str], partition: str, step: int) -> None:
     """Register tasks before the rollout gets them, so that the replay buffer waits for them."""
     tag = {IS_PROMPT: True, STATUS: PENDING, GLOBAL_STEPS: step}
     tq.kv_batch_put(keys=list(uids), partition_id=partition, tags=[dict(tag) for _ in uids])
+
+
+def tasks(partition: str) -> dict[str, TagValues]:
+    """The tags of all tasks in a partition, by uid. A task stays until its rows are sampled."""
+    return {key: tag for key, tag in _listed(partition).items() if tag.get(IS_PROMPT)}
+
+
+def _listed(partition: str) -> dict[str, TagValues]:
+    items: dict[str, dict[str, TagValues]] = tq.kv_list(partition) or {}
+    return items.get(partition, {})
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------
+
+
+def save(folder: Path) -> int:
+    """All tasks and rows, in files of TransferQueue. Returns how many tasks of the training there are."""
+    tq.save_checkpoint(folder)
+    return len(tasks(TRAIN))
+
+
+def restore(folder: Path) -> None:
+    """What `save` has written, less what is not needed.
+
+    The rows of the step that was saved are in it: they are cleared at its end. A task that had not finished is played
+    from the start.
+    """
+    tq.load_checkpoint(folder)
+    if needless := without_finished_task(_listed(TRAIN)):
+        tq.kv_clear(keys=needless, partition_id=TRAIN)
+
+
+def without_finished_task(listed: Mapping[str, TagValues]) -> list[str]:
+    """The keys of the rows whose task has not finished, or is not there."""
+    finished = {key for key, tag in listed.items() if tag.get(IS_PROMPT) and tag[STATUS] == FINISHED}
+    return [key for key, tag in listed.items() if not tag.get(IS_PROMPT) and RowKey.parse(key).uid not in finished]
+
+
+def prompts(uids: Sequence[str], step: int) -> TensorDict:
+    """What was dispatched of these tasks, to be dispatched again as at that step."""
+    batch: TensorDict = tq.kv_batch_get(keys=list(uids), partition_id=TRAIN)
+    assign_non_tensor_data(batch, GLOBAL_STEPS, step)
+    return batch
 
 
 # -- what the rollout moves ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ VERSION = "0.9.1"
 
 _TRAINER = "verl.trainer.ppo.v1.trainer_base"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 _WORKER = "verl.trainer.ppo.v1.agent_loop_tq"
 _ROLLOUT = "verl.workers.rollout"
 _SGLANG = "verl.workers.rollout.sglang_rollout"
@@ -21,6 +22,7 @@ _VLLM = "verl.workers.rollout.vllm_rollout"
 OVERRIDDEN: dict[str, dict[str, str]] = {
     f"{_TRAINER}:PPOTrainer": {
         "__init__": "self, config",
+        "_add_batch_to_generate": "self",
         "_add_prompts_to_generate": "self, num_prompts",
         "_balance_batch": "self, batch, metrics, logging_prefix=, keep_minibatch=",
         "_build_replay_buffer": "self",
@@ -32,21 +34,32 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_init_resource_pool_mgr": "self",
         "_load_checkpoint": "self",
         "_log_rollout_data": "self, batch, timing_raw, rollout_data_dir",
+        "_reissue_inflight_prompts": "self, partition_id=",
         "_save_checkpoint": "self",
         "_setup": "self",
         "_start_profiling": "self",
         "_step_once": "self, metrics, timing_raw, sample_batch_size",
         "_stop_profiling": "self",
         "_validate": "self",
+        "fit": "self, agent_loop_manager",
         "get_llm_client": "self",
         "get_teacher_client": "self",
         "on_init_end": "self",
         "on_sample_end": "self",
         "on_step_end": "self",
+        "on_train_begin": "self",
         "prepare_step": "self",
     },
+    f"{_BUFFER}:ReplayBufferAsync": {
+        "__init__": "self, trainer_mode, trainer_config, max_off_policy_threshold, max_off_policy_strategy, "
+        "sampler_kwargs, poll_interval=, refill_fn=, filter_groups_metric=, train_batch_size=, gen_batch_size=, "
+        "max_inflight_gen_batches=, sync_refill_failed_groups=",
+        "_select_prompt_uids": "self, partition_id, sampleable_keys, batch_size",
+        "_terminal_eviction_reasons": "self, global_steps, partition_id",
+        "_wait_for_next_poll": "self, partition_id, last_debug_time",
+    },
     "verl.single_controller.ray.base:ResourcePoolManager": {"create_resource_pool": "self"},
-    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs"},
+    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs", "generate_sequences": "self, prompts"},
     f"{_WORKER}:AgentLoopWorkerTQ": {
         "__init__": "self, *args, **kwargs",
         "_run_prompt": "self, prompt, sampling_params, trajectory, trace=",
@@ -76,11 +89,13 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "name_suffix=",
         "init_hybrid": "self, worker_group",
         "launch_servers": "self",
+        "max_concurrency": "self",
     },
     f"{_VLLM}.vllm_async_server:vLLMReplica": {
         "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
         "name_suffix=",
         "init_hybrid": "self, worker_group",
+        "max_concurrency": "self",
     },
     f"{_VLLM}.vllm_async_server:vLLMHttpServer": {
         "_get_worker_extension_cls": "self",
@@ -176,7 +191,9 @@ USED: dict[str, dict[str, str | None]] = {
         "_init_dump_executor": "self",
         "_init_tokenizer": "self",
         "_maybe_log_val_generations": "self, inputs, outputs, scores",
+        "_next_train_batch": "self, num_prompts=",
         "_stop_rollout_profiling": "self",
+        "_submit_batch_to_rollout": "self, batch",
         "_val_metrics_update": "self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, "
         "expected_acc_counts=",
     },
@@ -240,7 +257,7 @@ TEXTS: dict[str, dict[str, int]] = {
     "verl.workers.engine_workers": {"no_lora_adapter": 1, "disable_auto_offload": 3},
     _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},
     "verl.workers.engine.base": {"VERL_ENGINE_VENDOR": 2},
-    "verl.trainer.ppo.v1.replay_buffer": {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},
+    _BUFFER: {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},
 }
 
 # Function of verl that our code repeats or depends on -> the digest of its source, and our file. A change does not have
@@ -260,6 +277,16 @@ RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._validate": ("163961d26416", "trainer/validation.py"),
     f"{_TRAINER}:PPOTrainer._save_checkpoint": ("fe53d9935ee2", "trainer/checkpoint.py"),
     f"{_TRAINER}:PPOTrainer._load_checkpoint": ("686e8d6e0f61", "trainer/checkpoint.py"),
+    f"{_TRAINER}:PPOTrainer._reissue_inflight_prompts": ("26ae60e7b2f2", "trainer/modes/asynchronous.py"),
+    f"{_TRAINER}:PPOTrainer._add_async_warmup_batches": ("3c6d4a0b05ab", "trainer/modes/asynchronous.py"),
+    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_sample_end": (
+        "a69a9a73601c",
+        "trainer/modes/colocated.py",
+    ),
+    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_step_end": (
+        "80faf3bea7b3",
+        "trainer/modes/colocated.py",
+    ),
     f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": (
         "93858c047d69",
         "rollout/verl_client.py",

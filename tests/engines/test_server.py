@@ -55,6 +55,13 @@ def ask(server, prompt=(5, 6), request_id="r", adapter=None, **params):
     return server.generate(list(prompt), params, request_id, image_data=None, video_data=None, adapter=adapter)
 
 
+async def sampled(server, count):
+    """Wait until the requests that run have so many tokens."""
+    while (tokens := sum(len(sample.tokens) for sample in server.futures)) < count:
+        await asyncio.sleep(0)
+    return tokens
+
+
 def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(make_server):
     async def scenario():
         server = make_server()
@@ -172,17 +179,24 @@ def test_weights_change_between_two_tokens_of_a_running_request(make_server):
         server = make_server()
         await server.set_global_steps(1)
         call = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while server.batcher.idle:
-            await asyncio.sleep(0)
+        before = await sampled(server, 5)
         weights = {name: tensor * 1.5 for name, tensor in server.batcher.model.state_dict().items()}
         *first, last = pack(weights.items(), 50_000)
+        counts = []
         for bucket in first:
             await server.update_weights(bucket, last=False)
+            counts.append(sum(len(sample.tokens) for sample in server.futures))
+            # More than a step takes.
+            await asyncio.sleep(0.02)
         await server.update_weights(last, last=True, global_steps=2)
-        return (await call).extra_fields
+        return await call, before, counts
 
-    steps = asyncio.run(scenario())
+    output, before, counts = asyncio.run(scenario())
+    steps = output.extra_fields
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
+    # None was sampled from a mix of both.
+    assert len(counts) > 1 and len(set(counts)) == 1 and counts[0] >= before
+    assert steps["versions"] == [[counts[0], 1], [100 - counts[0], 2]]
 
 
 def adapter_weights(server, scale):

@@ -17,7 +17,7 @@ from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import RNG_FILE, Checkpoints, other_run, run_identity
+from verl_mas.trainer.checkpoint import QUEUE_FOLDER, RNG_FILE, Checkpoints, left_out, other_run, run_identity
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamWorkflow, read_team
 
 
@@ -79,6 +79,47 @@ def test_the_team_is_part_of_a_checkpoint_with_its_step(checkpoints):
     folder = checkpoints.save(3, {})
     assert read_team(folder) == replace(checkpoints.team, step=3)
     assert TEAM_FILE in json.loads((folder / "run.json").read_text())["files"]
+
+
+class Queue:
+    def __init__(self):
+        self.tasks = 5
+
+    def save(self, folder):
+        folder.mkdir()
+        (folder / "state.pkl").write_text(str(self.tasks))
+        return self.tasks
+
+    def restore(self, folder):
+        self.tasks = int((folder / "state.pkl").read_text())
+
+
+def test_tasks_in_flight_are_a_part_of_a_checkpoint_that_old_ones_lose(checkpoints, tmp_path):
+    checkpoints.queue = Queue()
+    folders = [checkpoints.save(step, {}) for step in (1, 2, 3, 4)]
+    assert [(folder / QUEUE_FOLDER).exists() for folder in folders] == [False, True, True, True], "as of the policies"
+    assert [one.step for one in whole_checkpoints(tmp_path)] == [2, 3, 4]
+    checkpoints.queue.tasks = 0
+    load_from(checkpoints, folders[3])
+    assert checkpoints.queue.tasks == 5
+    (folders[3] / QUEUE_FOLDER / "state.pkl").write_text("cut")
+    with pytest.raises(DiskError, match=f"{QUEUE_FOLDER} cannot be read"):
+        load_from(checkpoints, folders[3])
+    (folders[3] / QUEUE_FOLDER / "state.pkl").unlink()
+    assert [one.step for one in whole_checkpoints(tmp_path)] == [2, 3]
+
+
+def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path):
+    checkpoints.save(1, {})
+    assert not list(left_out(latest(tmp_path), asynchronous=False))
+    checkpoints.queue = Queue()
+    checkpoints.save(2, {})
+    (warning,) = left_out(latest(tmp_path), asynchronous=False)
+    assert "has 5 tasks in flight" in warning.value
+    assert not list(left_out(latest(tmp_path), asynchronous=True))
+    checkpoints.queue.tasks = 0
+    checkpoints.save(3, {})
+    assert not list(left_out(latest(tmp_path), asynchronous=False)), "with W=0 nothing is in flight"
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):

@@ -13,7 +13,6 @@ from verl_mas.errors import EngineLost, SessionsFailed, UpdateFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import check_finite
-from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.trainer import TeamTrainer
 
 REFUSED = SessionCounts(
@@ -42,7 +41,7 @@ def trainer(monkeypatch):
         made = object.__new__(TeamTrainer)
         made.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
         made.config = OmegaConf.create({"data": {"train_batch_size": 4}})
-        made.global_steps, made._sessions, made.timeline = 1, SessionCounts(), Timeline(None, {})
+        made.global_steps, made._sessions = 1, SessionCounts()
         made.filter = TaskFilter(FilterSpec(), lambda rows: [])
         made.agent_loop_manager = SimpleNamespace(pop_counts=pop)
         added = []

@@ -15,6 +15,7 @@ from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
+from verl_mas.config.modes import SYNC
 from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.rollout.counts import SessionCounts
@@ -22,9 +23,7 @@ from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.row import RowKey
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
-from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.step import Columns, step_advantages
-from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.trainer import TeamTrainer
 
 UNIFORM = [0.0, 0.0]
@@ -232,8 +231,8 @@ def trainer(monkeypatch, rollout):
     """A trainer without policies over these tasks, and what it wrote."""
 
     def make(spec, *tasks):
-        made, written = object.__new__(MasTrainer), {}
-        made.timeline = Timeline(None, {})
+        made, written = object.__new__(TeamTrainer), {}
+        made.mode = SYNC
         source = rollout(*tasks)
 
         def read(rows, fields):
@@ -246,7 +245,7 @@ def trainer(monkeypatch, rollout):
         monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
         monkeypatch.setattr(TeamTrainer, "_add_prompts_to_generate", lambda self, count: None)
         made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
-        made.members, made.slices = {}, {}
+        made.members = {}
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
         made.credit = Credit(config, made.mas, ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()

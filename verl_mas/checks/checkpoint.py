@@ -9,12 +9,13 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
+from verl_mas.config.modes import mode_of
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.trainer.adapters.identity import other_adapters
-from verl_mas.trainer.checkpoint import auto_resumes, other_policies, other_run, run_identity, saved_policies
+from verl_mas.trainer.checkpoint import auto_resumes, left_out, other_policies, other_run, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 
 
@@ -57,6 +58,8 @@ def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) ->
     if not lacking:
         yield from other_adapters(checkpoint, identity)
         yield from other_run(checkpoint, identity) if auto_resumes(config) else ()
+    if mode := mode_of(config):
+        yield from left_out(checkpoint, mode.asynchronous)
     if running:
         yield from running.problems(checkpoint.folder)
 

@@ -64,6 +64,10 @@ class EngineFacts:
     many_adapters: bool = False
     """It serves several adapters on one base at once: a request names its own (`mas.policies.<name>.adapter_of`)."""
 
+    resumes: bool = False
+    """Its `generate` takes `drawn`: how many of the prompt's last tokens it has sampled for this reply, before it was
+    aborted. It then continues the reply: its random draws, and a stop string that has begun."""
+
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
 

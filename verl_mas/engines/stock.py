@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 # A class of a Ray actor, or of an engine: untyped.
 EngineClass: TypeAlias = Any
 
+OUTSTANDING = 100_000
+"""Calls that a server's actor can have open at once. With verl's 1,000 as many requests that wait for their turn keep
+`abort_all_requests`, `wake_up` and `resume_generation` from starting: verl-project/verl#7990. An open call of an async
+actor is a coroutine and takes no thread."""
+
 
 class OffsetReplica:
     """Mix in before a replica class of verl."""
@@ -35,17 +40,21 @@ class OffsetReplica:
     server_mixin: type[object] | None = None
 
     def __init__(self, replica_rank: int, config: Config, *args: object, **kwargs: object):
-        self._offset = EngineTag.of(config).rank_offset
+        self.offset = EngineTag.of(config).rank_offset
         if EngineTag.is_in(config):
             # The rank is of this policy only, and its adapters look the server up by it.
             kwargs.pop("name_suffix", None)
-        super().__init__(replica_rank + self._offset, config, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(replica_rank + self.offset, config, *args, **kwargs)  # type: ignore[call-arg]
         if self.server_mixin and EngineTag.is_in(config):
             self.server_class = with_mixin(self.server_mixin, self.server_class)
 
+    @property
+    def max_concurrency(self) -> int:
+        return OUTSTANDING
+
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
         # verl takes the workers from world_size x rank on, so places for the other policies' workers come first.
-        others = [None] * (self._offset * self.world_size)  # type: ignore[attr-defined]
+        others = [None] * (self.offset * self.world_size)  # type: ignore[attr-defined]
         await super().init_hybrid(SimpleNamespace(workers=[*others, *worker_group.workers]))  # type: ignore[misc]
 
 

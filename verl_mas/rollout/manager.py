@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import ray
 from omegaconf import open_dict
+from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
@@ -27,6 +28,24 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
             # Every worker gets the configuration.
             self.config[ATTEMPT] = new_attempt()
 
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """As verl's, which gives fewer tasks than workers to the first ones, each time."""
+        super().generate_sequences(prompts)
+        if (count := len(prompts)) < len(self.agent_loop_workers):
+            self.agent_loop_workers = [*self.agent_loop_workers[count:], *self.agent_loop_workers[:count]]
+
+    def pause(self, policies: Sequence[str] | None = None) -> None:
+        """Close the gates of the policies, or of all, in every worker: none of their requests reaches an engine."""
+        ray.get([worker.pause.remote(policies) for worker in self._workers])
+
+    def resume(self, policies: Sequence[str] | None = None) -> None:
+        """Open the gates again; call it when the engines serve."""
+        ray.get([worker.resume.remote(policies) for worker in self._workers])
+
+    def cancel_all(self) -> None:
+        """End every task that is still running, without rows."""
+        ray.get([worker.cancel_all.remote() for worker in self._workers])
+
     def record_advantages(self, step: int, advantages: Mapping[str, float]) -> None:
         """Written beside the sessions on disk; keys are those of the rows."""
         spec = load(self.config.get("mas")).trajectories
@@ -39,6 +58,9 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
 
         Raises EngineLost when an engine was lost meanwhile.
         """
-        workers = cast("list[Actor]", self.agent_loop_workers)
-        parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in workers])
+        parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in self._workers])
         return sum(parts, SessionCounts())
+
+    @property
+    def _workers(self) -> list[Actor]:
+        return cast("list[Actor]", self.agent_loop_workers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ from verl_mas.engines.sampling import sampling_errors, stop_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.cancellable import cancellable
+from verl_mas.rollout.resuming_client import merged, reply_limit
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
@@ -36,6 +36,8 @@ from verl_mas.workflow.codecs.json_block import JsonObject
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
+# What a reply reports that is a count, and adds up over the replies of a row.
+ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,10 +283,7 @@ class VerlPolicy:
         """The engine's word; verl's vLLM has one word for a reply that ended and for one that was cut."""
         if answer.stop_reason != "completed" or not answer.token_ids:
             return answer.stop_reason
-        rollout = self._rollout
-        # As verl's server limits it.
-        row = min(rollout.response_length, rollout.prompt_length + rollout.response_length - prompt)
-        limit = min(_or_default(params.get("max_tokens"), row), (rollout.max_model_len or math.inf) - prompt)
+        limit = reply_limit(self._rollout, params, prompt)
         ended = answer.token_ids[-1] == self.model.tokenizer.eos_token_id
         return "length" if len(answer.token_ids) >= limit and not ended else "stop"
 
@@ -334,12 +333,14 @@ def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | 
 
 def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
     # verl's single_turn_agent has the two lists as well.
-    merged = {**fields, "turn_scores": [], "tool_rewards": []}
+    whole = {**fields, "turn_scores": [], "tool_rewards": []}
     if previous is not None:
         before = previous.extra_fields
-        merged[MIN_GLOBAL_STEPS] = before.get(MIN_GLOBAL_STEPS)
-        merged |= {key: before[key] + fields[key] for key in SPEC_DECODE_EXTRA_KEYS if key in before and key in fields}
-    return merged
+        whole[MIN_GLOBAL_STEPS] = before.get(MIN_GLOBAL_STEPS)
+        whole |= {key: before[key] + fields[key] for key in ADDED if key in before and key in fields}
+        if VERSIONS in before and VERSIONS in fields:
+            whole[VERSIONS] = merged([*before[VERSIONS], *fields[VERSIONS]])
+    return whole
 
 
 def _or_default(value: int | None, default: int) -> int:

@@ -26,6 +26,8 @@ from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
 from verl_mas.rollout.counts import SessionCounts, described
+from verl_mas.rollout.gates import Gate
+from verl_mas.rollout.resuming_client import ResumingClient
 from verl_mas.rollout.stored import failed_validation_row, stored_rows, with_tool_fields
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
@@ -82,6 +84,12 @@ class MasAgentLoopWorker(_StockWorker):
         # An adapter is served with its base's.
         models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
         self.models = {name: models[resident(self.mas, name)] for name in served}
+        # Policies that one base serves share its engines, and so their gate.
+        gates = {resident(self.mas, name): Gate() for name in served}
+        self.gates = {name: gates[resident(self.mas, name)] for name in served}
+        for name, client in served.items():
+            if isinstance(client, ResumingClient):
+                client.gate, client.decode = self.gates[name], self.models[name].tokenizer.decode
         if self.rollout_config.trace.get("token2text", False):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
@@ -98,6 +106,22 @@ class MasAgentLoopWorker(_StockWorker):
     async def generate_sequences(self, batch: TensorDict) -> None:
         self._raise_if_broken()
         await super().generate_sequences(batch)
+
+    async def pause(self, policies: Sequence[str] | None = None) -> None:
+        """Close the gates of the policies, or of all: from now on none of their requests reaches an engine."""
+        for name in self.gates if policies is None else policies:
+            self.gates[name].close()
+
+    async def resume(self, policies: Sequence[str] | None = None) -> None:
+        for name in self.gates if policies is None else policies:
+            self.gates[name].open()
+
+    async def cancel_all(self) -> None:
+        """End every task that is still running, without rows."""
+        tasks = list(self.background_tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pop_counts(self, validate: bool) -> SessionCounts:
         """What was counted since the last call. When engines were busy, with either kind, is counted in training's."""
@@ -132,11 +156,11 @@ class MasAgentLoopWorker(_StockWorker):
             # A session's own failures are data by now. This is a lost engine, or an error of ours: the run ends.
             self.broken = error
             logger.error("task %s ends the run", uid, exc_info=error)
-        finally:
-            self.counts[validate] += SessionCounts(tasks=1)
-            # To the replay buffer a group without rows has failed, and it waits for another one; a group that lost
-            # only some of its sessions has not.
-            await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
+        # A task that is cancelled gets no status: none is waited for at the end of a run.
+        self.counts[validate] += SessionCounts(tasks=1)
+        # To the replay buffer a group without rows has failed, and it waits for another one; a group that lost
+        # only some of its sessions has not.
+        await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
 
     async def _run_group(self, prompt: Fields, trajectory: Trajectory, trace: bool) -> list[StoredRow]:
         validate = trajectory["validate"]

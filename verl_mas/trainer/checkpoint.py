@@ -18,8 +18,9 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import policy_value, snapshots, trained
+from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.schema import MasConfig
-from verl_mas.errors import ConfigError, DiskError, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step
 from verl_mas.run_folder.disk import free_space
 from verl_mas.trainer.adapters.identity import ADAPTERS, BASES, adapter_identity
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from verl_mas.trainer.running import RunningState
 
 RNG_FILE = "driver_rng.pt"
+# Of TransferQueue, where tasks are in flight. verl would load its own name for it in the middle of the weights.
+QUEUE_FOLDER = "queue"
+# How many tasks those are, in `run.json`.
+IN_FLIGHT = "tasks in flight"
 
 
 class Saved(Protocol):
@@ -41,6 +46,16 @@ class Saved(Protocol):
 
     def load(self, folder: str, delete: bool) -> None:
         """From the folder of a checkpoint."""
+
+
+class Queue(Protocol):
+    """The tasks that were read from the data and are not trained on yet, with the rows of those that have finished."""
+
+    def save(self, folder: Path) -> int:
+        """Returns how many tasks there are."""
+
+    def restore(self, folder: Path) -> None:
+        """From the folder that `save` has written."""
 
 
 class Kept:
@@ -66,9 +81,15 @@ class Checkpoints:
         run: Mapping[str, object],
         running: RunningState | None = None,
         team: TeamFile | None = None,
+        queue: Queue | None = None,
     ):
-        """`trainer` is verl's section of that name, `run` the identity of the run, `team` what is to be exported."""
+        """`trainer` is verl's section of that name, `run` the identity of the run, `team` what is to be exported.
+
+        `queue` has the tasks that are in flight when a step is saved; None if there are none.
+        """
         self.policies, self.trainer, self.run, self.running, self.team = policies, trainer, run, running, team
+        self.queue = queue
+        self._queues = Kept()
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -89,7 +110,11 @@ class Checkpoints:
                 self.running.save(folder)
             if self.team:
                 replace(self.team, step=step).write(folder)
-            complete(folder, self.run)
+            in_flight = {}
+            if self.queue:
+                in_flight[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
+                self._queues.add(folder / QUEUE_FOLDER, self._keep)
+            complete(folder, {**self.run, **in_flight})
         return folder
 
     @property
@@ -109,6 +134,9 @@ class Checkpoints:
         for name, policy in self.policies.items():
             with reading(folder, name):
                 policy.load(str(folder), del_local_after_load)
+        if self.queue and (folder / QUEUE_FOLDER).exists():
+            with reading(folder, QUEUE_FOLDER):
+                self.queue.restore(folder / QUEUE_FOLDER)
         if (folder / RNG_FILE).exists():
             with reading(folder, RNG_FILE):
                 _restore_rng(torch.load(folder / RNG_FILE, weights_only=True))
@@ -151,7 +179,7 @@ def auto_resumes(config: DictConfig) -> bool:
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
     """Whether the checkpoint in a folder lacks one of these policies."""
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
     missing = [name for name in policies if name not in found]
     # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
     if missing and found:
@@ -173,6 +201,16 @@ def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[Con
                 fix="set another trainer.default_local_dir; to resume from this checkpoint nevertheless, set "
                 f"{checkpoint.arguments}",
             )
+
+
+def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarning]:
+    """What a synchronous run does not take from the checkpoint of an asynchronous one."""
+    if not asynchronous and (tasks := checkpoint.run.get(IN_FLIGHT)):
+        yield ConfigWarning(
+            f"{checkpoint.folder} has {tasks} tasks in flight, and this run is synchronous",
+            reason="it continues with the data behind them, so these tasks are not trained on in this epoch",
+            fix=f"resume with {KEY}={COLOCATED.name} or {SEPARATE.name} to train on them",
+        )
 
 
 def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:

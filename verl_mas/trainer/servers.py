@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING
 
 import ray
 from omegaconf import DictConfig
+from verl.utils.ray_utils import auto_await
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.rollout.adapter_client import AdapterClient
+from verl_mas.rollout.resuming_client import ResumingClient
 from verl_mas.trainer.phases import PhasedClient, verbs
 from verl_mas.verl_types import Actor
 
@@ -50,8 +54,11 @@ class Servers:
     def servers(self) -> list[Actor]:
         return [server for replica in self.llm_server_manager.get_replicas() for server in replica.servers]
 
-    def client(self, slices: Actor | None = None, adapter: str | None = None) -> LLMServerClient:
-        """`slices`: the time slices of its pool. `adapter`: the policy whose adapter serves the requests."""
+    def client(self, adapter: str | None = None, slices: Actor | None = None, resumes: bool = False) -> LLMServerClient:
+        """`adapter`: the policy whose adapter serves the requests. `slices`: the time slices of its pool.
+
+        `resumes`: a request that an engine aborts continues when engines take requests again.
+        """
         handles = self.llm_server_manager.server_handles
         kind: type[LLMServerClient] = LLMServerClient
         given: dict[str, object] = {}
@@ -59,9 +66,26 @@ class Servers:
             kind, given = PhasedClient, {"policy": self.name, "slices": slices}
         elif len(handles) == 1:
             kind, given = OnlyServerClient, {"server": handles[0]}
+        if resumes:
+            kind = _RESUMING[kind]
         if adapter is not None:
             kind, given = _WITH_ADAPTER[kind], {**given, "adapter": adapter}
         return self.llm_server_manager.get_client(kind, **given)
+
+    @auto_await  # type: ignore[untyped-decorator]
+    async def abort(self) -> None:
+        """Stop all requests at once. Their partial replies return, and further requests are rejected until `resume`."""
+        await asyncio.gather(*[replica.abort_all_requests(reject_request=True) for replica in self._replicas])
+
+    @auto_await  # type: ignore[untyped-decorator]
+    async def resume(self) -> None:
+        """Take requests again."""
+        await asyncio.gather(*[replica.resume_generation() for replica in self._replicas])
+
+    @property
+    def _replicas(self) -> list[RolloutReplica]:
+        replicas: list[RolloutReplica] = self.llm_server_manager.get_replicas()
+        return replicas
 
     def pause(self) -> None:
         """Free the GPU's memory and keep the weights."""
@@ -83,6 +107,10 @@ class OnlyServerClient(LLMServerClient):
         """No balancer counts the requests."""
 
 
+class ResumingOnlyServerClient(ResumingClient, OnlyServerClient):
+    """Of the only server, which is aborted at times."""
+
+
 class OnlyServerAdapterClient(AdapterClient, OnlyServerClient):
     """Of an adapter on the only server."""
 
@@ -91,8 +119,22 @@ class PhasedAdapterClient(AdapterClient, PhasedClient):
     """Of an adapter whose base has time slices."""
 
 
+class ResumingAdapterClient(AdapterClient, ResumingClient):
+    """Of an adapter on servers that are aborted at times."""
+
+
+class ResumingOnlyServerAdapterClient(AdapterClient, ResumingOnlyServerClient):
+    """Of an adapter on the only server, which is aborted at times."""
+
+
+_RESUMING: dict[type[LLMServerClient], type[LLMServerClient]] = {
+    LLMServerClient: ResumingClient,
+    OnlyServerClient: ResumingOnlyServerClient,
+}
 _WITH_ADAPTER: dict[type[LLMServerClient], type[AdapterClient]] = {
     LLMServerClient: AdapterClient,
     OnlyServerClient: OnlyServerAdapterClient,
     PhasedClient: PhasedAdapterClient,
+    ResumingClient: ResumingAdapterClient,
+    ResumingOnlyServerClient: ResumingOnlyServerAdapterClient,
 }

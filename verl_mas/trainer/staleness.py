@@ -112,12 +112,12 @@ def versions_of(extra: Mapping[str, object], tag: RowTags, tokens: int) -> Numbe
 
     verl's loop with tools keeps no list but the oldest version, which then holds for the row.
     """
+    if tag.min_global_steps is None:
+        return None
     listed: Sequence[tuple[int, int]] = extra.get(VERSIONS) or ()  # type: ignore[assignment]
     versions = np.repeat([version for _, version in listed], [count for count, _ in listed]).astype(np.int64)
     # A reply that does not fit in its row is cut.
-    if len(versions) >= tokens and listed:
-        return versions[:tokens]
-    return None if tag.min_global_steps is None else np.full(tokens, tag.min_global_steps)
+    return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
 
 
 def weight_metrics(tokens: Tokens, limits: Limits | None) -> dict[str, float]:

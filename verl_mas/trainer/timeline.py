@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from verl_mas.errors import DataError, DiskError
 from verl_mas.rollout.busy import Span, seconds, union
@@ -48,9 +49,9 @@ class Event:
 
 
 class Timeline:
-    """`pools`: by policy. Threads may share it. `folder` None: nothing is written, as in an evaluation."""
+    """`pools`: by policy. Threads may share it. Without `folder` nothing is written."""
 
-    def __init__(self, folder: Path | None, pools: Mapping[str, str]):
+    def __init__(self, folder: Path | None = None, pools: Mapping[str, str] = MappingProxyType({})):
         self._file = None if folder is None else folder / FILE
         self._pools = pools
         self._since: float | None = None

@@ -6,11 +6,11 @@ Each policy is a stock trainer of its own (`PolicyTrainer`); this one coordinate
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import ray
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from torch import Tensor
@@ -25,7 +25,7 @@ from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.load import load
 from verl_mas.config.modes import Mode
-from verl_mas.config.placement import local_policies, policies_on, shared_pools, time_sliced, used_pools
+from verl_mas.config.placement import local_policies, shared_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
@@ -49,7 +49,7 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
 from verl_mas.trainer.adapters.identity import other_adapters
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, other_run, reading, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, left_out, other_run, reading, run_identity
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.findings import Findings
@@ -58,7 +58,6 @@ from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.members import start
 from verl_mas.trainer.metrics import agent_metrics, named, policy_metrics, prefixed, step_line
 from verl_mas.trainer.nodes import check_nodes
-from verl_mas.trainer.phases import SlicesActor
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
 from verl_mas.trainer.profiling import Profiled
@@ -89,6 +88,7 @@ class TeamTrainer(Profiled):
     """Of all modes; `trainer.modes` has one class for each."""
 
     mode: ClassVar[Mode]
+    timeline = Timeline()  # written nowhere, as in an evaluation
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -102,19 +102,22 @@ class TeamTrainer(Profiled):
         if self.resumed:
             raise_all(other_adapters(self.resumed, self.identity))
             raise_all(other_run(self.resumed, self.identity) if auto_resumes(config) else ())
+            for warning in left_out(self.resumed, self.mode.asynchronous):
+                logger.warning("%s", warning)
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
                 # A round of few tasks may have none with rows; verl then reads tasks one by one.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
-        folder = None if self.lock is None else Path(config.trainer.default_local_dir)
-        self.timeline = Timeline(folder, {name: spec.pool for name, spec in self.mas.policies.items()})
+        if self.lock is not None:
+            pools = {name: spec.pool for name, spec in self.mas.policies.items()}
+            self.timeline = Timeline(Path(config.trainer.default_local_dir), pools)
         super().__init__(config)
         self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
         self.credit = Credit(config, self.mas, list(members))
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
-        self._fetched = 0
+        self._named: Counter[int] = Counter()  # tasks, by the step of which they have their names
         self._sessions = SessionCounts()  # of the current step
         self._tokens = staleness.TokenCount()
         self._findings = Findings([name for name, member in members.items() if member.trainable])
@@ -134,12 +137,17 @@ class TeamTrainer(Profiled):
             self.members[name] = start(name, self.config, self.mas, self.pools.of(name), self.total_training_steps)
         for pool, found in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
-        self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
+        self._engines_started()
         name_actors(self._actors())
         # verl loads through this attribute.
         saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
         self.actor_rollout_wg = Checkpoints(
-            saved, self.config.trainer, self.identity, self.credit.running, describe(self.config, self.mas)
+            saved,
+            self.config.trainer,
+            self.identity,
+            self.credit.running,
+            describe(self.config, self.mas),
+            queue=data_plane if self.mode.asynchronous else None,
         )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
@@ -148,7 +156,10 @@ class TeamTrainer(Profiled):
     def _actors(self) -> dict[str, list[Actor]]:
         workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.training.items()}
         servers = {f"engine {{}} of policy {name}": member.servers for name, member in self.members.items()}
-        return {**workers, **servers, "time slices {}": list(self.slices.values())}
+        return {**workers, **servers}
+
+    def _engines_started(self) -> None:
+        """Called once every policy has its engines, which sleep."""
 
     def _reward_workers(self) -> RewardLoopManager:
         made = RewardLoopManager(
@@ -176,8 +187,11 @@ class TeamTrainer(Profiled):
 
     def _client(self, name: str) -> LLMServerClient:
         home = resident(self.mas, name)
-        slices = self.slices.get(self.mas.policies[name].pool)
-        return self.members[home].client(slices, adapter=None if name == home else name)
+        return self._client_of(home, adapter=None if name == home else name)
+
+    def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
+        """Of the engines of a policy. `adapter`: the policy whose adapter serves the requests."""
+        return self.members[home].client(adapter)
 
     def get_teacher_client(self) -> None:
         return None
@@ -207,35 +221,17 @@ class TeamTrainer(Profiled):
         with marked_timer("update_weights", self.timing_raw, color="red"):
             self._wake()
 
-    def _start_slices(self, pool: str) -> Actor:
-        names = policies_on(self.mas, pool)
-        engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
-        return SlicesActor.start(engines, awake=names[-1])
-
     def _wake(self) -> None:
+        """Every policy that is trained gets a version, also one without rows: versions of all are comparable."""
         refresh(self.members, self.global_steps)
         self.pools.each(self.members, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
-        """In a time-sliced pool each policy gets its weights and frees the GPU for the next; the last stays awake."""
         with self.timeline.span(timeline.WAKE, name):
             self.members[name].wake(self.global_steps)
-        pool = self.mas.policies[name].pool
-        slices = self.slices.get(pool)
-        if slices is None:
-            return
-        if name == policies_on(self.mas, pool)[-1]:
-            ray.get(slices.set_awake.remote(name))
-        else:
-            self.members[name].pause()
 
     def _sleep(self) -> None:
-        awake: dict[str, str] = {}
-        for pool, slices in self.slices.items():
-            name: ray.ObjectRef[str] = slices.awake.remote()
-            awake[pool] = ray.get(name)
-        served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
-        self.pools.each(served, self._sleep_one)
+        self.pools.each(self.members, self._sleep_one)
 
     def _sleep_one(self, name: str) -> None:
         with self.timeline.span(timeline.SLEEP, name):
@@ -261,15 +257,17 @@ class TeamTrainer(Profiled):
     # -- data -----------------------------------------------------------------------------------------------
 
     def prepare_step(self) -> Fields:
-        self._fetched, self._sessions = 0, SessionCounts()
+        self._sessions = SessionCounts()
         self.timeline.begin(self.global_steps)
         return super().prepare_step()
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """verl names a task by a random uid; step and number make a run repeatable."""
         batch = super()._fetch_one_gen_batch()
-        names = [f"{self.global_steps}-{self._fetched + i}" for i in range(len(batch))]
-        self._fetched += len(batch)
+        # Tasks of a warm-up may have steps below 0.
+        step = max(self.global_steps, 0)
+        names = [f"{step}-{self._named[step] + i}" for i in range(len(batch))]
+        self._named[step] += len(batch)
         tu.assign_non_tensor_stack(batch, UID, names)
         return batch
 

@@ -1,11 +1,12 @@
-"""Time limits of acts and sessions. An act's clock stands still while it waits for something that is not its engine."""
+"""Time limits of acts, sessions and calls of tools. Their clocks stand still while they wait for something that is not
+their own: an act for its tools, and everything for an engine that takes no requests."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -13,6 +14,8 @@ T = TypeVar("T")
 
 # Seconds that cancelled work has to end.
 GRACE_S = 1.0
+# How soon a clock that stood still is looked at again.
+STANDING_S = 0.05
 
 
 class Clock:
@@ -26,6 +29,10 @@ class Clock:
     def left(self) -> float:
         return self._left if self._stops else self._left - (time.monotonic() - self._since)
 
+    @property
+    def next_look(self) -> float:
+        return max(self._left, STANDING_S) if self._stops else self.left
+
     @contextmanager
     def stopped(self) -> Iterator[None]:
         self._left = self.left
@@ -38,11 +45,14 @@ class Clock:
 
 
 _CLOCK: ContextVar[Clock | None] = ContextVar("the clock of the act", default=None)
+_CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar(
+    "every clock that runs: of the session, of a tool, of the act", default=()
+)
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """What happens inside takes none of the time of the act that it belongs to, if any."""
+    """What happens inside takes none of the time of the act that it belongs to, if any; its session's clock runs."""
     clock = _CLOCK.get()
     if clock is None:
         yield
@@ -51,13 +61,24 @@ def uncounted() -> Iterator[None]:
         yield
 
 
-def start(work: Awaitable[T], clock: Clock) -> asyncio.Future[T]:
-    """Run `work` in a task whose `uncounted` parts stop the clock."""
-    before = _CLOCK.set(clock)
+@contextmanager
+def held() -> Iterator[None]:
+    """What happens inside takes no time at all: neither of the act nor of the session, or tool, that it belongs to."""
+    with ExitStack() as stack:
+        for clock in _CLOCKS.get():
+            stack.enter_context(clock.stopped())
+        yield
+
+
+def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio.Future[T]:
+    """Run `work` in a task whose `held` parts stop the clock, and, of an act or a tool, its `uncounted` parts."""
+    act = _CLOCK.set(None if session else clock)
+    every = _CLOCKS.set((*_CLOCKS.get(), clock))
     try:
         return asyncio.ensure_future(work)
     finally:
-        _CLOCK.reset(before)
+        _CLOCKS.reset(every)
+        _CLOCK.reset(act)
 
 
 async def ended(task: asyncio.Future[T], clock: Clock) -> bool:
@@ -67,7 +88,7 @@ async def ended(task: asyncio.Future[T], clock: Clock) -> bool:
     """
     try:
         while not task.done() and clock.left > 0:
-            await asyncio.wait({task}, timeout=clock.left)
+            await asyncio.wait({task}, timeout=clock.next_look)
         return task.done()
     finally:
         if not task.done():

@@ -377,8 +377,9 @@ async def _outcome(workflow: Workflow, session: Session) -> Outcome:
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     """Like `wait_for`, but its own time limit is no TIMEOUT, as one inside the workflow is: a retry cannot help."""
-    task = asyncio.ensure_future(run)
-    if not await ended(task, Clock(seconds)):
+    clock = Clock(seconds)
+    task = start(run, clock, session=True)
+    if not await ended(task, clock):
         # A workflow that swallows the cancellation keeps running, but its acts are refused.
         raise SessionFault(FaultKind.SESSION_TIMEOUT, f"the session took more than {seconds:g} s")
     if task.cancelled():

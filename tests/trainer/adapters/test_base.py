@@ -23,13 +23,12 @@ from verl_mas.trainer.adapters.policy import REFERENCE, AdapterPolicy, AdapterWo
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.frozen import FrozenPolicy
+from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.phases import PhasedClient
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
 from verl_mas.trainer.servers import OnlyServerClient
 from verl_mas.trainer.step import PolicyRows
-from verl_mas.trainer.timeline import Timeline
-from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.trainer.workers import Workers
 
 POLICIES = {
@@ -105,9 +104,9 @@ def team(make):
 
     def build(servers=1, **settings):
         config = make(mas__policies=POLICIES, actor_rollout_ref__model__lora_alpha=16, **settings)
-        made, log = object.__new__(TeamTrainer), []
+        made, log = object.__new__(MasTrainer), []
         made.config, made.mas, made.log, made.slices, made.global_steps = config, load(config.mas), log, {}, 1
-        made.pools, made.timeline = Pools(config, made.mas), Timeline(None, {})
+        made.pools = Pools(config, made.mas)
         views = {name: policy_view(config, name, spec) for name, spec in made.mas.policies.items()}
         pool = made.pools.of("main")
         full, past = object.__new__(PolicyTrainer), object.__new__(FrozenPolicy)

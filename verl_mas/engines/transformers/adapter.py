@@ -28,7 +28,8 @@ class ServerAdapter(BaseRollout):
         self, config: RolloutConfig, model_config: HFModelConfig, device_mesh: DeviceMesh, replica_rank: int = -1
     ):
         super().__init__(config, model_config, device_mesh)
-        self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
+        own = int(os.environ["RANK"]) + EngineTag.of(config).rank_offset if replica_rank == -1 else replica_rank
+        self.replica_rank = own
         self.is_leader_rank = True
         self._server: Actor | None = None
 

@@ -50,6 +50,8 @@ class ContinuousBatcher:
         self.decode = decode
         self._seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
+        # A step takes from them in its own thread; whoever has begun goes first.
+        self._resumed: deque[Sample] = deque()
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._cache = RowCache()
@@ -57,16 +59,20 @@ class ContinuousBatcher:
 
     @property
     def idle(self) -> bool:
-        return not self._waiting and not self._running
+        return not self._resumed and not self._waiting and not self._running
 
-    def submit(self, prompt: Sequence[int], sampling: Sampling, adapter: str | None = None) -> Job:
-        """Queue a request. One that cannot be served is refused here, before it touches the batch."""
+    def submit(self, prompt: Sequence[int], sampling: Sampling, adapter: str | None = None, drawn: int = 0) -> Job:
+        """Queue a request. One that cannot be served is refused here, before it touches the batch.
+
+        `drawn` of the prompt's last tokens are the reply's first: an aborted request that is continued, for which those
+        that never ran wait.
+        """
         self._check(prompt, sampling)
         self.adapters.require(adapter)
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         prompt = tuple(prompt)
-        job = Job([Sample(prompt, sampling, random.Random(f"{seed}/{i}"), adapter) for i in range(sampling.n)])
-        self._waiting.extend(job.samples)
+        job = Job([Sample(prompt, sampling, random.Random(f"{seed}/{i}"), adapter, drawn) for i in range(sampling.n)])
+        (self._resumed if drawn else self._waiting).extend(job.samples)
         return job
 
     @torch.inference_mode()
@@ -90,19 +96,21 @@ class ContinuousBatcher:
     @torch.inference_mode()
     def abort(self, samples: Collection[Sample] | None = None) -> list[Sample]:
         """End the given samples, or all, at once. Returns those that had not finished."""
-        aborted = [s for s in (*self._running, *self._waiting) if samples is None or s in samples]
+        aborted = [s for s in (*self._running, *self._resumed, *self._waiting) if samples is None or s in samples]
         for sample in aborted:
             sample.finish_reason = "aborted"
         for row in reversed(range(len(self._running))):
             if self._running[row].finish_reason:
                 self._leave(row)
+        self._resumed = deque(s for s in self._resumed if not s.finish_reason)
         self._waiting = deque(s for s in self._waiting if not s.finish_reason)
         return aborted
 
     def release_memory(self) -> None:
         """Free the cache's memory; only while idle."""
         if not self.idle:
-            raise EngineLost(f"{len(self._running) + len(self._waiting)} requests still need the cache")
+            count = len(self._running) + len(self._resumed) + len(self._waiting)
+            raise EngineLost(f"{count} requests still need the cache")
         self._cache.clear()
 
     def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
@@ -140,15 +148,15 @@ class ContinuousBatcher:
         self._prefill(batch)
 
     def _admissible(self) -> list[Sample]:
-        """The next waiting samples that fit, in the order they came; one alone always does."""
+        """The next waiting samples that fit, in their order; one alone always does."""
         joining: list[Sample] = []
         columns = max((sample.max_length for sample in self._running), default=0)
-        while self._waiting:
+        while queue := self._resumed or self._waiting:
             rows = len(self._running) + len(joining) + 1
-            columns = max(columns, self._waiting[0].max_length)
+            columns = max(columns, queue[0].max_length)
             if rows > 1 and (rows > self.max_rows or rows * columns > self.max_cells):
                 break
-            joining.append(self._waiting.popleft())
+            joining.append(queue.popleft())
         return joining
 
     def _prefill(self, joining: list[Sample]) -> None:
@@ -204,7 +212,7 @@ class ContinuousBatcher:
         # as many tokens as it has bytes; a few more, because some tokenizers strip leading spaces.
         assert self.decode is not None
         window = max(len(stop.encode()) for stop in sample.sampling.stop) + 4
-        tail = self.decode(sample.tokens[-window:])
+        tail = self.decode(sample.last_of_reply(window))
         return any(stop in tail for stop in sample.sampling.stop)
 
     def _leave(self, row: int) -> None:

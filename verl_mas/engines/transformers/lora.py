@@ -124,6 +124,8 @@ def _parsed(key: str) -> tuple[str, str]:
 class AdapterUpdate:
     """Collects the buckets of one push, which has all adapters, and then changes them between two tokens."""
 
+    in_place = False
+
     def __init__(self, adapters: Adapters):
         self._adapters = adapters
         self._tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in adapters.names}

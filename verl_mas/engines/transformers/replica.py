@@ -11,6 +11,7 @@ from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
+from verl_mas.engines.stock import OffsetReplica
 from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.server import TransformersServer
@@ -18,7 +19,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.verl_types import Actor
 
 
-class TransformersReplica(RolloutReplica):
+class TransformersReplica(OffsetReplica, RolloutReplica):
     """One server process beside one training worker."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -34,9 +35,7 @@ class TransformersReplica(RolloutReplica):
     @property
     def name(self) -> str:
         kind = "_reward" if self.is_reward_model else "_teacher" if self.is_teacher_model else ""
-        # A team's servers have the policy in their names, by which its adapters look them up.
-        suffix = "" if EngineTag.is_in(self.config) else self.name_suffix
-        return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + suffix)
+        return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + self.name_suffix)
 
     async def launch_servers(self) -> None:
         threads = str(Options.of(self.config.engine_kwargs).threads)
@@ -56,8 +55,9 @@ class TransformersReplica(RolloutReplica):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             runtime_env={"env_vars": variables},
         )
+        number = self.replica_rank - self.offset
         made = actor_class.remote(
-            self.name, self.config, self.model_config, self.rollout_mode, self.replica_rank, platform.device_name
+            self.name, self.config, self.model_config, self.rollout_mode, number, platform.device_name
         )
         server = cast("Actor", made)
         await server.ready.remote()

@@ -79,13 +79,26 @@ class Sample:
     sampling: Sampling
     generator: random.Random
     adapter: str | None = None
+    drawn: int = 0
+    """How many of the prompt's last tokens are the reply's first, which was aborted then."""
+
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    versions: list[tuple[int, int | None]] = field(default_factory=list)
+    """So many tokens of these weights, and then so many of the next."""
+
+    def __post_init__(self) -> None:
+        for _ in range(self.drawn):
+            self.generator.random()
 
     @property
     def last_token(self) -> int:
         return self.tokens[-1] if self.tokens else self.prompt[-1]
+
+    def last_of_reply(self, count: int) -> list[int]:
+        before = min(count - len(self.tokens), self.drawn)
+        return [*self.prompt[len(self.prompt) - before :], *self.tokens] if before > 0 else self.tokens[-count:]
 
     @property
     def cached(self) -> int:

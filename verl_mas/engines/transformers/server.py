@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import torch
@@ -23,6 +23,7 @@ from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.request import Job, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
+from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_types import Fields
 
 # What sleeps and wakes up, by verl's names.
@@ -50,6 +51,9 @@ class TransformersServer:
         self.global_steps: int | None = None
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._between_steps = asyncio.Lock()
+        # Weights of one version, and not a part of the next one's already.
+        self._whole = asyncio.Event()
+        self._whole.set()
         self._work = asyncio.Event()
         self._gate = asyncio.Event()
         self._gate.set()
@@ -71,9 +75,13 @@ class TransformersServer:
         image_data: list[object] | None = None,
         video_data: list[object] | None = None,
         adapter: str | None = None,
+        drawn: int = 0,
         **kwargs: object,
     ) -> TokenOutput:
-        """One sample for one prompt: what verl's `LLMServerClient` calls. Without `adapter` the base replies."""
+        """One sample for one prompt: what verl's `LLMServerClient` calls. Without `adapter` the base replies.
+
+        `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`).
+        """
         if sampling_params.get("n", 1) != 1:
             raise RequestError(
                 f"n={sampling_params['n']} in generate",
@@ -81,8 +89,9 @@ class TransformersServer:
                 fix="call generate_samples",
             )
         [sample] = await self.generate_samples(
-            prompt_ids, sampling_params, request_id, adapter, image_data=image_data, video_data=video_data, **kwargs
-        )
+            prompt_ids, sampling_params, request_id, adapter, drawn,
+            image_data=image_data, video_data=video_data, **kwargs,
+        )  # fmt: skip
         return sample
 
     async def generate_samples(
@@ -91,6 +100,7 @@ class TransformersServer:
         sampling_params: Fields,
         request_id: str,
         adapter: str | None = None,
+        drawn: int = 0,
         **media: object,
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once."""
@@ -100,23 +110,29 @@ class TransformersServer:
         sampling = self._sampling(params, len(prompt_ids), request_id)
         while not self._gate.is_set():
             if self._rejecting:
-                return [self._output(None, self.global_steps, with_log_probs)] * sampling.n
+                return [self._output(None, with_log_probs)] * sampling.n
             await self._gate.wait()
         self._check_awake()
-        started_with = self.global_steps
-        job = self.batcher.submit(list(prompt_ids), sampling, adapter)
+        job = self.batcher.submit(list(prompt_ids), sampling, adapter, drawn)
         await self._done(job)
-        return [self._output(sample, started_with, with_log_probs) for sample in job.samples]
+        return [self._output(sample, with_log_probs) for sample in job.samples]
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
-        """Copy weights into the running model, between two tokens: those of the adapters, where it has any."""
+        """Copy weights into the running model, between two tokens: those of the adapters, where it has any.
+
+        No token is sampled with a part of them. What runs meanwhile keeps the keys and values of the old weights.
+        """
         async with self._between_steps:
             self._update = self._update or self._next_update()
+            if self._update.in_place:
+                self._whole.clear()
             await asyncio.to_thread(self._update.load, bucket)
             if last:
                 await asyncio.to_thread(self._update.finish)
                 self._update = None
+                self._end_version(self.futures)
                 self.global_steps = global_steps if global_steps is not None else self.global_steps
+                self._whole.set()
 
     async def set_global_steps(self, global_steps: int) -> None:
         self.global_steps = global_steps
@@ -207,8 +223,10 @@ class TransformersServer:
         try:
             while True:
                 await self._work.wait()
+                await self._whole.wait()
                 async with self._between_steps:
-                    finished = await asyncio.to_thread(self.batcher.step)
+                    # The first bucket of an update may have come since.
+                    finished = await asyncio.to_thread(self.batcher.step) if self._whole.is_set() else []
                 self._resolve(finished)
                 if self.batcher.idle:
                     self._work.clear()
@@ -220,7 +238,15 @@ class TransformersServer:
                     future.set_exception(self._lost)
             self.futures.clear()
 
+    def _end_version(self, samples: Iterable[Sample]) -> None:
+        """Their tokens so far are of the weights so far."""
+        for sample in samples:
+            new = len(sample.tokens) - sum(tokens for tokens, _ in sample.versions)
+            if new:
+                sample.versions.append((new, self.global_steps))
+
     def _resolve(self, finished: list[Sample]) -> None:
+        self._end_version(finished)
         for sample in finished:
             future = self.futures.pop(sample)
             if not future.done():
@@ -236,16 +262,18 @@ class TransformersServer:
                 fix="wake it with wake_up, or set rollout.free_cache_engine=False",
             )
 
-    def _output(self, sample: Sample | None, started_with: int | None, with_log_probs: bool) -> TokenOutput:
+    def _output(self, sample: Sample | None, with_log_probs: bool) -> TokenOutput:
+        versions = [[tokens, version] for tokens, version in sample.versions] if sample else []
         return TokenOutput(
             token_ids=sample.tokens if sample else [],
             log_probs=(sample.log_probs if sample else []) if with_log_probs else None,
             stop_reason=sample.finish_reason if sample else "aborted",
             num_preempted=0,
             extra_fields={
-                "global_steps": self.global_steps,
-                "min_global_steps": started_with,
-                "max_global_steps": self.global_steps,
+                GLOBAL_STEPS: self.global_steps,
+                MIN_GLOBAL_STEPS: versions[0][1] if versions else self.global_steps,
+                MAX_GLOBAL_STEPS: versions[-1][1] if versions else self.global_steps,
+                VERSIONS: versions,
             },
         )
 

@@ -39,6 +39,9 @@ def pack(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iter
 class WeightUpdate:
     """Copies buckets into a model in place and checks that together they were the whole model."""
 
+    in_place = True
+    """From the first bucket to the last the model is a mix."""
+
     def __init__(self, model: torch.nn.Module):
         self._targets = dict(model.named_parameters(remove_duplicate=False)) | dict(
             model.named_buffers(remove_duplicate=False)

@@ -2,9 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import ray
+from verl.workers.rollout.llm_server import LLMServerClient
+
 from verl_mas.config.modes import SYNC
+from verl_mas.config.placement import policies_on, time_sliced, used_pools
+from verl_mas.trainer.phases import SlicesActor
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_types import Actor
 
 
 class MasTrainer(TeamTrainer):
     mode = SYNC
+
+    # By pool, where its policies have time slices: their engines change places when nothing runs.
+    slices: Mapping[str, Actor]
+
+    def _engines_started(self) -> None:
+        self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
+
+    def _start_slices(self, pool: str) -> Actor:
+        names = policies_on(self.mas, pool)
+        engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
+        return SlicesActor.start(engines, awake=names[-1])
+
+    def _actors(self) -> dict[str, list[Actor]]:
+        return {**super()._actors(), "time slices {}": list(self.slices.values())}
+
+    def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
+        return self.members[home].client(adapter, slices=self.slices.get(self.mas.policies[home].pool))
+
+    def _wake_one(self, name: str) -> None:
+        """In a time-sliced pool each policy gets its weights and frees the GPU for the next; the last stays awake."""
+        super()._wake_one(name)
+        pool = self.mas.policies[name].pool
+        slices = self.slices.get(pool)
+        if slices is None:
+            return
+        if name == policies_on(self.mas, pool)[-1]:
+            ray.get(slices.set_awake.remote(name))
+        else:
+            self.members[name].pause()
+
+    def _sleep(self) -> None:
+        awake: dict[str, str] = {}
+        for pool, slices in self.slices.items():
+            name: ray.ObjectRef[str] = slices.awake.remote()
+            awake[pool] = ray.get(name)
+        served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
+        self.pools.each(served, self._sleep_one)

@@ -1,0 +1,146 @@
+"""Which tasks are dispatched when, under which names and steps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from ray.exceptions import RayActorError
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+from verl_mas import data_plane
+from verl_mas.config.schema import FaultSpec, MasConfig
+from verl_mas.errors import EngineLost, SessionsFailed
+from verl_mas.rollout.counts import SessionCounts
+from verl_mas.trainer.modes.asynchronous import warm_up
+from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
+
+BATCH = 4
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """A trainer of five steps over a queue in memory; `made.queue` has (uid, step) of the tasks."""
+
+    def make(warm_up=1.0, step=1, restored=()):
+        made = object.__new__(ColocatedAsyncTrainer)
+        v1 = {"colocate_async": {"num_warmup_batches": warm_up}}
+        made.config = OmegaConf.create({"data": {"train_batch_size": BATCH}, "trainer": {"v1": v1}})
+        made.global_steps, made.total_training_steps = step, 5
+        made.queue = {uid: {"is_prompt": True, "global_steps": at, "status": "finished"} for uid, at in restored}
+        made.named = {}
+        monkeypatch.setattr(data_plane, "tasks", lambda partition: made.queue)
+        monkeypatch.setattr(PPOTrainer, "_next_train_batch", lambda self, tasks: tasks)
+
+        def submit(self, tasks):
+            for _ in range(tasks):
+                name = max(self.global_steps, 0)
+                number = made.named[name] = made.named.get(name, -1) + 1
+                made.queue[f"{name}-{number}"] = {
+                    "is_prompt": True,
+                    "global_steps": self.global_steps,
+                    "status": "pending",
+                }
+
+        monkeypatch.setattr(PPOTrainer, "_submit_batch_to_rollout", submit)
+        return made
+
+    return make
+
+
+def dispatched(trainer):
+    steps = [tag["global_steps"] for tag in trainer.queue.values()]
+    return {step: steps.count(step) for step in sorted(set(steps))}
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps"), [(0, {}), (1, {0: 4}), (3, {-2: 4, -1: 4, 0: 4}), (1.5, {-1: 2, 0: 4}), (9, None)]
+)
+def test_a_warm_up_has_the_steps_before_the_first(trainer, batches, steps):
+    made = trainer(batches)
+    made.on_train_begin()
+    expected = {step: BATCH for step in range(-4, 1)} if steps is None else steps
+    assert dispatched(made) == expected, "no more than five steps can train on"
+    assert made.global_steps == 1
+
+
+def test_no_more_tasks_are_dispatched_than_the_steps_that_remain_can_train_on(trainer):
+    made, trained = trainer(2), []
+    made.on_train_begin()
+    while made.global_steps <= 5:
+        made.prepare_step()
+        oldest = sorted(made.queue, key=lambda uid: made.queue[uid]["global_steps"])[:BATCH]
+        trained.append({made.queue.pop(uid)["global_steps"] for uid in oldest})
+        made.global_steps += 1
+    assert trained == [{-1}, {0}, {1}, {2}, {3}] and not made.queue
+
+
+@pytest.mark.parametrize(
+    ("restored", "added"), [(0, {4: 8}), (6, {4: 2}), (8, {}), (20, {})], ids=["none", "some", "all", "more"]
+)
+def test_a_run_that_resumes_dispatches_what_its_checkpoint_lacks(trainer, restored, added):
+    """A step of theirs could have the names of tasks that are there."""
+    made = trainer(2, step=4, restored=[(f"3-{i}", 3) for i in range(restored)])
+    made.on_train_begin()
+    assert {step: count for step, count in dispatched(made).items() if step != 3} == added
+
+
+def test_the_steps_of_a_warm_up_are_whole_batches_but_for_the_oldest():
+    assert list(warm_up(7, 3, 1)) == [(-2, 1), (-1, 3), (0, 3)]
+    assert list(warm_up(7, 3, 5)) == [(5, 7)]
+
+
+def test_tasks_that_had_not_finished_start_again_with_the_steps_that_they_have(trainer, monkeypatch):
+    made, sent, announced = trainer(step=6), [], []
+    made.queue = {
+        uid: {"is_prompt": True, "status": status, "global_steps": int(uid[0])}
+        for uid, status in (("4-10", "running"), ("4-9", "pending"), ("5-1", "running"), ("5-0", "finished"))
+    }
+    monkeypatch.setattr(data_plane, "prompts", lambda uids, step: (list(uids), step))
+    monkeypatch.setattr(data_plane, "announce", lambda uids, partition, step: announced.append((list(uids), step)))
+    made.agent_loop_manager = SimpleNamespace(generate_sequences=sent.append)
+    assert made._reissue_inflight_prompts() == 3  # noqa: SLF001
+    assert sent == announced == [(["4-9", "4-10"], 4), (["5-1"], 5)]
+
+
+def counted(trainer, *counts, limit=0.5):
+    waiting = list(counts)
+    trainer.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
+    trainer._sessions = trainer._unjudged = SessionCounts()  # noqa: SLF001
+    trainer.agent_loop_manager = SimpleNamespace(pop_counts=lambda: waiting.pop(0))
+    return trainer
+
+
+def test_failures_are_judged_by_batches_of_tasks_and_not_by_the_few_that_end_in_a_step(trainer):
+    failed = SessionCounts(sessions=2, tasks=2, failed={"refused": 2}, first_faults={"refused": "no such setting"})
+    fine = SessionCounts(sessions=2, tasks=2)
+    made = counted(trainer(), failed, fine, failed, failed)
+    for _ in range(3):
+        made._count_sessions()  # noqa: SLF001
+    with pytest.raises(SessionsFailed, match="all 4 sessions of the tasks that ended until step 1 failed"):
+        made._count_sessions()  # noqa: SLF001
+    assert made._sessions.sessions == 8  # noqa: SLF001
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sessions_that_still_run_are_ended_however_the_run_ends(trainer, monkeypatch, fails):
+    def fit(self, manager):
+        if fails:
+            raise EngineLost("gone")
+
+    ended = []
+
+    def cancel_all():
+        ended.append(True)
+        if fails:
+            raise RayActorError
+
+    monkeypatch.setattr(PPOTrainer, "fit", fit)
+    made, manager = trainer(), SimpleNamespace(cancel_all=cancel_all)
+    if fails:
+        with pytest.raises(EngineLost):
+            made.fit(manager)
+    else:
+        made.fit(manager)
+    assert ended == [True]

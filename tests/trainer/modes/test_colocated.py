@@ -1,0 +1,68 @@
+"""The order in which gates, engines and weights change at both ends of a step."""
+
+from __future__ import annotations
+
+from threading import Barrier
+from types import SimpleNamespace
+
+import pytest
+
+from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
+from verl_mas.trainer.trainer import TeamTrainer
+
+
+class Member:
+    def __init__(self, name, log, together):
+        self.name, self.log, self.together = name, log, together
+
+    def abort(self):
+        # Passed only if all members are here at the same time.
+        self.together.wait(timeout=5)
+        self.log.append("abort")
+
+    def sleep(self):
+        self.log.append(f"sleep {self.name}")
+
+    def wake(self, step):
+        self.log.append(f"wake {self.name} {step}")
+
+    def resume(self):
+        self.log.append(f"resume {self.name}")
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    made, log, together = object.__new__(ColocatedAsyncTrainer), [], Barrier(2)
+    made.members = {name: Member(name, log, together) for name in ("main", "frozen")}
+    made.pools = SimpleNamespace(each=lambda names, work: [work(name) for name in names])
+    made.agent_loop_manager = SimpleNamespace(
+        pause=lambda: log.append("gates closed"), resume=lambda: log.append("gates open")
+    )
+    made.log, made.global_steps, made.curr_step_profile, made.timing_raw = log, 3, False, {}
+    monkeypatch.setattr("verl_mas.trainer.trainer.refresh", lambda members, step: None)
+    return made
+
+
+def test_all_engines_are_aborted_at_once_behind_closed_gates_before_any_sleeps(trainer):
+    trainer.on_sample_end()
+    assert trainer.log == ["gates closed", "abort", "abort", "sleep main", "sleep frozen"]
+
+
+def test_requests_come_last_when_every_engine_has_its_weights(trainer):
+    trainer.on_step_end()
+    assert trainer.log == ["wake main 3", "wake frozen 3", "resume main", "resume frozen", "gates open"]
+
+
+def test_at_the_start_nothing_was_aborted(trainer):
+    trainer.on_init_end()
+    assert trainer.log == ["wake main 3", "wake frozen 3"]
+
+
+def test_a_synchronous_run_has_other_clients():
+    asked = []
+    member = SimpleNamespace(client=lambda adapter, **given: asked.append(given))
+    for kind in (TeamTrainer, ColocatedAsyncTrainer):
+        made = object.__new__(kind)
+        made.members = {"main": member}
+        made._client_of("main", None)
+    assert asked == [{}, {"resumes": True}]

@@ -1,0 +1,209 @@
+"""verl's LLM client for engines that are aborted while weights change: each reply is continued where it was cut.
+
+verl has such a client, `FullyAsyncLLMServerClient`. It sleeps a second before each try, forgets which weights wrote
+which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+from omegaconf import DictConfig
+from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_mas.engines.facts import facts_of
+from verl_mas.rollout.gates import Gate
+from verl_mas.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
+from verl_mas.verl_types import Fields
+
+Decode = Callable[[Sequence[int]], str]
+# [tokens, version of the weights that sampled them]; a list, as it is stored.
+Versions = list[list[int | None]]
+
+ABORTED = ("aborted", "abort")
+"""The stop reason of vLLM and the embedded engine, and that of SGLang."""
+
+LIMITS = ("max_tokens", "max_new_tokens")
+LEAST = ("min_tokens", "min_new_tokens")
+RESUMABLE = frozenset(
+    "temperature top_p top_k min_p repetition_penalty ignore_eos logprobs stop stop_token_ids seed sampling_seed "
+    "logit_bias allowed_token_ids detokenize include_stop_str_in_output no_stop_trim skip_special_tokens "
+    "spaces_between_special_tokens".split()
+).union(LIMITS, LEAST)
+"""Settings that mean the same where the first part of a reply is at the end of the prompt. With any other, as a
+grammar, an aborted reply restarts."""
+
+MARGIN = 4
+"""A token has at least one byte, so a stop string ends within as many tokens as it has bytes; some more, because
+some tokenizers strip leading spaces."""
+
+
+class ResumingClient(LLMServerClient):
+    """Combines with the other clients: `class Both(AdapterClient, ResumingClient, OnlyServerClient)`.
+
+    The worker that uses the client sets `gate` and `decode`.
+    """
+
+    gate: Gate
+    decode: Decode
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Fields, **kwargs: object
+    ) -> TokenOutput:
+        reply = _Reply(list(prompt_ids), sampling_params, self.config.actor_rollout_ref.rollout, self.decode)
+        while not reply.whole:
+            await self.gate.passed()
+            closings = self.gate.closings
+            part = await super().generate(request_id, **reply.request(), **kwargs)
+            # No token, and the gate was not closed: the engine refuses the request, and would do so again.
+            reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
+        return reply.joined()
+
+
+@dataclass
+class _Reply:
+    """One reply: its parts, and the request for its rest."""
+
+    prompt: list[int]
+    params: Fields
+    rollout: DictConfig
+    decode: Decode
+    tokens: list[int] = field(default_factory=list)
+    parts: list[TokenOutput] = field(default_factory=list)
+    aborts: int = 0
+    whole: bool = False
+
+    def request(self) -> Fields:
+        drawn = len(self.tokens)
+        if not drawn:
+            return {"prompt_ids": self.prompt, "sampling_params": self.params}
+        left = {name: max(0, self.params[name] - drawn) for name in LEAST if self.params.get(name)}
+        params = {name: value for name, value in self.params.items() if name not in LIMITS}
+        params |= {LIMITS[0]: self._limit - drawn, **left}
+        request = {"prompt_ids": [*self.prompt, *self.tokens], "sampling_params": params}
+        if facts_of(self.rollout.name).resumes:
+            return {**request, "drawn": drawn}
+        if params.get("seed") is not None:
+            # With the same seed the engine would draw the numbers of the first tokens again.
+            params["seed"] += drawn
+        return request
+
+    def add(self, part: TokenOutput, *, refused: bool) -> None:
+        aborted = part.stop_reason in ABORTED
+        self.aborts += aborted
+        if aborted and not refused and not self._resumable:
+            return
+        if (end := self._stop_across_the_cut(part.token_ids)) is not None:
+            _keep(part, end, len(self.prompt) + len(self.tokens))
+            part.stop_reason = "stop"
+        self.tokens += part.token_ids
+        if part.stop_reason in ABORTED and len(self.tokens) >= self._limit:
+            part.stop_reason = "length"  # it was aborted as it ended
+        self.whole = refused or part.stop_reason not in ABORTED
+        if part.token_ids or self.whole:
+            self.parts.append(part)
+
+    def joined(self) -> TokenOutput:
+        last, written = self.parts[-1], [part for part in self.parts if part.token_ids]
+        counted = [part.num_preempted for part in self.parts if part.num_preempted is not None]
+        return last.model_copy(
+            update={
+                "token_ids": self.tokens,
+                "log_probs": _log_probs(written) if written else last.log_probs,
+                "routed_experts": _routed_experts(self.parts),
+                "num_preempted": sum(counted) if counted else None,
+                "extra_fields": self._extra_fields(),
+            }
+        )
+
+    def _extra_fields(self) -> Fields:
+        first, last = self.parts[0].extra_fields, self.parts[-1].extra_fields
+        versions = merged(step for part in self.parts for step in _versions(part))
+        fields = {**last, VERSIONS: versions, ABORTS: self.aborts}
+        if versions:
+            fields |= {MIN_GLOBAL_STEPS: versions[0][1], MAX_GLOBAL_STEPS: versions[-1][1]}
+        if "num_cached_tokens" in first:
+            fields["num_cached_tokens"] = first["num_cached_tokens"]
+        for key in SPEC_DECODE_EXTRA_KEYS:
+            if key in last:
+                fields[key] = sum(part.extra_fields.get(key, 0) for part in self.parts)
+        return fields
+
+    @property
+    def _resumable(self) -> bool:
+        return RESUMABLE.issuperset(name for name, value in self.params.items() if value)
+
+    @property
+    def _limit(self) -> int:
+        return reply_limit(self.rollout, self.params, len(self.prompt))
+
+    def _stop_across_the_cut(self, tokens: Sequence[int]) -> int | None:
+        """How many of the new tokens complete a stop string that begins before them. The engine does not see it."""
+        given = self.params.get("stop") or ()
+        stops = (given,) if isinstance(given, str) else tuple(given)
+        if not stops or not self.tokens:
+            return None
+        window = max(len(stop.encode()) for stop in stops) + MARGIN
+        for end in range(1, min(len(tokens), window) + 1):
+            text = self.decode([*self.tokens[-window:], *tokens[:end]][-window:])
+            if any(stop in text for stop in stops):
+                return end
+        return None
+
+
+def reply_limit(rollout: DictConfig, params: Fields, prompt: int) -> int:
+    """The tokens that a reply to a prompt of that length can have, as verl's servers limit it."""
+    row = min(rollout.response_length, rollout.prompt_length + rollout.response_length - prompt)
+    wanted = next((params[name] for name in LIMITS if params.get(name) is not None), row)
+    return max(1, int(min(wanted, (rollout.max_model_len or math.inf) - prompt)))
+
+
+def merged(versions: Iterable[Sequence[int | None]]) -> Versions:
+    """Neighbours of one version as one."""
+    grouped = groupby(versions, key=lambda step: step[1])
+    return [[sum(tokens or 0 for tokens, _ in steps), version] for version, steps in grouped]
+
+
+def _versions(part: TokenOutput) -> Versions:
+    """An engine that does not list them changes weights only while nothing runs."""
+    if not part.token_ids:
+        return []
+    listed: Versions | None = part.extra_fields.get(VERSIONS)
+    return listed or [[len(part.token_ids), part.extra_fields.get(GLOBAL_STEPS)]]
+
+
+def _keep(part: TokenOutput, end: int, before: int) -> None:
+    """Only the first tokens of a part; `before` it are the prompt and the other parts."""
+    versions: Versions = []
+    left = end
+    for tokens, version in _versions(part):
+        versions.append([min(tokens or 0, left), version])
+        left -= versions[-1][0] or 0
+    part.extra_fields[VERSIONS] = [step for step in versions if step[0]]
+    part.token_ids = part.token_ids[:end]
+    part.log_probs = part.log_probs and part.log_probs[:end]
+    if part.routed_experts is not None:
+        part.routed_experts = part.routed_experts[: before + end]
+
+
+def _log_probs(parts: Sequence[TokenOutput]) -> list[float] | None:
+    if any(part.log_probs is None for part in parts):
+        return None
+    return [one for part in parts for one in part.log_probs or ()]
+
+
+def _routed_experts(parts: Sequence[TokenOutput]) -> object:
+    """Those of the prompt and of each part's own tokens, as the weights that sampled them chose."""
+    routed = None
+    for part in parts:
+        if part.routed_experts is None or not part.token_ids:
+            continue
+        new = part.routed_experts
+        routed = new if routed is None else np.concatenate([routed, new[-len(part.token_ids) :]])
+    return routed
