@@ -60,6 +60,14 @@ def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(t
     assert read_timeline(tmp_path / module.FILE) == read_timeline(tmp_path)
 
 
+def test_the_start_of_a_run_is_not_part_of_its_timeline(tmp_path, clock):
+    timeline = Timeline(tmp_path, {})
+    with timeline.span(module.WAKE, "solver"):
+        clock(90.0)
+    assert "timing/wake" not in a_step(timeline, clock, 1, 100.0)
+    assert read_timeline(tmp_path)[0] == Event(START, 1, 100.0, 100.0)
+
+
 def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
     first = Timeline(tmp_path, {})
     for step in (1, 2, 3):

@@ -25,11 +25,11 @@ FILE = "timeline.jsonl"
 # Events. Those of TRAINING are a policy's training processes at work.
 START, STEP, SAMPLE, ENGINE = "start", "step", "sample", "engine"
 LOG_PROBS, UPDATE = "log_probs", "update"
-ABORT, SLEEP, WAKE, RESUME, SYNC = "abort", "sleep", "wake", "resume", "sync"
+ABORT, SLEEP, WAKE, RESUME = "abort", "sleep", "wake", "resume"
 SAVE, VALIDATE = "save", "validate"
 TRAINING = (LOG_PROBS, UPDATE)
 # Of these the step's metrics have the seconds.
-TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME, SYNC)
+TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME)
 # Pauses of an engine that are too short to be seen.
 BRIEF = 0.02
 
@@ -49,7 +49,8 @@ class Event:
 
 
 class Timeline:
-    """`pools`: by policy. Threads may share it. Without `folder` nothing is written."""
+    """`pools`: by policy. Threads may share it. Without `folder` nothing is written, and nothing before the first step:
+    a start takes long, and would be most of the picture."""
 
     def __init__(self, folder: Path | None = None, pools: Mapping[str, str] = MappingProxyType({})):
         self._file = None if folder is None else folder / FILE
@@ -77,6 +78,8 @@ class Timeline:
         end = time.time()
         if into is not None:
             into[key] = end - begin
+        if self._since is None:
+            return
         self._write(Event(event, self.step, begin, end, policy, self._pools.get(policy, "")))
         self._seconds[event] += end - begin
         if event in TRAINING:

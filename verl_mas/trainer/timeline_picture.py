@@ -16,7 +16,6 @@ from verl_mas.trainer.timeline import (
     SLEEP,
     START,
     STEP,
-    SYNC,
     UPDATE,
     VALIDATE,
     WAKE,
@@ -32,7 +31,6 @@ COLOURS = {
     SLEEP: "#9d755d",
     WAKE: "#54a24b",
     RESUME: "#88d27a",
-    SYNC: "#72b7b2",
     SAVE: "#b279a2",
     VALIDATE: "#ff9da6",
 }
@@ -41,7 +39,6 @@ NAMES = {
     SAMPLE: "waits for tasks",
     LOG_PROBS: "log-probs",
     WAKE: "weights to engines, wake",
-    SYNC: "weights to engines",
 }
 WIDTH, LEFT, RIGHT, ROW, BAR, TOP = 1200, 170, 20, 26, 18, 34
 TRAINER = "trainer"
