@@ -59,7 +59,7 @@ MODES = {
     "colocate_async": ("+mas/mode=colocate_async",),
     "separate_async": (
         "+mas/mode=separate_async",
-        "++mas.pools.engines={gpus_per_node:1}",
+        "++mas.pools.engines={n_gpus_per_node:1}",
         "++mas.policies.solver.engines=engines",
     ),
 }
