@@ -40,7 +40,9 @@ actor_rollout_ref.rollout.max_num_seqs=1024 mas.max_sessions=2048 mas.trajectori
 trainer.val_before_train=false trainer.test_freq=-1 trainer.save_freq=-1 trainer.resume_mode=disable
 trainer.v1.sampler.sampler_kwargs.poll_interval=0.02
 """.split()
-SEPARATE = "++mas.pools.engines={n_gpus_per_node:1} ++mas.policies.main.engines=engines".split()
+SEPARATE = """
+++mas.pools.engines={n_gpus_per_node:1} ++mas.policies.main.engines=engines ++ray_kwargs.ray_init.num_gpus=2
+""".split()
 WORDS = {"sync": "sync", "colocate": "colocate_async", "separate": "separate_async"}
 ENGINES = "Transformers"  # in the name of an engine's process
 

@@ -75,6 +75,7 @@ def load(mode: str, outstanding: int | None) -> Iterator[str]:
         yield f"+mas/mode={mode}"
     if mode == "separate_async":
         yield from ("++mas.pools.engines={n_gpus_per_node:1}", "++mas.policies.main.engines=engines")
+        yield "++ray_kwargs.ray_init.num_gpus=2"
     if outstanding is not None:
         tasks = math.ceil(outstanding / SESSIONS / (1 + WARM_UP.get(mode, 0)))
         yield f"data.train_batch_size={tasks}"

@@ -128,6 +128,14 @@ def test_modes_are_read_from_their_words(bench):
             bench.parse_mode(wrong)
 
 
+@pytest.mark.parametrize(("mode", "batches"), [("sync", 1), ("colocate_async", 2), ("separate_async", 2)])
+def test_a_soak_has_as_many_sessions_in_flight_as_asked(load, mode, batches):
+    arguments = dict(argument.split("=", 1) for argument in load("soak").load(mode, 1200))
+    tasks, sessions = (int(arguments[key]) for key in ("data.train_batch_size", "actor_rollout_ref.rollout.n"))
+    assert batches * tasks * sessions == int(arguments["mas.max_sessions"]) == 1200
+    assert arguments.get("+mas/mode", "sync") == mode
+
+
 def test_the_lengths_of_a_team_are_the_same_in_every_run_and_log_normal(load):
     team = load("async_team")
     drawn = [

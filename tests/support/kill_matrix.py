@@ -61,6 +61,7 @@ MODES = {
         "+mas/mode=separate_async",
         "++mas.pools.engines={n_gpus_per_node:1}",
         "++mas.policies.solver.engines=engines",
+        "++ray_kwargs.ray_init.num_gpus=2",
     ),
 }
 TASKS = 4  # per step
