@@ -231,9 +231,9 @@ class TeamTrainer(Profiled):
             self.members[name].wake(self.global_steps)
 
     def _sleep(self) -> None:
-        self.pools.each(self.members, self._sleep_one)
+        self.pools.each(self.members, self.sleep_one)
 
-    def _sleep_one(self, name: str) -> None:
+    def sleep_one(self, name: str) -> None:
         with self.timeline.span(timeline.SLEEP, name):
             self.members[name].sleep()
 
