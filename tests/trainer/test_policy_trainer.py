@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_mas.config.schema import FilterSpec
-from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.batching import Plan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policy_trainer import PolicyTrainer
@@ -53,7 +52,7 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     trainer = object.__new__(TeamTrainer)
     trainer.global_steps, trainer.curr_step_profile = 1, profiled
     trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
-    trainer._sessions = SessionCounts()
+    trainer._sessions = SimpleNamespace(metrics=dict, busy={})
     trainer.filter = TaskFilter(FilterSpec(), lambda rows: [])
     trainer.members = {}
     for name in ("a", "b"):
