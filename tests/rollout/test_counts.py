@@ -27,6 +27,7 @@ def sessions(draw):
             agent="a",
             tool_calls=[SimpleNamespace(error=error)],
             probe=probe,
+            trainable=draw(st.booleans()),
             generation=SimpleNamespace(sampled=draw(st.integers(0, 5))),
         )
         for error, probe in zip(errors, probes, strict=True)
@@ -52,6 +53,8 @@ def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
     replies = [reply for one in finished for reply in one.session.replies]
     probes = [reply for reply in replies if reply.probe]
     assert metrics["session/generated_tokens"] == sum(reply.generation.sampled for reply in replies)
+    trained = sum(reply.generation.sampled for reply in replies if reply.trainable)
+    assert sum(workers, SessionCounts()).trainable_tokens == trained
     assert metrics.get("session/probe_acts", 0) == len(probes)
     assert metrics.get("session/probe_tokens", 0) == sum(reply.generation.sampled for reply in probes)
     calls = [call.error for reply in replies if not reply.probe for call in reply.tool_calls]

@@ -154,3 +154,30 @@ def test_other_files_in_the_folder_are_left_alone(record, tmp_path):
 def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
     with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
         list(read_sessions(tmp_path / "elsewhere"))
+
+
+def test_sessions_that_a_later_attempt_trained_on_are_read_with_its_advantages(record, tmp_path):
+    first, second = new_attempt(), new_attempt()
+    for session in range(3):
+        record(2, first, session=session)
+    # The checkpoint kept sessions 0 and 1. Session 2 was repeated; session 1 has not been trained yet.
+    record(2, second, session=2)
+    write_advantages(tmp_path, 2, first, {"2-0_2_0": 9.0})
+    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0, "2-0_2_0": 2.0})
+    a, b = f"text of {first}", f"text of {second}"
+    assert acts(tmp_path) == [(2, first, a, 1.0), (2, second, b, 2.0)]
+    everything = [(2, first, a, 1.0), (2, first, a, None), (2, first, a, 9.0), (2, second, b, 2.0)]
+    assert acts(tmp_path, attempts="all") == everything
+
+
+def test_sessions_of_a_warm_up_are_read_as_of_step_0(record, tmp_path):
+    record(-1, "1")
+    write_advantages(tmp_path, -1, "1", {"-1-0_0_0": 1.0})
+    assert [(text, advantage) for _, _, text, advantage in acts(tmp_path, step=0)] == [("text of 1", 1.0)]
+
+
+def test_advantages_of_an_attempt_that_started_no_session_of_the_step_belong_to_the_attempt_before(record, tmp_path):
+    first, second = new_attempt(), new_attempt()
+    record(2, first)
+    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
+    assert acts(tmp_path) == [(2, first, f"text of {first}", 1.0)]

@@ -157,7 +157,7 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     assert sorted(it.queue.rows) == ["u_0_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
     counts = it.call(it.worker.pop_counts(False))
     assert (counts.sessions, counts.dropped, counts.faults) == (3, 1, {"workflow": 1})
-    assert it.call(it.worker.pop_counts(False)) == SessionCounts()
+    assert it.call(it.worker.pop_counts(False)) == SessionCounts(busy={"main": ()})
     write_advantages(tmp_path, 4, "1", {"u_0_0": 1.25})
     sessions = {session["session"]: session for session in read_sessions(tmp_path)}
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]

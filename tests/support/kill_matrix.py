@@ -1,9 +1,11 @@
 """Kills each kind of process of a run at each moment of a step, and looks at how the run ends and how it resumes.
 
     PYTHONPATH=tests/support python -m kill_matrix FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
+    PYTHONPATH=tests/support python -m kill_matrix FOLDER --mode colocate_async --moments step --repeats 5
 
 Each kind has one run, in one folder: every start of it resumes after the last kill and ends with the next one. At last
-it is left alone, and its final checkpoint is compared bit for bit with that of an unbroken run. Results are
+it is left alone, and its final checkpoint is compared bit for bit with that of an unbroken run. In an asynchronous mode
+timing decides which weights sample a token; there every task that was dispatched must have been trained on. Results are
 lines of JSON in FOLDER/results.jsonl; the same command, run again, does what is missing there.
 """
 
@@ -29,6 +31,8 @@ from typing import Any
 import torch
 from warm_python import WarmPython
 
+from verl_mas.row import RowKey
+
 HERE = Path(__file__).parent
 TEAMS = HERE.parent / "trainer" / "teams.py"
 # Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
@@ -48,8 +52,19 @@ KINDS = {
     "terminate": ("", r"(?s)\A(?!.*lost:)"),
 }
 TO_THE_DRIVER = {"driver": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
-# Part of a step -> about how many seconds it takes.
-MOMENTS = {"rollout": 0.25, "update": 0.25, "save": 0.025}
+# Part of a step -> about how many seconds it takes. `step` is any moment of a step, and of the next.
+MOMENTS = {"rollout": 0.25, "update": 0.25, "save": 0.025, "step": 1.5}
+MODES = {
+    "sync": ("actor_rollout_ref.rollout.full_determinism=true",),
+    "colocate_async": ("+mas/mode=colocate_async",),
+    "separate_async": (
+        "+mas/mode=separate_async",
+        "++mas.pools.engines={n_gpus_per_node:1}",
+        "++mas.policies.solver.engines=engines",
+        "++ray_kwargs.ray_init.num_gpus=2",
+    ),
+}
+TASKS = 4  # per step
 SAVE_EVERY, STEPS = 2, 24
 LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
@@ -79,7 +94,7 @@ class Killed:
 class Run:
     """One start of a run, with a Ray cluster of its own."""
 
-    def __init__(self, python: str, folder: Path, letters: Path, steps: int = STEPS):
+    def __init__(self, python: str, folder: Path, letters: Path, steps: int = STEPS, mode: str = "sync"):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.moments = folder / "moments.txt"
@@ -94,7 +109,7 @@ class Run:
             "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
             "VERL_USE_EXTERNAL_MODULES": "moments",
         }
-        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, letters, steps)]
+        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, letters, steps), *MODES[mode]]
         command += [f"+ray_kwargs.ray_init._temp_dir={self.temporary}"]
         with self.log.open("w") as out:
             self.driver = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
@@ -175,12 +190,11 @@ def overrides(folder: Path, letters: Path, steps: int) -> Iterator[str]:
     yield f"trainer.save_freq={SAVE_EVERY}"
     yield from (
         "algorithm.adv_estimator=agent_grpo",
-        "data.train_batch_size=4",
+        f"data.train_batch_size={TASKS}",
         "data.max_prompt_length=128",
         "data.val_max_samples=4",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "actor_rollout_ref.rollout.n=4",
-        "actor_rollout_ref.rollout.full_determinism=true",
         "trainer.test_freq=-1",
         "trainer.val_before_train=false",
         "trainer.max_actor_ckpt_to_keep=2",
@@ -193,7 +207,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
     step = first + 1 if moment == "save" else first + 2
     pid = run.one_of(kind)
     delay = chance.uniform(0, MOMENTS[moment])
-    run.wait_for(moment, step)
+    run.wait_for("rollout" if moment == "step" else moment, step)
     time.sleep(delay)
     os.kill(pid, TO_THE_DRIVER.get(kind, signal.SIGKILL))
     start = time.monotonic()
@@ -256,6 +270,16 @@ def same_end(one: Path, other: Path) -> list[str]:
     return found
 
 
+def untrained(folder: Path) -> list[str]:
+    """The tasks that were dispatched for the steps of a run and never trained on."""
+    trained: set[str] = set()
+    for file in (folder / "checkpoints" / "trajectories" / "train").glob("*-advantages.jsonl"):
+        for line in file.read_text().splitlines():
+            trained |= {RowKey.parse(key).uid for key in json.loads(line)}
+    # The batch of a step was dispatched one step before, that of the first in the warm-up.
+    return sorted({f"{step}-{number}" for step in range(STEPS) for number in range(TASKS)} - trained)
+
+
 class Results:
     def __init__(self, path: Path):
         self.path = path
@@ -273,7 +297,9 @@ class Results:
         return any(wanted.items() <= row.items() for row in self.rows)
 
 
-def chain(python: str, folder: Path, kind: str, moments: Sequence[str], repeats: int, results: Results) -> None:
+def chain(
+    python: str, folder: Path, kind: str, moments: Sequence[str], repeats: int, results: Results, mode: str
+) -> None:
     """All kills of a kind, one after the other, and then to the end."""
     chance = random.Random(kind)
     letters, own = folder / "letters", folder / kind
@@ -281,7 +307,7 @@ def chain(python: str, folder: Path, kind: str, moments: Sequence[str], repeats:
         for moment in moments:
             if results.has(kind=kind, moment=moment, repeat=repeat):
                 continue
-            run = Run(python, own, letters)
+            run = Run(python, own, letters, mode=mode)
             try:
                 before = run.pointer()
                 results.add(**asdict(kill(run, kind, moment, repeat, before, chance)))
@@ -289,10 +315,11 @@ def chain(python: str, folder: Path, kind: str, moments: Sequence[str], repeats:
                 run.end()
     if results.has(kind=kind, end=True):
         return
-    run = Run(python, own, letters)
+    run = Run(python, own, letters, mode=mode)
     before = run.pointer()
     first = finish(run)
-    results.add(kind=kind, end=True, resumed_right=first == before + 1, differs=same_end(own, folder / "unbroken"))
+    differs = same_end(own, folder / "unbroken") if mode == "sync" else untrained(own)
+    results.add(kind=kind, end=True, resumed_right=first == before + 1, differs=differs)
 
 
 def is_wrong(row: dict[str, Any]) -> bool:
@@ -311,7 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=lambda text: Path(text).absolute())
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--moments", default=",".join(MOMENTS))
+    parser.add_argument("--moments", default="rollout,update,save")
+    parser.add_argument("--mode", choices=list(MODES), default="sync", help="each mode needs a folder of its own")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args(arguments)
     # A command that a shell starts in the background ignores it, and so would the runs that it starts.
@@ -321,11 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (args.folder / "letters").exists():
         subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(args.folder / "letters")], check=True)
     with WarmPython() as warm:
-        if not results.has(kind="none", end=True):
+        if args.mode == "sync" and not results.has(kind="none", end=True):
             finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters"))
             results.add(kind="none", end=True)
         for kind in args.kinds.split(","):
-            chain(str(warm.executable), args.folder, kind, args.moments.split(","), args.repeats, results)
+            chain(str(warm.executable), args.folder, kind, args.moments.split(","), args.repeats, results, args.mode)
     wrong = [row for row in results.rows if is_wrong(row)]
     print(f"{len(results.rows)} results, {len(wrong)} wrong", *wrong, sep="\n")  # noqa: T201
     return len(wrong)

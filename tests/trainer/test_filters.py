@@ -15,6 +15,7 @@ from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
+from verl_mas.config.modes import SYNC
 from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.rollout.counts import SessionCounts
@@ -231,6 +232,7 @@ def trainer(monkeypatch, rollout):
 
     def make(spec, *tasks):
         made, written = object.__new__(TeamTrainer), {}
+        made.mode = SYNC
         source = rollout(*tasks)
 
         def read(rows, fields):
@@ -262,7 +264,7 @@ def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metric
     made, written = trainer(FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
     metrics = {}
     whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
-    assert written.pop("record") == {} and len(whole) == len(written) == 8
+    assert "record" not in written and len(whole) == len(written) == 8
     assert metrics["mas/filter/kept"] == 0 and metrics["mas/solver/acts"] == 8
     assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
 

@@ -58,7 +58,7 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     trainer = object.__new__(TeamTrainer)
     trainer.global_steps, trainer.curr_step_profile = 1, profiled
     trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
-    trainer._sessions = SimpleNamespace(metrics=dict)
+    trainer._sessions = SimpleNamespace(metrics=dict, busy={})
     trainer.filter = TaskFilter(FilterSpec(), lambda rows: [])
     trainer.members = {}
     for name in ("a", "b"):

@@ -12,6 +12,7 @@ import numpy as np
 
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
+from verl_mas.rollout.busy import Span
 from verl_mas.workflow.session import SessionResult
 
 
@@ -33,6 +34,7 @@ class SessionCounts:
     probe_acts: int = 0  # of candidates that were played on; in none of the other counts but the tokens
     probe_tokens: int = 0
     generated_tokens: int = 0  # of all acts
+    trainable_tokens: int = 0  # of policies that are trained
     seconds: float = 0.0
     failed: Mapping[str, int] = field(default_factory=dict)  # sessions, by the kind of their last fault
     retried: int = 0
@@ -43,6 +45,7 @@ class SessionCounts:
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
     tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls of which an error came
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
+    busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
 
     @classmethod
     def of(cls, finished: SessionResult) -> SessionCounts:
@@ -58,6 +61,7 @@ class SessionCounts:
             probe_acts=len(probes),
             probe_tokens=probe_tokens,
             generated_tokens=sum(reply.generation.sampled for reply in played) + probe_tokens,
+            trainable_tokens=sum(reply.generation.sampled for reply in session.replies if reply.trainable),
             seconds=session.seconds,
             failed={finished.faults[-1].kind.value: 1} if failed else {},
             retried=int(bool(finished.faults) and not failed),
@@ -76,6 +80,7 @@ class SessionCounts:
             probe_acts=self.probe_acts + other.probe_acts,
             probe_tokens=self.probe_tokens + other.probe_tokens,
             generated_tokens=self.generated_tokens + other.generated_tokens,
+            trainable_tokens=self.trainable_tokens + other.trainable_tokens,
             seconds=self.seconds + other.seconds,
             failed=_add(self.failed, other.failed),
             retried=self.retried + other.retried,
@@ -86,6 +91,7 @@ class SessionCounts:
             tool_calls=_add(self.tool_calls, other.tool_calls),
             tool_errors=_add(self.tool_errors, other.tool_errors),
             infos=_add(self.infos, other.infos),
+            busy=_add(self.busy, other.busy),
         )
 
     @property
@@ -178,7 +184,7 @@ def described(finished: SessionResult, fault: SessionFault) -> str:
     return f"session {finished.session.task.key}: {fault}\n{indent(fault.traceback, '  ')}"
 
 
-V = TypeVar("V", int, Reported)
+V = TypeVar("V", int, Reported, tuple[Span, ...])
 
 
 def _add(mine: Mapping[str, V], theirs: Mapping[str, V]) -> dict[str, V]:

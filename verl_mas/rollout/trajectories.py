@@ -3,7 +3,11 @@
 <dir>/<train|val>/<step>-<attempt>-<worker>.jsonl        one session per line, `schema` 1
 <dir>/<train|val>/<step>-<attempt>-advantages.jsonl      {key: advantage}, from the trainer
 
-A run that resumes is a new attempt. It repeats steps under the same keys, so nothing is joined across attempts.
+The step is the one in which a session was started; in the asynchronous modes it is trained later.
+
+A run that resumes is a new attempt. It repeats steps under the same keys, so what two attempts have of a session is not
+joined. Sessions that a checkpoint of an asynchronous mode kept are the exception: a later attempt trains on them, and
+has their advantages and no record.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import threading
 import zlib
 from collections import defaultdict
@@ -24,7 +27,7 @@ from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.errors import DataError, DiskError
-from verl_mas.run_folder.disk import free_space
+from verl_mas.run_folder.disk import append_line, free_space
 from verl_mas.workflow.client import Message, ToolCall
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
@@ -79,7 +82,8 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 
 def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str) -> Path:
-    return Path(directory) / ("val" if validate else "train") / f"{step:06d}-{attempt}-{worker}.jsonl"
+    """Tasks that are dispatched before the first step have numbers below 0; they are filed with those of step 0."""
+    return Path(directory) / ("val" if validate else "train") / f"{max(step, 0):06d}-{attempt}-{worker}.jsonl"
 
 
 def write_advantages(directory: str | Path, step: int, attempt: str, advantages: Mapping[str, float]) -> None:
@@ -92,8 +96,9 @@ def read_sessions(
 ) -> Iterator[Record]:
     """Sessions in the order of their steps, their acts with advantages where the trainer has written them.
 
-    A run that was resumed may have repeated steps. Of each step the last attempt is read, or all of them, in order;
-    `attempt` in a session names its own. A line that is damaged is skipped with a warning.
+    A run that was resumed may have repeated steps. Of each step the last attempt is read, with the sessions of earlier
+    ones that it trained on; or all attempts, in order. `attempt` in a session names its own. A line that is damaged is
+    skipped with a warning.
     """
     if attempts not in ("last", "all"):
         raise DataError(f"attempts={attempts!r}", rule="it is last or all", fix='give attempts="last"')
@@ -106,9 +111,7 @@ def read_sessions(
         )
     for number, by_attempt in sorted(_files(folder).items()):
         if step is None or step == number:
-            wanted = sorted(by_attempt)
-            for attempt in wanted if attempts == "all" else wanted[-1:]:
-                yield from _sessions(by_attempt[attempt], attempt)
+            yield from _of_step(by_attempt, everything=attempts == "all")
 
 
 def _files(folder: Path) -> dict[int, dict[str, list[Path]]]:
@@ -121,20 +124,36 @@ def _files(folder: Path) -> dict[int, dict[str, list[Path]]]:
     return found
 
 
-def _sessions(paths: Sequence[Path], attempt: str) -> Iterator[Record]:
-    """The sessions of one step and attempt."""
-    known: dict[str, float] = {}
-    for path in paths:
-        if path.stem.endswith(f"-{ADVANTAGES}"):
-            for line in _lines(path):
-                known.update(line)
-    for path in paths:
-        if path.stem.endswith(f"-{ADVANTAGES}"):
-            continue
-        for session in _lines(path):
-            for act in session["acts"]:
-                act["advantage"] = known.get(act["key"])
-            yield {**session, "attempt": attempt or None}
+def _of_step(by_attempt: Mapping[str, Sequence[Path]], everything: bool) -> Iterator[Record]:
+    """The sessions of one step, attempt by attempt."""
+    found: list[list[Record]] = []
+    later: dict[str, float] = {}  # by later attempts, of sessions that none of them has a record of
+    for attempt in sorted(by_attempt, reverse=True):
+        sessions = [path for path in by_attempt[attempt] if not _is_of_advantages(path)]
+        known = _advantages(by_attempt[attempt]) | later
+        if sessions and (everything or later or not found):
+            own = [session for path in sessions for session in _lines(path)]
+            whole = everything or not found
+            found.append([session for session in own if whole or any(act["key"] in later for act in session["acts"])])
+            for session in own:
+                session["attempt"] = attempt or None
+                for act in session["acts"]:
+                    act["advantage"] = known.get(act["key"])
+            recorded = {act["key"] for session in own for act in session["acts"]}
+            later = {key: value for key, value in known.items() if key not in recorded}
+        else:
+            later = known
+    for wanted in reversed(found):
+        yield from wanted
+
+
+def _advantages(paths: Sequence[Path]) -> dict[str, float]:
+    lines = (line for path in paths if _is_of_advantages(path) for line in _lines(path))
+    return {key: value for line in lines for key, value in line.items()}
+
+
+def _is_of_advantages(path: Path) -> bool:
+    return path.stem.endswith(f"-{ADVANTAGES}")
 
 
 def _lines(path: Path) -> Iterator[Record]:
@@ -148,7 +167,6 @@ def _lines(path: Path) -> Iterator[Record]:
 
 
 def _append(path: Path, record: Mapping[str, object]) -> None:
-    """Add a line in one write, so that a process that is killed can cut at most the last line of a file."""
     try:
         line = json.dumps(record, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError) as error:
@@ -158,29 +176,13 @@ def _append(path: Path, record: Mapping[str, object]) -> None:
             fix="use text as keys in every mapping, and no mapping that contains itself",
         ) from error
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, f"{line}\n".encode(errors="backslashreplace"))
+        append_line(path, line)
     except OSError as error:
         raise DiskError(
             f"{path} cannot be written: {error.strerror}; {free_space(path)}",
             rule="every session is recorded, so a run that cannot do so ends",
             fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
         ) from error
-
-
-def _write(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        before = os.fstat(descriptor).st_size
-        try:
-            # Only a disk that is full takes a part; the next write raises its error.
-            while line:
-                line = line[os.write(descriptor, line) :]
-        except OSError:
-            os.ftruncate(descriptor, before)
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def session_record(finished: SessionResult, status: str, max_text_chars: int | None = None) -> Record:
@@ -248,6 +250,8 @@ def _act(reply: Reply, row: Row, clip: _Clip) -> Record:
         "sampled_tokens": generation.sampled,
         "stop_reason": generation.stop_reason,
         "temperature": generation.temperature,
+        "versions": generation.versions,
+        "aborts": generation.aborts,
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
         "reward": {"team": reward.team, "local": reward.local, "penalty": reward.penalty, "score": reward.score},

@@ -24,6 +24,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.sampling import sampling_errors, stop_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
+from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.cancellable import cancellable
 from verl_mas.rollout.resuming_client import merged_versions, reply_limit
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
@@ -86,7 +87,8 @@ class VerlPolicy:
     def __init__(self, config: DictConfig, client: LLMServerClient, model: Model, dataset_cls: type):
         self.config, self.model = config, model
         self._rollout = config.actor_rollout_ref.rollout
-        self.client = cancellable(client)
+        self.busy = Busy()
+        self.client = cancellable(client, self.busy)
         self._dataset_cls = dataset_cls
         self._loops: dict[str, ToolAgentLoop] = {}
 
@@ -246,6 +248,8 @@ class VerlPolicy:
             # Greedy engines report log-probs at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
             tool_calls=calls,
+            versions=answer.extra_fields.get(VERSIONS, ()),
+            aborts=answer.extra_fields.get(ABORTS, 0),
         )
 
     async def _output(
@@ -313,7 +317,7 @@ def _schemas(request: Request) -> list[JsonObject]:
 
 def _empty_reply(before: Generation) -> Generation:
     """In a row that is full: no token is sampled, and those of the last messages are not in it."""
-    return replace(before, text="", tool_calls=(), stop_reason="length", sampled=0, full=True)
+    return replace(before, text="", tool_calls=(), stop_reason="length", sampled=0, full=True, versions=(), aborts=0)
 
 
 def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | None) -> AgentLoopMetrics:

@@ -123,10 +123,14 @@ class MasAgentLoopWorker(_StockWorker):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pop_counts(self, validate: bool) -> SessionCounts:
-        """What was counted since the last call."""
+        """What was counted since the last call. When engines were busy, with either kind, is counted in training's."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
-        return counts
+        if validate:
+            return counts
+        clients = self.session_config.clients
+        busy = {name: client.busy.pop() for name, client in clients.items() if isinstance(client, VerlPolicy)}
+        return counts + SessionCounts(busy=busy)
 
     async def _run_prompt(
         self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False

@@ -20,6 +20,24 @@ def write_whole(path: Path, text: str) -> None:
     flush(path.parent)
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line in one write, so that a process that is killed can cut at most the last line of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    left = f"{line}\n".encode(errors="backslashreplace")
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            # Only a disk that is full takes a part; the next write raises its error.
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def flush(path: Path) -> None:
     """Wait until a file's content, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -28,6 +28,7 @@ from verl_mas.config.weighting import set_mode
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import (
+    LOSS_MASK,
     OLD_LOG_PROBS,
     RESPONSE_MASK,
     ROLLOUT_LOG_PROBS,
@@ -133,6 +134,7 @@ class PolicyTrainer(LocalPolicy):
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
+        data[LOSS_MASK] = mask  # before tokens are rejected
         if not correction.rollout_is and not correction.rollout_rs:
             return data, {}  # only metrics were asked for
         fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]

@@ -6,10 +6,8 @@ Each policy is a stock trainer of its own (`PolicyTrainer`); this one coordinate
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +16,6 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -35,6 +32,7 @@ from verl_mas.errors import raise_all
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
     AGENT,
+    GLOBAL_STEPS,
     MAX_GLOBAL_STEPS,
     MIN_GLOBAL_STEPS,
     POLICY,
@@ -48,6 +46,7 @@ from verl_mas.row import (
 )
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
+from verl_mas.trainer import staleness, timeline
 from verl_mas.trainer.adapters.identity import other_adapters
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, left_out, other_run, reading, run_identity
@@ -61,6 +60,7 @@ from verl_mas.trainer.metrics import agent_metrics, named, policy_metrics, prefi
 from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.profiling import Profiled
 from verl_mas.trainer.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.step import (
     Columns,
@@ -69,6 +69,7 @@ from verl_mas.trainer.step import (
     step_columns,
     write_advantages,
 )
+from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import Validation, ValidationHost
 from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_types import Actor, Fields
@@ -83,10 +84,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(f"verl.{__name__}")
 
 
-class TeamTrainer(PPOTrainer):
+class TeamTrainer(Profiled):
     """Of all modes; `trainer.modes` has one class for each."""
 
     mode: ClassVar[Mode]
+    timeline = Timeline()  # written nowhere, as in an evaluation
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -107,6 +109,9 @@ class TeamTrainer(PPOTrainer):
             if self.mas.filter.refill:
                 # A round of few tasks may have none with rows; verl then reads tasks one by one.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
+        if self.lock is not None:
+            pools = {name: spec.pool for name, spec in self.mas.policies.items()}
+            self.timeline = Timeline(Path(config.trainer.default_local_dir), pools)
         super().__init__(config)
         self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
@@ -114,6 +119,7 @@ class TeamTrainer(PPOTrainer):
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
         self._named: Counter[int] = Counter()  # tasks, by the step of which they have their names
         self._sessions = SessionCounts()  # of the current step
+        self._tokens = staleness.TokenCount()
         self._findings = Findings([name for name, member in members.items() if member.trainable])
 
     # -- set-up ---------------------------------------------------------------------------------------------
@@ -221,10 +227,15 @@ class TeamTrainer(PPOTrainer):
         self.pools.each(self.members, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
-        self.members[name].wake(self.global_steps)
+        with self.timeline.span(timeline.WAKE, name):
+            self.members[name].wake(self.global_steps)
 
     def _sleep(self) -> None:
-        self.pools.each(self.members, lambda name: self.members[name].sleep())
+        self.pools.each(self.members, self.sleep_one)
+
+    def sleep_one(self, name: str) -> None:
+        with self.timeline.span(timeline.SLEEP, name):
+            self.members[name].sleep()
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 
@@ -237,7 +248,8 @@ class TeamTrainer(PPOTrainer):
 
     def _save_checkpoint(self) -> None:
         """verl writes its pointer in place, where a crash can leave it empty."""
-        folder = self.actor_rollout_wg.save(self.global_steps, self.train_dataloader.state_dict())
+        with self.timeline.span(timeline.SAVE):
+            folder = self.actor_rollout_wg.save(self.global_steps, self.train_dataloader.state_dict())
         self.checkpoint_callback.on_save(
             trainer=self, global_step=self.global_steps, checkpoint_dir=str(folder), async_save=False
         )
@@ -246,6 +258,7 @@ class TeamTrainer(PPOTrainer):
 
     def prepare_step(self) -> Fields:
         self._sessions = SessionCounts()
+        self.timeline.begin(self.global_steps)
         return super().prepare_step()
 
     def _fetch_one_gen_batch(self) -> TensorDict:
@@ -275,13 +288,17 @@ class TeamTrainer(PPOTrainer):
     def _step_once(self, metrics: dict[str, float], timing_raw: dict[str, float], sample_batch_size: int) -> Rows:
         with marked_timer("gen", timing_raw, color="red"):
             try:
-                batch, found = self.filter.sample(sample_batch_size, self._sample, refill=self._add_prompts_to_generate)
+                with self.timeline.span(timeline.SAMPLE):
+                    batch, found = self.filter.sample(
+                        sample_batch_size, self._sample, refill=self._add_prompts_to_generate
+                    )
             finally:
                 # A lost engine or failed sessions end the run here, by name, even if there are no rows to sample.
                 self._count_sessions()
             metrics.update(prefixed(self._sessions.metrics()))
             metrics.update(found)
             self.on_sample_end()
+        idle = self.timeline.sampled(self._sessions.busy)
         batch = in_order(batch)
         trained_on = self.filter.chosen(batch)
         parts = self._parts(batch, trained_on)
@@ -291,14 +308,17 @@ class TeamTrainer(PPOTrainer):
             columns = step_columns(batch, parts.values())
             per_row, found = self.credit.of_step(columns, trained_on)
             write_advantages(batch, columns, per_row, parts)
-            self.agent_loop_manager.record_advantages(
-                self.global_steps, {batch.keys[i]: float(per_row[i]) for i in trained_on}
-            )
+            for dispatched in {batch.tags[i][GLOBAL_STEPS] for i in trained_on}:
+                rows = [i for i in trained_on if batch.tags[i][GLOBAL_STEPS] == dispatched]
+                self.agent_loop_manager.record_advantages(dispatched, {batch.keys[i]: float(per_row[i]) for i in rows})
         with marked_timer("update_actor", timing_raw, color="red"):
             self._each(parts, lambda name: self._update(name, parts[name], columns, batch))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, found))
         metrics.update(policy_metrics(parts, list(self.trained)))
         metrics.update(prefixed(snapshot_metrics(self.members, self.global_steps)))
+        if self.mode.asynchronous:
+            metrics.update(prefixed(idle))
+            metrics.update(self._off_policy(batch, parts))
         for member in self.members.values():
             metrics.update(named(member.name, member.metrics))
         return self._whole(batch, parts)
@@ -321,6 +341,14 @@ class TeamTrainer(PPOTrainer):
                 logger.info("step %d: policy %s has no rows; no update", self.global_steps, name)
         return parts
 
+    def _off_policy(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> dict[str, float]:
+        left = self.replay_buffer.partitions[data_plane.TRAIN]
+        corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
+        return {
+            **prefixed(self._tokens.add(self._sessions.trainable_tokens, parts, left, batch)),
+            **staleness.metrics(parts, corrections, self.global_steps),
+        }
+
     def _each(self, names: Iterable[str], work: Callable[[str], None]) -> None:
         """Work on policies that are updated: those of a base one after the other, with the base on the device."""
         at: dict[str, list[str]] = {}
@@ -337,7 +365,7 @@ class TeamTrainer(PPOTrainer):
     def _prepare(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
         policy.global_steps = self.global_steps
-        with _seconds(part.metrics, "timing/old_log_prob"):
+        with self.timeline.span(timeline.LOG_PROBS, name, part.metrics, "timing/old_log_prob"):
             part.batch = policy.prepare(part.batch, part.metrics)
             part.data, part.changed = policy.read(part.batch, part.metrics)
             policy.weigh(part)
@@ -345,7 +373,7 @@ class TeamTrainer(PPOTrainer):
     def _update(self, name: str, part: PolicyRows, columns: Columns, batch: Rows) -> None:
         policy = self.trained[name]
         rows = part.batch
-        with _seconds(part.metrics, "timing/update"):
+        with self.timeline.span(timeline.UPDATE, name, part.metrics, "timing/update"):
             if self.mas.skip_zero_advantage:
                 rows = policy.without_zero_advantage(part, columns, batch)
             policy.update(rows, part.metrics, counted=part.weights.total)
@@ -411,32 +439,5 @@ class TeamTrainer(PPOTrainer):
             faults=self.mas.faults,
             sessions_at_once=sessions_at_once(self.config, self.mas),
         )
-        return Validation(host).run()
-
-    # -- profiling ------------------------------------------------------------------------------------------
-
-    def _start_profiling(self) -> None:
-        for policy in self.training.values():
-            self._copy_profile_state(policy)
-            policy._start_profiling()  # noqa: SLF001
-
-    def _stop_profiling(self) -> None:
-        for policy in self.training.values():
-            self._copy_profile_state(policy)
-            policy._stop_profiling()  # noqa: SLF001
-        for name in _PROFILE_STATE:
-            setattr(self, name, getattr(policy, name))
-
-    def _copy_profile_state(self, policy: LocalPolicy) -> None:
-        for name in ("global_steps", *_PROFILE_STATE):
-            setattr(policy, name, getattr(self, name))
-
-
-_PROFILE_STATE = ("prev_step_profile", "curr_step_profile", "next_step_profile")
-
-
-@contextmanager
-def _seconds(metrics: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    metrics[name] = time.perf_counter() - start
+        with self.timeline.span(timeline.VALIDATE):
+            return Validation(host).run()

@@ -63,7 +63,8 @@ def _deeper(value: object, levels: int) -> bool:
 class Generation:
     """What a policy generated in one go. The token fields are empty when a remote endpoint served it.
 
-    In a conversation the ids are those of the whole row so far; `text` and `sampled` are of this act alone.
+    In a conversation the ids are those of the whole row so far; `text`, `sampled`, `versions` and `aborts` are of this
+    act alone.
     `text` is without the calls in `tool_calls`.
     """
 
@@ -80,6 +81,10 @@ class Generation:
     message: Message | None = field(default=None, repr=False)
     # The row has no room for the last messages: it cannot be continued, however short the next one is.
     full: bool = field(default=False, repr=False)
+    # In asynchronous modes: tokens and the version of the weights that sampled them, in order; how often an update of
+    # the weights interrupted the act.
+    versions: Sequence[Sequence[int]] = field(default=(), repr=False)
+    aborts: int = 0
 
     @property
     def has_tokens(self) -> bool:

@@ -87,6 +87,7 @@ class ToolLoop:
     async def run(self, generation: Generation, row: int) -> Acted:
         """From the first generation to one without calls, or with calls that the workflow answers."""
         messages, sampled, rounds = self._context.messages, generation.sampled, 0
+        versions, aborts = [*generation.versions], generation.aborts
         while True:
             calls, left_out = self._split(generation.tool_calls, rounds)
             messages.append(message_of(generation, calls))
@@ -103,7 +104,10 @@ class ToolLoop:
             )
             generation = await self._generate(continued)
             sampled += generation.sampled
-        last = replace(generation, sampled=sampled) if rounds else generation
+            versions += generation.versions
+            aborts += generation.aborts
+        whole = replace(generation, sampled=sampled, versions=versions, aborts=aborts)
+        last = whole if rounds else generation
         return Acted(last, messages[len(self._request.messages) :], self._calls, self._context.state)
 
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from verl_mas.config.modes import COLOCATED
+from verl_mas.trainer import timeline
 from verl_mas.trainer.modes.asynchronous import AsyncTeamTrainer
 
 
@@ -19,12 +20,16 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
         """Sessions span policies. If some engines slept before the others are aborted, these would serve sessions
         that then wait; and an engine sleeps only when it has nothing to do, so frozen ones are aborted, too."""
         self.agent_loop_manager.pause()
-        with ThreadPoolExecutor(len(self.members), thread_name_prefix="abort") as executor:
+        with (
+            self.timeline.span(timeline.ABORT),
+            ThreadPoolExecutor(len(self.members), thread_name_prefix="abort") as executor,
+        ):
             list(executor.map(lambda member: member.abort(), self.members.values()))
         super().on_sample_end()
 
     def on_step_end(self) -> None:
         """Requests come last: an engine takes them when it has its memory and its weights."""
         super().on_step_end()
-        self.pools.each(self.members, lambda name: self.members[name].resume())
-        self.agent_loop_manager.resume()
+        with self.timeline.span(timeline.RESUME):
+            self.pools.each(self.members, lambda name: self.members[name].resume())
+            self.agent_loop_manager.resume()

@@ -52,4 +52,4 @@ class MasTrainer(TeamTrainer):
             name: ray.ObjectRef[str] = slices.awake.remote()
             awake[pool] = ray.get(name)
         served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
-        self.pools.each(served, lambda name: self.members[name].sleep())
+        self.pools.each(served, self.sleep_one)

@@ -1,0 +1,66 @@
+"""Engines are busy while they have a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.rollout import busy as module
+from verl_mas.rollout.busy import Busy, seconds, union
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets the time."""
+    monkeypatch.setattr(module.time, "time", lambda: clock.now)
+
+    def clock(now):
+        clock.now = now
+
+    clock(0.0)
+    return clock
+
+
+def test_requests_that_overlap_are_one_span(clock):
+    busy = Busy()
+    with busy.request():
+        clock(1.0)
+        with busy.request():
+            clock(2.0)
+        clock(3.0)
+    clock(5.0)
+
+    def failing():
+        with busy.request():
+            clock(6.0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert busy.pop() == ((0.0, 3.0), (5.0, 6.0))
+    assert busy.pop() == ()
+
+
+def test_a_request_that_is_still_out_is_counted_up_to_now_and_never_twice(clock):
+    busy = Busy()
+    with busy.request():
+        clock(1.0)
+        assert busy.pop() == ((0.0, 1.0),)
+        clock(4.0)
+    assert busy.pop() == ((1.0, 4.0),)
+
+
+def test_spans_of_several_processes_are_joined_and_cut_to_the_window():
+    spans = [(4.0, 6.0), (0.0, 2.0), (1.0, 3.0)]
+    assert union(spans) == [(0.0, 3.0), (4.0, 6.0)]
+    assert union(spans, gap=1.0) == [(0.0, 6.0)]
+    assert seconds(spans, (2.5, 5.0)) == 1.5
+    assert seconds(spans, (7.0, 8.0)) == 0.0
+
+
+def test_requests_of_a_policy_are_counted_where_they_reach_its_engine(policy, loop):
+    from verl_mas.workflow import Request
+
+    client, _ = policy(lambda prompt, number: "x")
+    loop.run_until_complete(client.generate(Request("a", "u_0", 0, [{"role": "user", "content": "q"}])))
+    ((begin, end),) = client.busy.pop()
+    assert begin <= end

@@ -1,0 +1,59 @@
+"""When an engine had work: the time in which requests of a policy were out at its servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+# Begin and end, in seconds of the wall clock: spans of several machines are joined.
+Span: TypeAlias = tuple[float, float]
+
+
+class Busy:
+    """Of the requests of one process."""
+
+    def __init__(self) -> None:
+        self._out = 0
+        self._since = 0.0
+        self._spans: list[Span] = []
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        if self._out == 0:
+            self._since = time.time()
+        self._out += 1
+        try:
+            yield
+        finally:
+            self._out -= 1
+            if self._out == 0:
+                self._spans.append((self._since, time.time()))
+
+    def pop(self) -> tuple[Span, ...]:
+        """Since the last call. A span that has not ended is divided here."""
+        spans, self._spans = self._spans, []
+        if self._out:
+            now = time.time()
+            spans.append((self._since, now))
+            self._since = now
+        return tuple(spans)
+
+
+def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
+    """Spans that overlap, or are at most `gap` apart, as one; in order."""
+    joined: list[Span] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1] + gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def seconds(spans: Iterable[Span], window: Span) -> float:
+    """How much of the window is in at least one of the spans."""
+    first, last = window
+    inside = ((max(begin, first), min(end, last)) for begin, end in union(spans))
+    return sum(end - begin for begin, end in inside if end > begin)

@@ -1,0 +1,175 @@
+"""How old the weights are that sampled the rows of a step, and what that does to the importance weights.
+
+The weights of version v are those after step v, so step s trains on top of version s - 1. A token is as stale as the
+number of updates since the version that sampled it, and a row as its oldest token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from omegaconf import DictConfig
+
+from verl_mas import data_plane
+from verl_mas.data_plane import Rows
+from verl_mas.row import (
+    ABORTS,
+    EXTRA_FIELDS,
+    LOSS_MASK,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    ROLLOUT_LOG_PROBS,
+    TRAINABLE,
+    VERSIONS,
+    RowKey,
+    RowTags,
+    TagValues,
+    is_padding,
+)
+from verl_mas.trainer.metrics import named
+from verl_mas.trainer.step import PolicyRows
+
+# This staleness and above is one class, so that a run has a bounded number of metrics.
+LAST = 8
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Limits: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a policy's rows that are trained on."""
+
+    staleness: Numbers
+    log_ratio: npt.NDArray[np.float64]
+    """log of new probability / probability at which the token was sampled."""
+
+
+def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfig], step: int) -> dict[str, float]:
+    """Per policy; and of sessions, over all policies. `corrections`: verl's `rollout_correction`, by policy."""
+    found: dict[str, float] = {}
+    mixed: dict[tuple[str, int], bool] = {}
+    for name, part in parts.items():
+        places = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag)]
+        rows = data_plane.select(part.batch, places)
+        tags = [RowTags.of(tag) for tag in rows.tags]
+        extras: list[Mapping[str, object]] = data_plane.read(rows, [EXTRA_FIELDS]).pop(EXTRA_FIELDS).tolist()
+        own = row_metrics(tags, extras, step)
+        if OLD_LOG_PROBS in part.data and ROLLOUT_LOG_PROBS in part.data:
+            limits = clip_limits(corrections[name]) if name in corrections else None
+            own |= weight_metrics(tokens_of(part, places, tags, extras, step), limits)
+        found |= named(name, own)
+        for key, tag in zip(rows.keys, tags, strict=True):
+            parsed = RowKey.parse(key)
+            session = parsed.uid, parsed.session
+            mixed[session] = mixed.get(session, False) or tag.min_global_steps != tag.max_global_steps
+    return {**found, "mas/session/mixed_versions": sum(mixed.values()) / len(mixed)} if mixed else found
+
+
+def row_metrics(tags: Sequence[RowTags], extras: Sequence[Mapping[str, object]], step: int) -> dict[str, float]:
+    """Of rows of engines that count versions; none of others."""
+    ages = [step - 1 - tag.min_global_steps for tag in tags if tag.min_global_steps is not None]
+    if not ages:
+        return {}
+    aborted = np.array([bool(extra.get(ABORTS, 0)) for extra in extras])
+    mixed = np.array([tag.min_global_steps != tag.max_global_steps for tag in tags])
+    classes = np.minimum(ages, LAST)
+    return {
+        "staleness/mean": float(np.mean(ages)),
+        "staleness/max": float(np.max(ages)),
+        **{f"staleness/{age}/rows": float(np.mean(classes == age)) for age in np.unique(classes)},
+        "staleness/mixed_versions": float(mixed.mean()),
+        "staleness/aborted": float(aborted.mean()),
+        "staleness/continued": float((aborted & mixed).mean()),
+    }
+
+
+def tokens_of(
+    part: PolicyRows, places: Sequence[int], tags: Sequence[RowTags], extras: Sequence[Mapping[str, object]], step: int
+) -> Tokens:
+    data = part.data
+    # A rejected token is in the mask of the reply, and not in the one of the loss.
+    sampled, kept = data[LOSS_MASK].unbind(), data[RESPONSE_MASK].unbind()
+    new, old = data[OLD_LOG_PROBS].unbind(), data[ROLLOUT_LOG_PROBS].unbind()
+    ages, ratios = [], []
+    for i, tag, extra in zip(places, tags, extras, strict=True):
+        reply = sampled[i].numpy().astype(bool)
+        versions = versions_of(extra, tag, int(reply.sum()))
+        if versions is None:
+            continue
+        trained = kept[i].numpy().astype(bool)
+        ages.append(step - 1 - versions[trained[reply]])
+        ratios.append((new[i].double() - old[i].double()).numpy()[reply & trained])
+    none: list[npt.NDArray[np.float64]] = [np.zeros(0)]
+    return Tokens(np.concatenate([*none, *ages]).astype(np.int64), np.concatenate([*none, *ratios]))
+
+
+def versions_of(extra: Mapping[str, object], tag: RowTags, tokens: int) -> Numbers | None:
+    """The version of each sampled token; None where the engine counts none.
+
+    verl's loop with tools keeps no list but the oldest version, which then holds for the row.
+    """
+    if tag.min_global_steps is None:
+        return None
+    listed: Sequence[tuple[int, int]] = extra.get(VERSIONS) or ()  # type: ignore[assignment]
+    versions = np.repeat([version for _, version in listed], [count for count, _ in listed]).astype(np.int64)
+    # A reply that does not fit in its row is cut.
+    return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
+
+
+def weight_metrics(tokens: Tokens, limits: Limits | None) -> dict[str, float]:
+    """By staleness: the share of the tokens, the mean weight, the KL, and the share outside the limits."""
+    found: dict[str, float] = {}
+    weights = np.exp(tokens.log_ratio)
+    classes = np.minimum(tokens.staleness, LAST)
+    for age in np.unique(classes):
+        of = classes == age
+        ratio, weight = tokens.log_ratio[of], weights[of]
+        found[f"staleness/{age}/tokens"] = float(of.mean())
+        found[f"staleness/{age}/weight"] = float(weight.mean())
+        # Never negative, unlike the mean of the log ratio.
+        found[f"staleness/{age}/kl"] = float((weight - 1 - ratio).mean())
+        if limits is not None:
+            found[f"staleness/{age}/clipped"] = float(((weight < limits[0]) | (weight > limits[1])).mean())
+    return found
+
+
+def clip_limits(correction: DictConfig) -> Limits | None:
+    """verl's `rollout_is_threshold`: a bound from above, or `0.5_5.0`. None where weights are only measured."""
+    if not correction.get("rollout_is"):
+        return None
+    low, _, high = str(correction.rollout_is_threshold).rpartition("_")
+    return float(low or 0), float(high)
+
+
+class TokenCount:
+    """Tokens that were sampled and those that were trained, since the process started.
+
+    A row that a checkpoint kept was sampled by an earlier process, and counts as trained here only.
+    """
+
+    def __init__(self) -> None:
+        self.sampled = self.trained = 0
+
+    def add(
+        self, sampled: int, parts: Mapping[str, PolicyRows], left: Mapping[str, TagValues], batch: Rows
+    ) -> dict[str, float]:
+        """The metrics after a step. `sampled`: tokens of trained policies since the last call; `left`: the tags of the
+        rows in the replay buffer."""
+        self.sampled += sampled
+        for part in parts.values():
+            masks = part.data[RESPONSE_MASK].unbind()
+            self.trained += sum(
+                int(mask.sum()) for mask, tag in zip(masks, part.batch.tags, strict=True) if not is_padding(tag)
+            )
+        now = set(batch.keys)
+        waiting = sum(tag["response_len"] for key, tag in left.items() if key not in now and tag.get(TRAINABLE))
+        return {
+            "tokens/sampled": self.sampled,
+            "tokens/trained": self.trained,
+            "tokens/waiting": waiting,
+            "tokens/lost": self.sampled - self.trained - waiting,
+        }

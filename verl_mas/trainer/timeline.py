@@ -1,0 +1,147 @@
+"""What a run did when: spans of the trainer and of the engines, as JSON lines in the folder of the run.
+
+<trainer.default_local_dir>/timeline.jsonl    {"event", "step", "begin", "end", "policy", "pool"}, one span per line
+
+Times are seconds of the wall clock. A run that resumes adds to the file; a line with the event `start` says from which
+step on it repeats what is there. `timeline_picture` draws it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from verl_mas.errors import DataError, DiskError
+from verl_mas.rollout.busy import Span, seconds, union
+from verl_mas.run_folder.disk import append_line, free_space
+
+FILE = "timeline.jsonl"
+# Events. Those of TRAINING are a policy's training processes at work.
+START, STEP, SAMPLE, ENGINE = "start", "step", "sample", "engine"
+LOG_PROBS, UPDATE = "log_probs", "update"
+ABORT, SLEEP, WAKE, RESUME = "abort", "sleep", "wake", "resume"
+SAVE, VALIDATE = "save", "validate"
+TRAINING = (LOG_PROBS, UPDATE)
+# Of these the step's metrics have the seconds.
+TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME)
+# Pauses of an engine that are too short to be seen.
+BRIEF = 0.02
+
+
+@dataclass(frozen=True)
+class Event:
+    event: str
+    step: int
+    begin: float
+    end: float
+    policy: str = ""
+    pool: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+class Timeline:
+    """`pools`: by policy. Threads may share it. Without `folder` nothing is written, and nothing before the first step:
+    a start takes long, and would be most of the picture."""
+
+    def __init__(self, folder: Path | None = None, pools: Mapping[str, str] = MappingProxyType({})):
+        self._file = None if folder is None else folder / FILE
+        self._pools = pools
+        self._since: float | None = None
+        self._training: dict[str, list[Span]] = defaultdict(list)
+        self._seconds: dict[str, float] = defaultdict(float)
+        self.step = 0
+
+    def begin(self, step: int) -> None:
+        now = time.time()
+        if self._since is None:
+            self._since = now
+            self._write(Event(START, step, now, now))
+        self.step = step
+        self._write(Event(STEP, step, now, now))
+
+    @contextmanager
+    def span(
+        self, event: str, policy: str = "", into: MutableMapping[str, float] | None = None, key: str = ""
+    ) -> Iterator[None]:
+        """`into` gets the seconds under `key`."""
+        begin = time.time()
+        yield
+        end = time.time()
+        if into is not None:
+            into[key] = end - begin
+        if self._since is None:
+            return
+        self._write(Event(event, self.step, begin, end, policy, self._pools.get(policy, "")))
+        self._seconds[event] += end - begin
+        if event in TRAINING:
+            self._training[policy].append((begin, end))
+
+    def sampled(self, busy: Mapping[str, Sequence[Span]]) -> dict[str, float]:
+        """The metrics of the time since the last call. `busy`: when engines had requests, by policy."""
+        now = time.time()
+        window = (now if self._since is None else self._since, now)
+        for policy, spans in busy.items():
+            for begin, end in union(spans, BRIEF):
+                self._write(Event(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
+        found = {f"timing/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
+        if now > window[0]:
+            found |= {f"{name}/idle/engine": idle(spans, window) for name, spans in busy.items()}
+            found |= {f"{name}/idle/trainer": idle(spans, window) for name, spans in self._training.items()}
+        self._since = now
+        self._training.clear()
+        self._seconds.clear()
+        return found
+
+    def _write(self, event: Event) -> None:
+        if self._file is None:
+            return
+        try:
+            append_line(self._file, json.dumps(asdict(event)))
+        except OSError as error:
+            raise DiskError(
+                f"{self._file} cannot be written: {error.strerror}; {free_space(self._file)}",
+                rule="a run records its timeline, 2 kB per step, beside its checkpoints",
+                fix="make room, or set trainer.default_local_dir to another disk",
+            ) from error
+
+
+def idle(spans: Sequence[Span], window: Span) -> float:
+    """The share of the window outside the spans."""
+    return 1 - seconds(spans, window) / (window[1] - window[0])
+
+
+def read_timeline(run: Path) -> list[Event]:
+    """The events of a run, by its folder. Of steps that were repeated after a resume, those of the last time."""
+    file = run / FILE if run.is_dir() else run
+    if not file.is_file():
+        raise DataError(
+            f"{file} is not a file",
+            rule=f"a training run writes {FILE} into trainer.default_local_dir",
+            fix="give that folder; an evaluation has no timeline",
+        )
+    found: list[Event] = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            event = Event(**json.loads(line))
+        except (ValueError, TypeError):
+            # A process that is killed leaves at most a part of its last line; the next start adds to it.
+            if number == 1 or not line.startswith("{"):
+                raise DataError(
+                    f"{file}, line {number}: {line[:80]!r}",
+                    rule="every line is an event of a run, as JSON",
+                    fix=f"give the {FILE} of a run",
+                ) from None
+            continue
+        if event.event == START:
+            found = [earlier for earlier in found if earlier.step < event.step]
+        found.append(event)
+    return found
