@@ -109,6 +109,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_get_worker_extension_cls": "self",
         "_init_config": "self, config",
         "_preprocess_engine_kwargs": "self, engine_kwargs",
+        "abort_all_requests": "self, reset_prefix_cache=, reject_request=",
         "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, audio_data=, "
         "mm_processor_kwargs=, priority=, kv_transfer_params=",
         "run_headless": "self, args",

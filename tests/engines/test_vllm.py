@@ -110,3 +110,32 @@ def test_the_recorder_finds_calls_out_of_order(server, calls, says):
 
     with pytest.raises(AssertionError, match=says):
         asyncio.run(play())
+
+
+def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
+    class Waiting:
+        """verl's server: its abort waits until every request has a token, or has ended."""
+
+        def __init__(self):
+            self.states = {"queued": None}
+            self.engine = SimpleNamespace(output_processor=SimpleNamespace(request_states=self.states), abort=self.end)
+            self.node_rank, self.rejecting = 0, None
+
+        async def end(self, known, internal):
+            assert internal
+            for name in known:
+                del self.states[name]
+
+        async def abort_all_requests(self, reset_prefix_cache, reject_request):
+            self.rejecting = reject_request
+            # One that was on its way.
+            self.states["late"] = None
+            while self.states:
+                await asyncio.sleep(0.001)
+            return {"aborted_count": 2}
+
+    class Aborted(TeamVllm, Waiting): ...
+
+    made = Aborted()
+    found = asyncio.run(asyncio.wait_for(made.abort_all_requests(reject_request=True), 10))
+    assert (found, made.rejecting) == ({"aborted_count": 2}, True)

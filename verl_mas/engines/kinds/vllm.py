@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
@@ -14,11 +15,13 @@ from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
+from verl_mas.verl_types import Fields
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
 
 ENGINE = "vllm"
+ABORT_AGAIN_S = 0.05
 # Of vLLM 0.24, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos "
@@ -49,6 +52,20 @@ class TeamVllm(AdapterServer):
         if self.engine.errored:
             raise _lost()
         await super().wait_for_requests_to_drain()  # type: ignore[misc]
+
+    async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> Fields:
+        """verl first waits, up to 60 s, until every request has a token; those that vLLM has queued get one only when
+        others end. Requests that are aborted meanwhile return at once."""
+        stock = super().abort_all_requests(reset_prefix_cache, reject_request)  # type: ignore[misc]
+        if self.node_rank != 0:  # type: ignore[attr-defined]
+            nothing: Fields = await stock
+            return nothing
+        abort: asyncio.Task[Fields] = asyncio.ensure_future(stock)
+        while not abort.done():
+            if known := list(self.engine.output_processor.request_states):
+                await self.engine.abort(known, internal=True)
+            await asyncio.wait([abort], timeout=ABORT_AGAIN_S)
+        return abort.result()
 
     async def pause(self) -> None:
         if self.node_rank == 0:  # type: ignore[attr-defined]
