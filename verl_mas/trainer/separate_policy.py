@@ -46,7 +46,7 @@ class SeparatePolicy(PolicyTrainer):
         self.checkpoint_manager = CheckpointEngineManager(
             config=omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout.checkpoint_engine),
             actor_wg=self.actor_rollout_wg,
-            replicas=self._replicas,
+            replicas=self.llm_server_manager.get_replicas(),
         )
 
     def wake(self, step: int) -> None:
@@ -57,7 +57,7 @@ class SeparatePolicy(PolicyTrainer):
     @property
     def receivers(self) -> list[Actor]:
         """The processes beside its engines that take new weights."""
-        return [worker for replica in self._replicas for worker in replica.workers]
+        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
 
     def sleep(self) -> None:
         """They have GPUs of their own."""
