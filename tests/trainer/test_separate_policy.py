@@ -8,6 +8,9 @@ import pytest
 import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from omegaconf import OmegaConf
 
+from verl_mas.config import load
+from verl_mas.engines.serving import settled
+from verl_mas.trainer import members
 from verl_mas.trainer.separate_policy import SeparatePolicy, send_apart
 
 
@@ -37,3 +40,15 @@ def test_parameters_that_wait_in_host_memory_are_moved_back_after_a_transfer(off
     policy.wake(3)
     policy.sleep()
     assert done == log
+
+
+def test_verl_finds_the_checkpoint_engine_beside_the_engines_of_a_frozen_policy(make, monkeypatch):
+    """It makes one there, too."""
+    monkeypatch.setattr(members, "FrozenPolicy", lambda name, view, pool: view.actor_rollout_ref.rollout)
+    config = make(
+        mas__policies={"main": {}, "guide": {"trainable": False}},
+        actor_rollout_ref__rollout__checkpoint_engine__backend="ray",
+    )
+    mas = settled(config, load(config.mas))
+    rollout = members.start("guide", config, mas, SimpleNamespace(of=lambda name: None), 1)
+    assert rollout.checkpoint_engine.custom_backend_module == "verl_mas.engines.ray_weights"

@@ -15,7 +15,7 @@ from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
-from verl_mas.trainer.separate_policy import SeparatePolicy
+from verl_mas.trainer.separate_policy import SeparatePolicy, send_apart
 from verl_mas.trainer.snapshots import Snapshot
 from verl_mas.trainer.weight_folder import use_folder
 
@@ -26,6 +26,7 @@ def start(name: str, config: DictConfig, mas: MasConfig, pools: Pools, total_ste
     view = policy_view(config, name, spec)
     apply_placement(view, mas, name)
     set_options(view, local_policies(mas).index(name), shared=len(served_on(mas, serving_pool(mas, name))) > 1)
+    send_apart(view, name)
     if table := adapter_table(config, mas, name):
         base = SharedBase(name, view, pool, table, total_steps)
         base._setup()  # noqa: SLF001

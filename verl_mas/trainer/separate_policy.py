@@ -38,7 +38,6 @@ class SeparatePolicy(PolicyTrainer):
         serving: RayResourcePool,
     ):
         self.serving = serving
-        send_apart(view, name)
         super().__init__(name, view, pool, updates, total_steps, weighting)
 
     def _setup(self) -> None:
@@ -65,7 +64,10 @@ class SeparatePolicy(PolicyTrainer):
 
 
 def send_apart(view: DictConfig, name: str) -> None:
-    """Write into a policy's view what its checkpoint engine needs beside those of other policies."""
+    """Write into a policy's view what its checkpoint engine needs beside those of other policies.
+
+    Also for one that gets no weights: verl makes a checkpoint engine beside the engines of every policy.
+    """
     with open_dict(view):
         engine = view.actor_rollout_ref.rollout.checkpoint_engine
         if engine.backend == ray_weights.BACKEND:
