@@ -196,7 +196,8 @@ def main() -> None:
     for mode in chosen:
         runs = []
         for seed in range(args.seeds):
-            folder = args.folder.absolute() / f"{mode}-{seed}".replace(" ", "-")
+            # Hydra reads `=` in a path as another argument.
+            folder = args.folder.absolute() / f"{mode.name}-{mode.warm_up}-{mode.threshold}-{seed}"
             play(mode, folder, data, args, seed)
             runs.append(measured(read_timeline(folder / "checkpoints"), args.skip))
         if mode.name == "sync":
