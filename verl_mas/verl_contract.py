@@ -136,7 +136,6 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
     "verl.workers.engine_workers:ActorRolloutRefWorker": {
         "__init__": "self, config, role, distillation_config=, **kwargs",
         "compute_log_prob": "self, data",
-        "compute_ref_log_prob": "self, data",
         "init_model": "self",
         "update_actor": "self, data",
     },

@@ -42,7 +42,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 RANKS, ALPHAS = {"layers": 4, "solver": 2}, {"layers": 8.0, "solver": 6.0}
 # Of the variant untied: solver is on modules that layers is not on, and layers on some that solver is not on.
-TARGETS = {"layers": "all-linear", "solver": ["q_proj", "down_proj", "lm_head"]}
+TARGETS = {"layers": "all-linear", "solver": ["q_proj", "down_proj"]}
 EXCLUDED = {"layers": ["down_proj", "o_proj"], "solver": None}
 VARIANTS = {
     "tied": ("tied", f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"),

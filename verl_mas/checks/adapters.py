@@ -10,13 +10,14 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trainable, check_unread_rank
+from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trainable, check_unread_rank, targets
 from verl_mas.checks.model_folder import modules, readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import SECTION, leaves, optional_policy_value, own_section, policy_view
 from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.target_modules import ALL_LINEAR, targeted
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -44,6 +45,8 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "alpha_pattern": (None, {}),
     "alora_invocation_tokens": (None,),
 }
+# The output layer of a language model.
+HEAD = "lm_head"
 # Of actor.checkpoint: what verl saves and loads without a setting.
 CONTENTS = {"model", "optimizer", "extra"}
 
@@ -155,8 +158,8 @@ def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> I
             if not _follows(config, spec, own, key):
                 yield ConfigError(
                     differs,
-                    rule="an adapter has its own rank, modules, optimiser, loss and sampling; all else is its base's, for "
-                    "all of its adapters",
+                    rule="an adapter has its own rank, modules, optimiser, loss and sampling; all else is its base's, "
+                    "for all of its adapters",
                     fix=f"remove it, or set {own_section(config, base)}.{key}={value}, or make it a policy with "
                     "weights of its own: remove adapter_of",
                 )
@@ -241,12 +244,6 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     yield from _contents(view, who)
 
 
-def _linear(model: DictConfig) -> list[str] | None:
-    """The modules that engines serve adapters on. Embeddings have a matrix, too; they are known by their names."""
-    known = modules(model)
-    return known and [name for name in known if "embed" not in name.rpartition(".")[2]]
-
-
 def _engine(view: DictConfig, who: str) -> Iterator[ConfigError]:
     name = str(view[SECTION].rollout.name)
     if not facts_of(name).many_adapters:
@@ -304,12 +301,41 @@ def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
             fix=f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all",
         )
     known = _linear(model)
-    yield from check_targets(view, policy, known)
+    wrong = list(check_targets(view, policy, known))
+    yield from wrong
+    if not any(isinstance(problem, ConfigError) for problem in wrong):
+        yield from _not_linear(view, policy, known)
+        if engine == "sglang":
+            yield from check_sglang_targets(view, policy, known)
     yield from _experts(view, policy)
-    if engine == "sglang":
-        yield from check_sglang_targets(view, policy, known)
     if path := model.get("lora_adapter_path"):
         yield from _warm_start(view, policy, str(path))
+
+
+def _linear(model: DictConfig) -> list[str] | None:
+    """The modules that adapters can be on. Embeddings have a matrix, too; they and the head are known by their names.
+
+    Where the head has weights of its own, verl splits it with FSDP2 by its name, which fails on PEFT's layer.
+    """
+    known = modules(model)
+    return known and [name for name in known if "embed" not in (last := name.rpartition(".")[2]) and last != HEAD]
+
+
+def _not_linear(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
+    """Modules that the model has, beside others that are right."""
+    if known is None:
+        return
+    model = view[SECTION].model
+    others = sorted({HEAD, *(modules(model, vectors=True) or ())} - {*known})
+    wanted, excluded = targets(view)
+    if wanted is None or wanted == ALL_LINEAR:
+        return
+    if wrong := targeted(others, wanted, excluded):
+        yield ConfigError(
+            f"policy {policy}: model.target_modules={wanted} selects {wrong[0]}",
+            rule="adapters on one base are on linear layers, not on norms, embeddings and the output layer",
+            fix="leave it out",
+        )
 
 
 def _experts(view: DictConfig, policy: str) -> Iterator[ConfigError]:

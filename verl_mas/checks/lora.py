@@ -74,7 +74,7 @@ def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Ite
     """`known`: the modules that an adapter of the policy can be on; None: not known."""
     if known is None:
         return
-    wanted, excluded = _targets(view)
+    wanted, excluded = targets(view)
     path = f"policy {policy}: model.target_modules"
     short = sorted({name.rsplit(".", 1)[-1] for name in known})
     fix = f"set it to all-linear, or to a list of: {', '.join(short)}"
@@ -99,7 +99,7 @@ def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Ite
 _NO_MODULE = "an adapter is on modules that the model has"
 
 
-def _targets(view: DictConfig) -> tuple[Targets, Targets]:
+def targets(view: DictConfig) -> tuple[Targets, Targets]:
     """`target_modules` and `exclude_modules`."""
     model = view[SECTION].model
     return plain(model.get("target_modules")), plain(model.get("exclude_modules"))
@@ -111,7 +111,7 @@ STACKED = (({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj"
 
 def check_sglang_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
     """`known`: the modules that an adapter of the policy can be on; None: not known."""
-    wanted, excluded = _targets(view)
+    wanted, excluded = targets(view)
     path = f"policy {policy}: model.target_modules={wanted} with rollout.name=sglang"
     if isinstance(wanted, str) and wanted != ALL_LINEAR:
         yield ConfigError(

@@ -13,7 +13,7 @@ from verl_mas.config.attention import attention, is_flash
 from verl_mas.config.merge import SECTION, own_section, policy_value, policy_view
 from verl_mas.config.placement import apply_placement, local_policies, pool_shape
 from verl_mas.config.schema import MasConfig
-from verl_mas.config.target_modules import Targets
+from verl_mas.config.target_modules import Targets, plain
 from verl_mas.engines.facts import facts_of
 from verl_mas.planning.load import Policy, Serving, Training
 from verl_mas.planning.model import ModelSize
@@ -38,7 +38,7 @@ class _View:
         return bool(self.get(key))
 
     def targets(self, key: str) -> Targets:
-        return cast("Targets", self.get(key))
+        return plain(self.get(key))
 
 
 def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize) -> Policy:
