@@ -9,6 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base
+from verl_mas.checks.lora import check_sglang_targets
 from verl_mas.config import load
 from verl_mas.config.merge import materialize_interpolations, policy_view
 from verl_mas.errors import ConfigWarning
@@ -35,7 +36,7 @@ def text_of(problems) -> str:
 
 def test_an_adapter_can_have_its_own_rank_optimiser_loss_and_sampling(make):
     own = {
-        "model": {"lora_rank": 4, "lora_alpha": 8},
+        "model": {"lora_rank": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "exclude_modules": "layers.0.*"},
         "actor": {"optim": {"lr": 1e-4, "lr_scheduler_type": "cosine"}, "clip_ratio_high": 0.3, "use_kl_loss": True},
         "rollout": {"temperature": 0.7, "val_kwargs": {"top_p": 0.9}, "response_length": 8},
         "ref": {},
@@ -78,9 +79,28 @@ def test_a_model_that_reads_images_cannot_be_a_base(view, tmp_path):
 
 @pytest.mark.parametrize("fields", [{"num_experts": 8}, {"text_config": {"n_routed_experts": 64}}])
 def test_all_linear_does_not_reach_experts(view, tmp_path, fields):
-    assert "does not reach" in text_of(check_base(view(tmp_path, fields), "main", ["a", "b"]))
+    assert "does not reach" in text_of(check_adapter(view(tmp_path, fields), "a"))
     attention = {"actor_rollout_ref__model__target_modules": ["q_proj"]}
-    assert "does not reach" not in text_of(check_base(view(tmp_path, fields, **attention), "main", ["a", "b"]))
+    assert "does not reach" not in text_of(check_adapter(view(tmp_path, fields, **attention), "a"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "missing"),
+    [
+        (["q_proj"], "v_proj"),
+        (["k_proj"], "q_proj, v_proj"),
+        (["up_proj", "down_proj"], "gate_proj"),
+        (["q_proj", "layers.1.self_attn.v_proj"], "v_proj"),
+        (["q_proj", "v_proj", "gate_proj", "down_proj"], ""),
+        ("all-linear", ""),
+    ],
+)
+def test_sglang_needs_of_stacked_layers_those_that_it_stacks_the_others_on(make, wanted, missing):
+    parts = {"self_attn": "qkv", "mlp": ("gate", "up", "down")}
+    names = [f"model.layers.{n}.{name}.{part}_proj" for n in (0, 1) for name, every in parts.items() for part in every]
+    config = make(mas__policies=TWO, actor_rollout_ref__model__target_modules=wanted)
+    found = list(check_sglang_targets(config, "a", names))
+    assert [error.fix for error in found] == ([f"add {missing}"] if missing else [])
 
 
 def test_a_base_in_float32_on_gpus_is_warned_of(view, tmp_path):

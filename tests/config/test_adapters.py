@@ -94,5 +94,23 @@ def test_the_base_is_prepared_for_the_largest_adapter_and_starts_from_none(confi
     assert (view.actor_rollout_ref.model.lora_rank, view.actor_rollout_ref.model.lora_adapter_path) == (16, None)
 
 
+@pytest.mark.parametrize(
+    ("solver", "verifier", "base"),
+    [
+        (["q_proj", "v_proj"], ["down_proj", "q_proj"], ["down_proj", "q_proj", "v_proj"]),
+        (["q_proj"], "all-linear", "all-linear"),
+    ],
+)
+def test_adapters_are_on_their_own_modules_and_the_base_is_prepared_for_all(config, solver, verifier, base):
+    for name, wanted in (("solver", solver), ("verifier", verifier)):
+        OmegaConf.update(config, f"mas.policies.{name}.overrides.model.target_modules", wanted, force_add=True)
+    mas = load(config.mas)
+    table = adapter_table(config, mas, "shared_base")
+    assert [one.target_modules for one in table.values()] == [solver, verifier]
+    view = policy_view(config, "shared_base", mas.policies["shared_base"])
+    write_table(view, table)
+    assert view.actor_rollout_ref.model.target_modules == base
+
+
 def test_a_policy_without_adapters_has_no_table():
     assert read_table(None) == read_table({"policy": "main"}) == {}

@@ -114,13 +114,15 @@ def test_equal_prompts_share_a_prefill_only_within_an_adapter(model, batcher, mo
     assert shapes == [(3, 2), (4, 1)]
 
 
-def test_adapters_may_be_on_different_modules(model, peers, trained):
+def test_adapters_may_be_on_different_modules(model, model_path, peers, trained):
+    peers[None] = AutoModelForCausalLM.from_pretrained(model_path)
     peers["solver"] = trained("solver", target_modules=["q_proj", "lm_head"])
+    peers["verifier"] = trained("verifier", target_modules=["k_proj", "down_proj", "q_proj"])
     adapters = Adapters(model, TABLE)
     batcher = ContinuousBatcher(model, max_length=512, adapters=adapters)
     for name in TABLE:
         adapters.update(name, tensors(peers[name]))
-    jobs = {name: batcher.submit(PROMPTS[1], Sampling(max_tokens=5), name) for name in TABLE}
+    jobs = {name: batcher.submit(PROMPTS[1], Sampling(max_tokens=5), name) for name in peers}
     run(batcher)
     for name, job in jobs.items():
         [sample] = job.samples

@@ -67,7 +67,7 @@ def test_a_frozen_policy_has_an_engine_and_nothing_else():
 
 
 def test_lora_and_fsdp1_load_their_parameters_for_the_sync():
-    for training in (replace(OFFLOADED, adapter_rank=8), replace(OFFLOADED, fsdp2=False)):
+    for training in (replace(OFFLOADED, adapter=8000), replace(OFFLOADED, fsdp2=False)):
         assert events.staged(replace(A, training=training)) == {"parameters": 4 * MODEL.parameters / 4}
     assert events.staged(A) == {}
 

@@ -78,5 +78,8 @@ def test_the_size_is_that_of_a_model_that_is_really_made():
     assert size.parameters == sum(p.numel() for p in made.parameters())
     assert size.layer == sum(p.numel() for p in made.model.layers[0].parameters()) + 64 // 3  # and a part of the norm
     linear = [m for m in made.model.modules() if isinstance(m, torch.nn.Linear)]
-    assert size.adapted == sum(m.in_features + m.out_features for m in linear)
+    assert size.adapted() == sum(m.in_features + m.out_features for m in linear)
+    queries = size.adapted(["q_proj"])
+    assert queries == 3 * (64 + 4 * 16) and size.adapted(excluded=r".*q_proj") == size.adapted() - queries
+    assert size.adapted(["lm_head"]) == 64 + 50
     assert not size.tied

@@ -85,7 +85,7 @@ def test_a_reference_is_a_second_model_unless_the_adapter_can_be_left_out(read):
     assert read(**loss).training.reference
     assert read(algorithm__use_kl_in_reward=True).training.reference
     lora = read(**loss, actor_rollout_ref__model__lora_rank=8)
-    assert not lora.training.reference and lora.training.adapter_rank == 8 and not read().training.reference
+    assert not lora.training.reference and lora.training.adapter == 8 * 1000 and not read().training.reference
 
 
 def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
@@ -121,11 +121,12 @@ def test_a_frozen_policy_has_no_training(read):
 
 def test_a_base_has_the_adapters_of_its_policies(two):
     gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4, "actor_rollout_ref__rollout__name": "vllm"}
-    own = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main", "overrides": {"model": {"lora_rank": 4}}}}
+    b = {"lora_rank": 4, "target_modules": ["o_proj"]}
+    own = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main", "overrides": {"model": b}}}
     config = two(**gpus, mas__policies=own, actor_rollout_ref__model__lora_rank=8)
     base = read_policy(config, settled(config, load(config.mas)), "main", MODEL)
     assert base.training is not None
-    assert (base.training.adapters, base.training.adapter_rank) == ((8, 4), 0)
+    assert (base.training.adapters, base.training.adapter) == ((8 * 1000, 4 * 400), 0)
     assert base.serving.adapter and base.serving.ranks == 2 * 8
     assert not base.training.param_offload  # It is alone on its pool.
 

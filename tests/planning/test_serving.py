@@ -77,4 +77,4 @@ def test_weights_arrive_in_a_bucket_beside_the_largest_tensor_in_float32():
 
 def test_an_engine_has_a_slot_of_the_largest_rank_for_every_adapter():
     slots = replace(VLLM, adapter=True, ranks=2 * 8)
-    assert serving.weights(MODEL, slots) - serving.weights(MODEL, VLLM) == 2 * 16 * MODEL.adapted
+    assert serving.weights(MODEL, slots) - serving.weights(MODEL, VLLM) == 2 * 16 * MODEL.adapted()

@@ -39,7 +39,7 @@ def test_with_few_tokens_the_worst_moment_is_the_optimisers_step():
 
 
 def test_a_lora_adapter_has_gradients_and_adam_of_its_own_size_only():
-    adapter = replace(TRAINING, adapter_rank=8)
+    adapter = replace(TRAINING, adapter=8000)
     held = training.update(MODEL, adapter)
     assert held["parameters"] == 4 * N / 4
     assert (held["gradients"], held["Adam"]) == (4 * 8000 / 4, 8 * 8000 / 4)
@@ -71,7 +71,7 @@ def test_whole_gradients_and_parameters_count_where_fsdp_keeps_them():
 def test_the_gradient_of_the_head_is_whole_until_it_is_divided():
     forward, both = (step(MODEL, TRAINING)["gathered layers"] for step in (training.log_probs, training.update))
     assert both - forward == 2 * 64_000
-    assert training.update(MODEL, replace(TRAINING, adapter_rank=8))["gathered layers"] == forward
+    assert training.update(MODEL, replace(TRAINING, adapter=8000))["gathered layers"] == forward
 
 
 def test_fsdps_own_offload_leaves_nothing_on_the_gpu():
@@ -99,7 +99,7 @@ def test_a_checkpoint_has_what_is_saved(saved, per_parameter):
     assert training.checkpoint(MODEL, replace(TRAINING, saved=frozenset(saved))) == per_parameter * N
 
 
-ON_A_BASE = replace(TRAINING, element=2, adapters=(8, 4))
+ON_A_BASE = replace(TRAINING, element=2, adapters=(8000, 4000))
 
 
 def test_a_base_has_its_parameters_once_and_every_adapters_in_float32():
@@ -115,4 +115,4 @@ def test_adapters_on_a_base_are_trained_in_turn():
 
 def test_a_checkpoint_has_every_adapter_and_not_the_base():
     assert training.checkpoint(MODEL, ON_A_BASE) == 12 * (8 + 4) * 1000
-    assert training.adapter_checkpoint(MODEL, 4) == 12 * 4 * 1000
+    assert training.adapter_checkpoint(4000) == 12 * 4 * 1000

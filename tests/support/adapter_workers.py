@@ -41,6 +41,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "solver": {"lr": 3e-3, "lr_warmup_steps": 2, "clip_grad": 1.0, "weight_decay": 0.1},
 }
 RANKS, ALPHAS = {"layers": 4, "solver": 2}, {"layers": 8.0, "solver": 6.0}
+# Of the variant untied: solver is on modules that layers is not on, and layers on some that solver is not on.
+TARGETS = {"layers": "all-linear", "solver": ["q_proj", "down_proj"]}
+EXCLUDED = {"layers": ["down_proj", "o_proj"], "solver": None}
 VARIANTS = {
     "tied": ("tied", f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"),
     "untied": ("untied", f"{MODEL}.use_remove_padding=true", f"{ACTOR}.ppo_max_token_len_per_gpu=64"),
@@ -109,11 +112,14 @@ def section(model: Path, *settings: str) -> DictConfig:
 
 
 def table(view: DictConfig, seed: int = 0) -> dict[str, Adapter]:
-    made = {}
+    made, tied = {}, Path(view.actor_rollout_ref.model.path).name == "tied"
     for number, (policy, optim) in enumerate(POLICIES.items()):
         actor = OmegaConf.to_container(OmegaConf.merge(view.actor_rollout_ref.actor, {"optim": optim}))
         assert isinstance(actor, dict)
-        made[policy] = Adapter(policy, RANKS[policy], ALPHAS[policy], seed + number, actor=actor)  # type: ignore[arg-type]
+        one = Adapter(policy, RANKS[policy], ALPHAS[policy], seed + number, actor=actor)  # type: ignore[arg-type]
+        if not tied:
+            one = replace(one, target_modules=TARGETS[policy], exclude_modules=EXCLUDED[policy])
+        made[policy] = one
     return made
 
 
@@ -135,6 +141,7 @@ def worker_alone(view: DictConfig, one: Adapter, start: Path) -> Any:
     OmegaConf.set_struct(own, False)
     own.actor = one.actor
     own.model.lora_rank, own.model.lora_alpha, own.model.lora_adapter_path = one.rank, one.alpha, str(start)
+    own.model.target_modules, own.model.exclude_modules = one.target_modules, one.exclude_modules
     worker = ActorRolloutRefWorker(config=own, role="actor")
     worker.init_model()
     return worker

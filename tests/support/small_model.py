@@ -16,7 +16,7 @@ MODEL = ModelSize(
     head_size=16,
     context=512,
     tied=True,
-    adapted=1000,
+    linear=(("layers.0.q_proj", 600), ("layers.0.o_proj", 400), ("lm_head", 1064)),
 )
 N = 100_000
 TRAINING = Training(shards=4, update_tokens=256, log_prob_tokens=512)

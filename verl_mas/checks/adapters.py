@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.lora import check_targets, check_trainable, check_unread_rank
+from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trainable, check_unread_rank, targets
 from verl_mas.checks.model_folder import modules, readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
@@ -18,15 +18,16 @@ from verl_mas.config.adapters import bases
 from verl_mas.config.merge import SECTION, leaves, optional_policy_value, own_section, policy_view
 from verl_mas.config.modes import SEPARATE, mode_of
 from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.target_modules import ALL_LINEAR, targeted
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 
 # What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
 OWN = (
-    "model.lora_rank model.lora_alpha model.lora_adapter_path actor.optim.* actor.policy_loss.* actor.clip_ratio* "
-    "actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* actor.entropy_coeff actor.calculate_entropy "
-    "actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle actor.data_loader_seed rollout.temperature rollout.top_p "
-    "rollout.top_k rollout.val_kwargs.*"
+    "model.lora_rank model.lora_alpha model.lora_adapter_path model.target_modules model.exclude_modules actor.optim.* "
+    "actor.policy_loss.* actor.clip_ratio* actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* "
+    "actor.entropy_coeff actor.calculate_entropy actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle "
+    "actor.data_loader_seed rollout.temperature rollout.top_p rollout.top_k rollout.val_kwargs.*"
 ).split()
 # And these, up to the base's.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
@@ -45,6 +46,8 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "alpha_pattern": (None, {}),
     "alora_invocation_tokens": (None,),
 }
+# The output layer of a language model.
+HEAD = "lm_head"
 # Of actor.checkpoint: what verl saves and loads without a setting.
 CONTENTS = {"model", "optimizer", "extra"}
 
@@ -156,8 +159,8 @@ def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> I
             if not _follows(config, spec, own, key):
                 yield ConfigError(
                     differs,
-                    rule="an adapter has its own rank, optimiser, loss and sampling; all else is its base's, for all "
-                    "of its adapters",
+                    rule="an adapter has its own rank, modules, optimiser, loss and sampling; all else is its base's, "
+                    "for all of its adapters",
                     fix=f"remove it, or set {own_section(config, base)}.{key}={value}, or make it a policy with "
                     "weights of its own: remove adapter_of",
                 )
@@ -195,7 +198,6 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     model, actor, rollout = section.model, section.actor, section.rollout
     yield from check_trainable(who, str(model.get("lora_rank")))
     yield from check_unread_rank(view, who)
-    yield from check_targets(view, base, _linear(model))
     for wrong, setting, rule, fix in (
         (
             actor.strategy == "fsdp",
@@ -239,19 +241,13 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
         if wrong:
             yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
     yield from _engine(view, who)
-    yield from _architecture(view, who)
+    yield from _text_only(view, who)
     yield from _held_in(view, who)
     yield from _contents(view, who)
 
 
-def _linear(model: DictConfig) -> list[str] | None:
-    """The modules that engines serve adapters on. Embeddings have a matrix, too; they are known by their names."""
-    known = modules(model)
-    return known and [name for name in known if "embed" not in name.rpartition(".")[2]]
-
-
 def _engine(view: DictConfig, who: str) -> Iterator[ConfigError]:
-    name, targets = str(view[SECTION].rollout.name), view[SECTION].model.get("target_modules")
+    name = str(view[SECTION].rollout.name)
     if not facts_of(name).many_adapters:
         able = [other for other in ENGINES if ENGINES[other].many_adapters]
         yield ConfigError(
@@ -259,31 +255,15 @@ def _engine(view: DictConfig, who: str) -> Iterator[ConfigError]:
             rule="its engine serves several adapters at once, each for the requests that name it",
             fix=f"set {SECTION}.rollout.name to one of {', '.join(able)}",
         )
-    elif name == "sglang" and isinstance(targets, str) and targets != "all-linear":
-        yield ConfigError(
-            f"{who}: model.target_modules={targets} with rollout.name=sglang",
-            rule="SGLang takes the names of modules, not a regular expression",
-            fix=f"set {SECTION}.model.target_modules to all-linear or a list of names",
-        )
 
 
-def _architecture(view: DictConfig, who: str) -> Iterator[ConfigError]:
+def _text_only(view: DictConfig, who: str) -> Iterator[ConfigError]:
     model = view[SECTION].model
-    found = settings(model)
-    if "vision_config" in found:
+    if "vision_config" in settings(model):
         yield ConfigError(
             f"{who}: model.path={model.path} reads images",
             rule="adapters on one base are on models of text only: engines leave those on a vision tower out",
             fix=f"set {SECTION}.model.path to a model of text, or remove adapter_of",
-        )
-    text = found.get("text_config")
-    fields = {**found, **(text if isinstance(text, Mapping) else {})}
-    experts = next((key for key in EXPERTS if isinstance(count := fields.get(key), int) and count > 1), None)
-    if experts and model.get("target_modules") == "all-linear":
-        yield ConfigError(
-            f"{who}: model.target_modules=all-linear with {experts}={fields[experts]} of {model.path}",
-            rule="the weights of experts are no linear modules, so all-linear does not reach them",
-            fix=f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]",
         )
 
 
@@ -322,8 +302,56 @@ def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
             rule=f"an adapter has a rank of 1 to {most}",
             fix=f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all",
         )
+    known = _linear(model)
+    wrong = list(check_targets(view, policy, known))
+    yield from wrong
+    if not any(isinstance(problem, ConfigError) for problem in wrong):
+        yield from _not_linear(view, policy, known)
+        if engine == "sglang":
+            yield from check_sglang_targets(view, policy, known)
+    yield from _experts(view, policy)
     if path := model.get("lora_adapter_path"):
         yield from _warm_start(view, policy, str(path))
+
+
+def _linear(model: DictConfig) -> list[str] | None:
+    """The modules that adapters can be on. Embeddings have a matrix, too; they and the head are known by their names.
+
+    Where the head has weights of its own, verl splits it with FSDP2 by its name, which fails on PEFT's layer.
+    """
+    known = modules(model)
+    return known and [name for name in known if "embed" not in (last := name.rpartition(".")[2]) and last != HEAD]
+
+
+def _not_linear(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
+    """Modules that the model has, beside others that are right."""
+    if known is None:
+        return
+    model = view[SECTION].model
+    others = sorted({HEAD, *(modules(model, vectors=True) or ())} - {*known})
+    wanted, excluded = targets(view)
+    if wanted is None or wanted == ALL_LINEAR:
+        return
+    if wrong := targeted(others, wanted, excluded):
+        yield ConfigError(
+            f"policy {policy}: model.target_modules={wanted} selects {wrong[0]}",
+            rule="adapters on one base are on linear layers, not on norms, embeddings and the output layer",
+            fix="leave it out",
+        )
+
+
+def _experts(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    model = view[SECTION].model
+    found = settings(model)
+    text = found.get("text_config")
+    fields = {**found, **(text if isinstance(text, Mapping) else {})}
+    experts = next((key for key in EXPERTS if isinstance(count := fields.get(key), int) and count > 1), None)
+    if experts and model.get("target_modules") == "all-linear":
+        yield ConfigError(
+            f"policy {policy}: model.target_modules=all-linear with {experts}={fields[experts]} of {model.path}",
+            rule="the weights of experts are no linear modules, so all-linear does not reach them",
+            fix=f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]",
+        )
 
 
 def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:

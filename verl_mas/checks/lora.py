@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
 from verl_mas.checks.model_folder import modules
 from verl_mas.checks.place import missing
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import SEPARATE, mode_of
+from verl_mas.config.target_modules import ALL_LINEAR, Targets, plain, targeted
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -36,9 +36,10 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
         if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
             yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
         yield from check_trainable(f"policy {policy}", rank)
-        yield from check_targets(view, policy, modules(view[SECTION].model))
+        known = modules(view[SECTION].model)
+        yield from check_targets(view, policy, known)
         if not (model.get("lora") or {}).get("merge"):
-            yield from _served(view, policy)
+            yield from _served(view, policy, known)
 
 
 def check_unread_rank(view: DictConfig, policy: str) -> Iterator[ConfigError]:
@@ -71,38 +72,75 @@ def check_trainable(policy: str, rank: object) -> Iterator[ConfigError]:
 
 
 def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[Problem]:
-    """PEFT's rule: a text is a regular expression for whole names, an item of a list is a name or its last parts.
-
-    `known`: the modules that an adapter of the policy can be on; None: not known.
-    """
-    wanted = view[SECTION].model.get("target_modules")
-    if wanted is None or wanted == "all-linear" or known is None:
+    """`known`: the modules that an adapter of the policy can be on; None: not known."""
+    if known is None:
         return
+    wanted, excluded = targets(view)
     path = f"policy {policy}: model.target_modules"
     short = sorted({name.rsplit(".", 1)[-1] for name in known})
     fix = f"set it to all-linear, or to a list of: {', '.join(short)}"
-    if isinstance(wanted, str):
-        try:
-            found = any(re.fullmatch(wanted, name) for name in known)
-        except re.error as error:
-            yield ConfigError(f"{path}={wanted}", rule=f"a text is a regular expression: {error}", fix=fix)
-            return
-        if not found:
-            yield ConfigError(f"{path}={wanted}", rule="as a regular expression it matches a module", fix=fix)
+    try:
+        found, kept = targeted(known, wanted), targeted(known, wanted, excluded)
+    except ConfigError as error:
+        yield ConfigError(f"policy {policy}: {error.value}", rule=error.rule, fix=fix)
         return
-    items = [str(item) for item in wanted] if isinstance(wanted, ListConfig) else [str(wanted)]
-    missing = [item for item in items if not any(name == item or name.endswith(f".{item}") for name in known)]
-    if len(missing) == len(items):
-        yield ConfigError(f"{path}={items}", rule="an adapter is on modules that the model has", fix=fix)
-    elif missing:
+    if not found:
+        rule = "as a regular expression it matches a module" if isinstance(wanted, str) else _NO_MODULE
+        yield ConfigError(f"{path}={wanted}", rule=rule, fix=fix)
+    elif not kept:
+        yield ConfigError(f"{path}={wanted} with exclude_modules={excluded}", rule=_NO_MODULE, fix="exclude fewer")
+    elif not isinstance(wanted, str) and (missing := [item for item in wanted or () if not targeted(known, [item])]):
         yield ConfigWarning(
-            f"{path}={items}", reason=f"the model has no module {', '.join(missing)} that an adapter can be on", fix=fix
+            f"{path}={wanted}",
+            reason=f"the model has no module {', '.join(missing)} that an adapter can be on",
+            fix=fix,
         )
 
 
-def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+_NO_MODULE = "an adapter is on modules that the model has"
+
+
+def targets(view: DictConfig) -> tuple[Targets, Targets]:
+    """`target_modules` and `exclude_modules`."""
+    model = view[SECTION].model
+    return plain(model.get("target_modules")), plain(model.get("exclude_modules"))
+
+
+# What SGLang computes in one product, and of it what it needs to stack an adapter's weights.
+STACKED = (({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj", "up_proj"}, {"gate_proj"}))
+
+
+def check_sglang_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
+    """`known`: the modules that an adapter of the policy can be on; None: not known."""
+    wanted, excluded = targets(view)
+    path = f"policy {policy}: model.target_modules={wanted} with rollout.name=sglang"
+    if isinstance(wanted, str) and wanted != ALL_LINEAR:
+        yield ConfigError(
+            path,
+            rule="SGLang takes the names of modules, not a regular expression",
+            fix="set it to all-linear or a list of names",
+        )
+        return
+    names = (wanted or ()) if known is None else known
+    try:
+        each = [name.rpartition(".") for name in targeted(names, wanted, excluded)]
+    except ConfigError:
+        return  # `check_targets` reports it.
+    for parent in dict.fromkeys(parent for parent, _, _ in each):
+        on = {last for above, _, last in each if above == parent}
+        for stacked, needed in STACKED:
+            if on & stacked and not needed <= on:
+                yield ConfigError(
+                    f"{path} has {', '.join(sorted(on & stacked))} without {', '.join(sorted(needed - on))}",
+                    rule="SGLang stacks the weights of query, key and value, and of gate and up: it needs those of "
+                    "query and value, and of gate, to serve an adapter on one of them",
+                    fix=f"add {', '.join(sorted(needed - on))}",
+                )
+                return
+
+
+def _served(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
     rollout, fix = view[SECTION].rollout, f"set {SECTION}.model.lora.merge=True"
-    targets = view[SECTION].model.get("target_modules")
     value = f"policy {policy}: model.lora_rank={view[SECTION].model.lora_rank} with model.lora.merge=False"
     if not facts_of(str(rollout.name)).takes_adapters:
         yield ConfigError(
@@ -116,12 +154,8 @@ def _served(view: DictConfig, policy: str) -> Iterator[ConfigError]:
             rule=f"this engine serves adapters of rank {most} at most",
             fix=f"lower {SECTION}.model.lora_rank, or {fix}",
         )
-    elif rollout.name == "sglang" and isinstance(targets, str) and targets != "all-linear":
-        yield ConfigError(
-            f"policy {policy}: model.target_modules={targets} with model.lora.merge=False and rollout.name=sglang",
-            rule="SGLang takes the names of modules, not a regular expression",
-            fix=f"{fix}, or {SECTION}.model.target_modules to all-linear or a list of names",
-        )
+    elif rollout.name == "sglang" and (wrong := list(check_sglang_targets(view, policy, known))):
+        yield from (ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}") for error in wrong)
     # In the mode with separate engines, the mode's own check refuses it.
     elif rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE:
         yield ConfigError(

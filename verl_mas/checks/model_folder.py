@@ -108,10 +108,10 @@ def settings(model: DictConfig) -> Mapping[str, object]:
     return readable_json(folder / "config.json") if folder else {}
 
 
-def modules(model: DictConfig) -> list[str] | None:
+def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
     """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown.
 
-    A norm has a vector, so no adapter can be on it.
+    `vectors`: also of those that have a vector. A norm has one, so no adapter can be on it.
     """
     folder = _folder(model.get("path"))
     if folder is None:
@@ -120,7 +120,7 @@ def modules(model: DictConfig) -> list[str] | None:
     known: Mapping[str, object] = index if isinstance(index, dict) else {}
     files = sorted(set(map(str, known.values()))) or ["model.safetensors"]
     tensors = {**known, **{name: tensor for file in files for name, tensor in _tensors(folder / file).items()}}
-    weights = [name for name in tensors if name.endswith(".weight") and not _is_vector(tensors[name])]
+    weights = [name for name in tensors if name.endswith(".weight") and (vectors or not _is_vector(tensors[name]))]
     return [name.removesuffix(".weight") for name in weights] or None
 
 

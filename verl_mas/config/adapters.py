@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from zlib import crc32
 
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_mas.config.merge import SECTION, policy_view
 from verl_mas.config.schema import FreeSettings, MasConfig
+from verl_mas.config.target_modules import ALL_LINEAR, Targets, plain
 from verl_mas.config.weighting import set_mode
 
 # A key of a batch's `extra_info`: the policy whose adapter computes. Without it the bare base does.
@@ -34,6 +36,9 @@ class Adapter:
 
     path: str | None = None
     """The folder with the weights that it starts from."""
+
+    target_modules: Targets = ALL_LINEAR
+    exclude_modules: Targets = None
 
     actor: FreeSettings = field(default_factory=dict)
     """Its `actor` section: optimiser, schedule, clip, loss. Resolved."""
@@ -76,6 +81,8 @@ def _adapter(config: DictConfig, mas: MasConfig, name: str) -> Adapter:
         alpha=float(model.lora_alpha),
         seed=crc32(f"{view[SECTION].actor.fsdp_config.seed}/{name}".encode()),
         path=str(Path(path).expanduser()) if (path := model.get("lora_adapter_path")) else None,
+        target_modules=plain(model.get("target_modules")),
+        exclude_modules=plain(model.get("exclude_modules")),
         actor={str(key): value for key, value in actor.items()},
     )
 
@@ -83,12 +90,16 @@ def _adapter(config: DictConfig, mas: MasConfig, name: str) -> Adapter:
 def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
     """Write the adapters, by policy, into the view of their base, where its workers and engines read them.
 
-    verl then has one model with an adapter of the largest rank, for which it prepares worker and engine.
+    verl then has one model with an adapter of the largest rank, on the modules of all, for which it prepares worker and
+    engine. Only SGLang reads the modules.
     """
     with open_dict(view):
         rollout, model = view[SECTION].rollout, view[SECTION].model
         rollout.custom = {**(rollout.get("custom") or {}), KEY: {name: asdict(one) for name, one in table.items()}}
         model.lora_rank = max(one.rank for one in table.values())
+        each = [one.target_modules for one in table.values()]
+        lists = [names for names in each if names is not None and not isinstance(names, str)]
+        model.target_modules = sorted({*chain(*lists)}) if len(lists) == len(each) else ALL_LINEAR
         # Each adapter has its own.
         model.lora_adapter_path = None
 

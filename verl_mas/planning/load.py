@@ -56,11 +56,11 @@ class Training:
     logits_update: int = 4
     """The same in the update: the logits and their gradient, 6 without flash-attn; a copy has a gradient, too."""
 
-    adapter_rank: int = 0
-    """Of the policy's own LoRA adapter; 0: none."""
+    adapter: int = 0
+    """Parameters of the policy's own LoRA adapter; 0: none."""
 
     adapters: tuple[int, ...] = ()
-    """The ranks of the policies that are adapters on this one, which is frozen itself. They are trained in turn."""
+    """The parameters of each adapter on this policy, which is frozen itself. They are trained in turn."""
 
     reference: bool = False
     """A second model for the KL term. verl keeps it in host memory."""
@@ -70,7 +70,7 @@ class Training:
 
     @property
     def lora(self) -> bool:
-        return bool(self.adapter_rank or self.adapters)
+        return bool(self.adapter or self.adapters)
 
     @property
     def trained_element(self) -> int:
@@ -79,12 +79,7 @@ class Training:
 
     def trained(self, model: ModelSize) -> int:
         """The parameters that have a gradient at one time."""
-        rank = max(self.adapters, default=self.adapter_rank)
-        return rank * model.adapted if rank else model.parameters
-
-    def adapted(self, model: ModelSize) -> int:
-        """The parameters of all adapters on this policy."""
-        return sum(self.adapters) * model.adapted
+        return max(self.adapters, default=self.adapter) or model.parameters
 
 
 @dataclass(frozen=True)

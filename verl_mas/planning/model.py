@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from verl_mas.config.target_modules import ALL_LINEAR, Targets, targeted
+
 # Engines serve in bfloat16, and keep keys and values in it.
 SERVED = 2
 
@@ -28,8 +30,11 @@ class ModelSize:
     tied: bool
     """Whether the head is the embedding."""
 
-    adapted: int
-    """Inputs plus outputs of all linear layers but the head: a LoRA adapter of rank r has r times as many elements."""
+    linear: tuple[tuple[str, int], ...]
+    """Name, and inputs plus outputs, of every linear layer: a LoRA adapter of rank r has r times that on it."""
+
+    head: str = "lm_head"
+    """The name of the output layer, which `all-linear` leaves out."""
 
     @cached_property
     def parameters(self) -> int:
@@ -44,6 +49,12 @@ class ModelSize:
     def largest(self) -> int:
         """Elements of the largest tensor."""
         return max(self.tensors)
+
+    def adapted(self, wanted: Targets = ALL_LINEAR, excluded: Targets = None) -> int:
+        """Inputs plus outputs of the layers that an adapter is on."""
+        every = wanted is None or wanted == ALL_LINEAR
+        sizes = {name: size for name, size in self.linear if not (every and name == self.head)}
+        return sum(sizes[name] for name in targeted(sizes, wanted, excluded))
 
     @property
     def embedding(self) -> int:
@@ -76,7 +87,7 @@ def _size_of(fields: str) -> ModelSize:
     text = config.get_text_config()
     heads = text.num_attention_heads
     head = model.get_output_embeddings()
-    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     return ModelSize(
         tensors=tuple(parameter.numel() for parameter in model.parameters()),
         layers=text.num_hidden_layers,
@@ -87,5 +98,6 @@ def _size_of(fields: str) -> ModelSize:
         head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
         context=text.max_position_embeddings,
         tied=bool(getattr(config, "tie_word_embeddings", False)),
-        adapted=sum(layer.in_features + layer.out_features for layer in linear),
+        linear=tuple((name, layer.in_features + layer.out_features) for name, layer in linear.items()),
+        head=next((name for name, layer in linear.items() if layer is head), ""),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import sessions_per_step, updates_per_step
+from verl_mas.config.merge import policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, serving_pool, used_pools
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -197,15 +197,15 @@ def _phases(pool: Pool, policy: Policy) -> dict[str, float]:
 
 
 def _adapters(config: DictConfig, mas: MasConfig, policy: Policy) -> dict[str, AdapterPlan]:
-    ranks = policy.training.adapters if policy.training else ()
+    sizes = policy.training.adapters if policy.training else ()
     return {
         name: AdapterPlan(
-            rank,
-            rank * policy.model.adapted,
-            training.adapter_checkpoint(policy.model, rank) / GIB,
+            int(policy_value(config, mas.policies[name], "model.lora_rank")),
+            parameters,
+            training.adapter_checkpoint(parameters) / GIB,
             updates_per_step(config, mas, name),
         )
-        for name, rank in zip(adapters(mas, policy.name), ranks, strict=True)
+        for name, parameters in zip(adapters(mas, policy.name), sizes, strict=True)
     }
 
 

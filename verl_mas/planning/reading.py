@@ -10,9 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters
 from verl_mas.config.attention import attention, is_flash
-from verl_mas.config.merge import SECTION, own_section, policy_view
+from verl_mas.config.merge import SECTION, own_section, policy_value, policy_view
 from verl_mas.config.placement import apply_placement, local_policies, pool_shape
 from verl_mas.config.schema import MasConfig
+from verl_mas.config.target_modules import Targets, plain
 from verl_mas.engines.facts import facts_of
 from verl_mas.planning.load import Policy, Serving, Training
 from verl_mas.planning.model import ModelSize
@@ -36,6 +37,9 @@ class _View:
     def on(self, key: str) -> bool:
         return bool(self.get(key))
 
+    def targets(self, key: str) -> Targets:
+        return plain(self.get(key))
+
 
 def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize) -> Policy:
     """A policy that is served here, with what follows from its pool."""
@@ -46,29 +50,30 @@ def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize)
     training, on_base = None, adapters(mas, name)
     if spec.is_trained:
         training = _training(
-            values, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
+            values, model, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
         )
     elif on_base:
-        training = _shared(config, mas, on_base)
-        slots = len(on_base) * max(training.adapters)
+        training = _shared(config, mas, model, on_base)
+        ranks = [int(policy_value(config, mas.policies[adapter], "model.lora_rank")) for adapter in on_base]
+        slots = len(ranks) * max(ranks)
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(mas) == [name] and not spec.overrides
     section = SECTION if alone else own_section(config, name)
     return Policy(name, model, served, training, spec.pool, spec.engines, section=section, notes=tuple(_notes(values)))
 
 
-def _shared(config: DictConfig, mas: MasConfig, on_base: list[str]) -> Training:
+def _shared(config: DictConfig, mas: MasConfig, model: ModelSize, on_base: list[str]) -> Training:
     """Of the adapters on a base: one after another, in its processes."""
     each = []
     for name in on_base:
         view = policy_view(config, name, mas.policies[name])
         apply_placement(view, mas, name)
         values, gpus = _View(view), sum(pool_shape(config, mas, mas.policies[name].pool))
-        each.append(_training(values, gpus, temperatures=_temperatures(values, mas, name)))
+        each.append(_training(values, model, gpus, temperatures=_temperatures(values, mas, name)))
     return replace(
         each[0],
-        adapter_rank=0,
-        adapters=tuple(one.adapter_rank for one in each),
+        adapter=0,
+        adapters=tuple(one.adapter for one in each),
         logits=max(one.logits for one in each),
         logits_update=max(one.logits_update for one in each),
     )
@@ -86,7 +91,7 @@ def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
     return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}
 
 
-def _training(view: _View, gpus: int, *, temperatures: set[float]) -> Training:
+def _training(view: _View, model: ModelSize, gpus: int, *, temperatures: set[float]) -> Training:
     fsdp = "actor.fsdp_config"
     size = view.number(f"{fsdp}.fsdp_size", -1)
     copied = temperatures != {1.0}
@@ -109,7 +114,7 @@ def _training(view: _View, gpus: int, *, temperatures: set[float]) -> Training:
         sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
         logits=_logits(view, copied=copied),
         logits_update=_logits_of_update(view, copied=copied),
-        adapter_rank=rank,
+        adapter=rank * model.adapted(view.targets("model.target_modules"), view.targets("model.exclude_modules")),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
         saved=frozenset(cast("list[str]", view.get("actor.checkpoint.save_contents") or ())),

@@ -21,8 +21,8 @@ APART_BUCKETS = 2
 
 
 def weights(model: ModelSize, serving: Serving) -> float:
-    """On one GPU, with the slots for adapters."""
-    return (model.served + SERVED * serving.ranks * model.adapted) / serving.parts
+    """On one GPU, with the slots for adapters, which vLLM has on all layers, whatever its adapters are on."""
+    return (model.served + SERVED * serving.ranks * model.adapted()) / serving.parts
 
 
 def kv_per_token(model: ModelSize, serving: Serving) -> float:

@@ -18,7 +18,7 @@ MASK, MASK_OF_LAYER = 1, 2
 
 def parameters(model: ModelSize, training: Training) -> float:
     """The shard of one GPU, with that of the adapters on the model."""
-    adapters = training.trained_element * training.adapted(model)
+    adapters = training.trained_element * sum(training.adapters)
     return (training.element * model.parameters + adapters) / training.shards
 
 
@@ -27,7 +27,7 @@ def gradients(model: ModelSize, training: Training) -> float:
 
 
 def adam(model: ModelSize, training: Training) -> float:
-    kept = training.adapted(model) or training.trained(model)
+    kept = sum(training.adapters) or training.trained(model)
     return ADAM * training.trained_element * kept / training.shards
 
 
@@ -128,7 +128,7 @@ def host(model: ModelSize, training: Training | None, gpus: int, *, begun: bool 
         return {}
     moved = training.always_on_cpu
     size, shards, of_trained = training.element, training.shards, training.trained_element
-    kept = [training.adapted(model) or training.trained(model)] if training.lora else list(model.tensors)
+    kept = [sum(training.adapters) or training.trained(model)] if training.lora else list(model.tensors)
     return {
         "parameters": gpus * pinned(model.tensors, size, shards) if moved or training.param_offload else 0.0,
         "gradients": gpus * pinned(kept, of_trained, shards) if moved and begun else 0.0,
@@ -155,7 +155,7 @@ def checkpoint(model: ModelSize, training: Training | None) -> float:
         return 0.0
     saved = training.saved
     if training.adapters:
-        return sum(adapter_checkpoint(model, rank) for rank in training.adapters)
+        return sum(map(adapter_checkpoint, training.adapters))
     return (
         ("model" in saved) * training.element * model.parameters
         + ("optimizer" in saved) * ADAM * training.element * training.trained(model)
@@ -163,6 +163,6 @@ def checkpoint(model: ModelSize, training: Training | None) -> float:
     )
 
 
-def adapter_checkpoint(model: ModelSize, rank: int) -> float:
+def adapter_checkpoint(parameters: int) -> float:
     """Of one adapter on a base, which is not saved: weights and Adam in float32."""
-    return 4.0 * (1 + ADAM) * rank * model.adapted
+    return 4.0 * (1 + ADAM) * parameters

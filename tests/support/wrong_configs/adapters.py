@@ -30,6 +30,7 @@ def _saved(**changed: object):  # type: ignore[no-untyped-def]
     return save
 
 
+ON_GPUS = f"trainer.device=cuda {ROLLOUT}"
 WARM = f"{_two()} {MODEL}.lora_adapter_path={{folder}}/adapter"
 
 CASES = (
@@ -47,7 +48,12 @@ CASES = (
     # Settings of its own
     wrong(f"{_two('adapter_of:main,pool:other')} ++mas.pools={{other:{{}}}}", "its base main is on pool shared"),
     wrong(_own("model:{path:/other}"), "a.overrides.model.path=/other, and its base main has /"),
-    wrong(_own("model:{target_modules:[q_proj]}"), "and its base main has all-linear"),
+    wrong(_own("model:{target_modules:[nosuch]}"), "policy a: model.target_modules=['nosuch']"),
+    wrong(_own("model:{target_modules:[q_proj],exclude_modules:[self_attn.q_proj]}"), "with exclude_modules="),
+    wrong(_own("model:{target_modules:[q_proj,norm]}"), "selects model.norm"),
+    wrong(_own("model:{target_modules:[q_proj,lm_head]}"), "selects lm_head"),
+    wrong(_own("model:{target_modules:[q_proj,nosuch]}"), "no module nosuch", warned=True),
+    wrong(f"{_own('model:{target_modules:[q_proj]}')} {ON_GPUS}.name=sglang", "has q_proj without v_proj"),
     wrong(_own("actor:{ppo_max_token_len_per_gpu:2048}"), "all else is its base's"),
     wrong(_own("rollout:{gpu_memory_utilization:0.3}"), "all else is its base's"),
     wrong(_own("rollout:{response_length:99999}"), "or raise data.max_response_length"),

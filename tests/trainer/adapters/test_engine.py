@@ -64,6 +64,15 @@ def test_an_adapter_beside_another_ends_where_verls_own_engine_with_it_alone_doe
     assert sorted(differing(start, together)) == sorted(start)
 
 
+def test_adapters_of_one_base_are_on_modules_of_their_own(folder):
+    alone = torch.load(folder / "untied_2.pt", weights_only=False).alone
+    on = {policy: {key.split(".")[-3] for key in weights} for policy, weights in alone.items()}
+    assert on == {
+        "layers": {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"},
+        "solver": {"q_proj", "down_proj"},
+    }
+
+
 def test_an_update_changes_nothing_of_the_base_and_of_other_policies(found):
     assert found.disturbed == []
 

@@ -74,6 +74,7 @@ WITH = "overrides"
         ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_rank": 4}}}}, "lora_rank=8, lora_alpha=16"),
         ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_alpha": 4}}}}, "lora_alpha=4"),
         ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"target_modules": ["q_proj"]}}}}, "['q_proj']"),
+        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"exclude_modules": ["k_proj"]}}}}, "['k_proj']"),
         ({**TEAM, "third": {"adapter_of": "main"}}, "has policy third with no adapter"),
         ({"solver": {"adapter_of": "main"}}, "verifier with adapter_of=main, lora_rank=8"),
         ({"solver": {"adapter_of": "main"}, "verifier": {}}, "and this run with no adapter"),

@@ -155,9 +155,8 @@ class AdapterEngine(FSDPEngineWithLMHead):
             task_type=TaskType.CAUSAL_LM,
             r=one.rank,
             lora_alpha=int(one.alpha) if float(one.alpha).is_integer() else one.alpha,  # type: ignore[arg-type]
-            target_modules=convert_to_regular_types(model.target_modules),
-            target_parameters=convert_to_regular_types(model.target_parameters),
-            exclude_modules=convert_to_regular_types(model.exclude_modules),
+            target_modules=convert_to_regular_types(one.target_modules),
+            exclude_modules=convert_to_regular_types(one.exclude_modules),
             bias="none",
             base_model_name_or_path=model.path,
         )
@@ -309,7 +308,8 @@ def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], giv
             f"the adapter in {folder} does not fit policy {policy}: {len(wrong)} weights differ. {wrong[0]} is "
             f"{found.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
             rule="an adapter is on the modules and of the sizes that its weights were trained on",
-            fix="set model.path and model.target_modules of the base as they were, or start from another adapter",
+            fix="set model.path of the base and model.target_modules of the policy as they were, or start from another "
+            "adapter",
         )
 
 

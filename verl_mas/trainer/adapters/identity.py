@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import policy_value
+from verl_mas.config.merge import optional_policy_value, policy_value
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import Checkpoint
@@ -34,6 +34,8 @@ def adapter_identity(config: DictConfig, mas: MasConfig) -> dict[str, dict[str, 
 
 def _adapter(config: DictConfig, spec: PolicySpec) -> dict[str, object]:
     values = {key: policy_value(config, spec, f"model.{key}") for key in ("lora_rank", "lora_alpha", "target_modules")}
+    if excluded := optional_policy_value(config, spec, "model.exclude_modules"):
+        values["exclude_modules"] = excluded
     plain = {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
     return {"adapter_of": spec.adapter_of, **plain}
 
@@ -64,7 +66,7 @@ def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterato
             yield ConfigError(
                 f"{checkpoint.folder} has policy {name} with {_text(before.get(name))}, and this run with "
                 f"{_text(now.get(name))}",
-                rule="a run resumes with the adapters of its checkpoint: their base, rank, alpha and target modules",
+                rule="a run resumes with the adapters of its checkpoint: their base, rank, alpha and modules",
                 fix="have the same as in that run; or start a new run with trainer.resume_mode=disable"
                 + (f"{again}{checkpoint.folder / name}" if name in before else ""),
             )
