@@ -75,9 +75,9 @@ class Late(Workflow):
 
     async def run(self, task: Task, team: Team) -> Outcome:
         draws = random.Random(f"{task.uid}/{task.session}")
-        for _ in range(4 if task.step % 2 else 1):
+        for _ in range(6 if task.step % 2 else 1):
             draft = await team.writer.act(task.messages, ignore_eos=True, max_tokens=draws.randrange(1, 48))
-        await asyncio.sleep(draws.expovariate(4))
+        await asyncio.sleep(draws.uniform(0, 0.1))
         read = await team.reader.act(f"{task.question} {draft.text[:16]}", max_tokens=8)
         copies = await team.copier.branch(f"{task.question} {read.text}")
         for copy in copies:

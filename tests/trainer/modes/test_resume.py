@@ -81,7 +81,7 @@ def test_groups_are_complete_whatever_the_versions_of_their_rows(trained):
     for step, rows in trained.items():
         sessions = Counter(row["key"].rsplit("_", 1)[0] for row in rows)
         assert len(sessions) == TASKS * SESSIONS
-        assert set(sessions.values()) == {(1 if step % 2 else 4) + 1 + CANDIDATES}, "drafts, a reading and the copies"
+        assert set(sessions.values()) == {(1 if step % 2 else 6) + 1 + CANDIDATES}, "drafts, a reading and the copies"
 
 
 def test_rows_span_versions_and_none_is_older_than_the_threshold_allows(trained):
