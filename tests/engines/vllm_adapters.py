@@ -30,7 +30,8 @@ from verl_mas.engines.vllm_cpu.server import CpuVllmServer
 from verl_mas.errors import RequestError
 
 TABLE = {
-    "solver": Adapter("solver", rank=8, alpha=16, seed=1),
+    # On one of the three that vLLM computes in one product, and on one of two.
+    "solver": Adapter("solver", rank=8, alpha=16, seed=1, target_modules=["q_proj", "up_proj", "down_proj"]),
     "verifier": Adapter("verifier", rank=4, alpha=4, seed=2),
 }
 # vLLM's CPU build caches prefixes of 128 tokens.
@@ -90,7 +91,9 @@ async def start(path: str) -> tuple[Server, CpuServerAdapter]:
 
 def adapters_on(path: str) -> PeftModel:
     configs = {
-        one.name: LoraConfig(r=one.rank, lora_alpha=int(one.alpha), target_modules="all-linear", task_type="CAUSAL_LM")
+        one.name: LoraConfig(
+            r=one.rank, lora_alpha=int(one.alpha), target_modules=one.target_modules, task_type="CAUSAL_LM"
+        )
         for one in TABLE.values()
     }
     (first, config), *others = configs.items()
@@ -115,7 +118,7 @@ async def send(sender: CpuServerAdapter, model: PeftModel, step: int) -> None:
         for key, tensor in get_peft_model_state_dict(model, adapter_name=one.name, save_embedding_layers=False).items()
     ]
     configs = {
-        policy: {"r": one.rank, "lora_alpha": one.alpha, "target_modules": "all-linear"}
+        policy: {"r": one.rank, "lora_alpha": one.alpha, "target_modules": one.target_modules}
         for policy, one in TABLE.items()
     }
     update = sender.update_weights(iter(stream), global_steps=step, peft_config=configs, base_sync_done=True)

@@ -26,6 +26,7 @@ from training_workers import batch, fields
 
 from verl_mas.config.adapters import ADAPTER, Adapter, write_table
 from verl_mas.config.compose import compose
+from verl_mas.config.target_modules import Targets
 from verl_mas.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 RANKS, ALPHAS = {"layers": 4, "solver": 2}, {"layers": 8.0, "solver": 6.0}
 # Of the variant untied: solver is on modules that layers is not on, and layers on some that solver is not on.
-TARGETS = {"layers": "all-linear", "solver": ["q_proj", "down_proj"]}
-EXCLUDED = {"layers": ["down_proj", "o_proj"], "solver": None}
+TARGETS: dict[str, Targets] = {"layers": "all-linear", "solver": ["q_proj", "down_proj"]}
+EXCLUDED: dict[str, Targets] = {"layers": ["down_proj", "o_proj"], "solver": None}
 VARIANTS = {
     "tied": ("tied", f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"),
     "untied": ("untied", f"{MODEL}.use_remove_padding=true", f"{ACTOR}.ppo_max_token_len_per_gpu=64"),

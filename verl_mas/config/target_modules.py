@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeAlias, cast
 
 from verl_mas.errors import ConfigError
 
 ALL_LINEAR = "all-linear"
 # A text is a regular expression for whole names, an item of a list is a name or its last parts.
-Targets: TypeAlias = str | Sequence[str] | None
+Targets: TypeAlias = str | list[str] | None
 
 
 def plain(names: object) -> Targets:
@@ -29,7 +29,7 @@ def targeted(names: Iterable[str], wanted: Targets, excluded: Targets = None) ->
     return [name for name in kept if _selects(wanted, name, "target_modules")]
 
 
-def _selects(wanted: str | Sequence[str], name: str, key: str) -> bool:
+def _selects(wanted: str | list[str], name: str, key: str) -> bool:
     if not isinstance(wanted, str):
         return any(name == item or name.endswith(f".{item}") for item in wanted)
     try:
