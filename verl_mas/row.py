@@ -52,6 +52,7 @@ VERDICTS = "verdicts"  # ours: `Outcome.verdicts`, in REWARD_EXTRA_INFO
 POLICY = "policy"
 AGENT = "agent"
 TURN = "turn"
+RESPONSE_LEN = "response_len"
 TRAINABLE = "trainable"
 # Also a field: verl's engines read it there, where the trainer sets no temperature for the whole batch.
 TEMPERATURE = "temperature"

@@ -34,7 +34,8 @@ def test_a_policy_has_a_transfer_of_its_own(backend, module, given):
 @pytest.mark.parametrize(("offloads", "log"), [(True, ["send 3", "move cpu"]), (False, ["send 3"])])
 def test_parameters_that_wait_in_host_memory_are_moved_back_after_a_transfer(offloads, log):
     policy, done = object.__new__(SeparatePolicy), []
-    policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": {"fsdp_config": {"param_offload": offloads}}}})
+    actor = {"strategy": "fsdp2", "fsdp_config": {"param_offload": offloads}}
+    policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": actor}})
     policy.checkpoint_manager = SimpleNamespace(update_weights=lambda step: done.append(f"send {step}"))
     policy.actor_rollout_wg = SimpleNamespace(to=lambda device, **what: done.append(f"move {device}"))
     policy.wake(3)

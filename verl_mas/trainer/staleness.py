@@ -21,6 +21,7 @@ from verl_mas.row import (
     EXTRA_FIELDS,
     LOSS_MASK,
     OLD_LOG_PROBS,
+    RESPONSE_LEN,
     RESPONSE_MASK,
     ROLLOUT_LOG_PROBS,
     TRAINABLE,
@@ -166,7 +167,7 @@ class TokenCount:
                 int(mask.sum()) for mask, tag in zip(masks, part.batch.tags, strict=True) if not is_padding(tag)
             )
         now = set(batch.keys)
-        waiting = sum(tag["response_len"] for key, tag in left.items() if key not in now and tag.get(TRAINABLE))
+        waiting = sum(tag[RESPONSE_LEN] for key, tag in left.items() if key not in now and tag.get(TRAINABLE))
         return {
             "tokens/sampled": self.sampled,
             "tokens/trained": self.trained,
