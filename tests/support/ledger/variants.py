@@ -27,6 +27,8 @@ PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "t
 NOT_FOR_GPUS = ("common", "roles", "laptop", "laptop_adapters")
 # The recorded runs have no policy that is not trained.
 FROZEN = ("self_play/qwen3",)
+# The recorded runs serve on the GPUs that they train on.
+APART = ("math/shared_apart",)
 # They leave the team to the command.
 WITHOUT_A_TEAM = ("plan_path/qwen3", "sokoban/qwen3", "sudoku/qwen3")
 
@@ -34,7 +36,7 @@ WITHOUT_A_TEAM = ("plan_path/qwen3", "sokoban/qwen3", "sudoku/qwen3")
 def _variants() -> Iterator[tuple[str, tuple[str, ...]]]:
     for path in sorted(RECIPES.glob("*/*.yaml")):
         name = str(path.relative_to(RECIPES).with_suffix(""))
-        if path.stem not in NOT_FOR_GPUS and name not in FROZEN:
+        if path.stem not in NOT_FOR_GPUS and name not in (*FROZEN, *APART):
             yield name, ("+mas=planner_executor",) * (name in WITHOUT_A_TEAM) + (f"+recipe={name}",)
 
 
