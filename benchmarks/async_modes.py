@@ -3,33 +3,39 @@
     python -m benchmarks.async_modes [--modes sync,colocate:1:2,separate:1:2] [--wait 0.3] [--seeds 3]
 
 A mode is its name, W (`num_warmup_batches`) and T (`max_off_policy_threshold`), with the strategy `wait`. The model is
-tiny, a session has two acts and a log-normal length (`benchmarks.async_team`). Engines are on one core and everything
-else on another, in all modes; so the machine needs two cores and nothing else may run on it.
+tiny; a session has a log-normal length and acts of 128 tokens (`benchmarks.async_team`). Engines and workflows are on
+one core and everything else on another, in all modes; so the machine needs two cores and nothing else may run on it.
+The same command, run again, plays the runs that --folder does not have.
 
 a and c, seconds per token of an engine and of a running act, are fitted to the steps of the synchronous run; U (the
 rest of its step) and o (by how much the rest is longer with abort, wake and prefill) come from the runs' timelines.
+Beside the formula is the event simulation of `benchmarks.dropped_tasks` with these costs and the run's own sessions.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
+import shutil
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.dropped_tasks import Lengths, Mode, Work, formula
+from benchmarks.async_team import acts_of
+from benchmarks.dropped_tasks import Lengths, Mode, Run, Work, formula
 from benchmarks.soak import processes
 from verl_mas.demos import letters
-from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.sessions.reader import read_sessions
 from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, Event, read_timeline
 
 TEAM = """
@@ -44,7 +50,8 @@ SEPARATE = """
 ++mas.pools.engines={n_gpus_per_node:1} ++mas.policies.main.engines=engines ++ray_kwargs.ray_init.num_gpus=2
 """.split()
 WORDS = {"sync": "sync", "colocate": "colocate_async", "separate": "separate_async"}
-ENGINES = "Transformers"  # in the name of an engine's process
+ROLLOUT = ("Transformers", "AgentLoopWorker")  # in the names of processes that sample
+ENDED = "ended"  # a file of a run that has ended
 
 
 @dataclass(frozen=True)
@@ -99,37 +106,74 @@ def measured(events: Sequence[Event], skip: int) -> Measured:
     )
 
 
-def lengths_of(tasks: Sequence[Sequence[Sequence[int]]]) -> Lengths:
-    """Of steps, their tasks, and the tokens of these tasks' sessions."""
-    steps = [[length for task in step for length in task] for step in tasks]
-    return Lengths(fmean(map(sum, steps)), fmean(map(max, steps)), fmean(max(task) for step in tasks for task in step))
+class Played(NamedTuple):
+    """A session."""
+
+    tokens: int
+    acts: int
 
 
-def fit(samples: Sequence[tuple[float, float, float]], waits: float) -> tuple[float, float]:
-    """a and c of `seconds = a longest + c total + waits`, by least squares over (seconds, longest, total)."""
-    seconds, longest, total = np.array(samples).T
-    (a, c), *_ = np.linalg.lstsq(np.stack([longest, total], axis=1), seconds - waits, rcond=None)
+def lengths_of(tasks: Sequence[Sequence[Sequence[Played]]], wait: float) -> Lengths:
+    """Of steps, their tasks, and the sessions of these tasks. `wait`: tokens that are decoded while a tool is waited
+    for, which makes the longest sessions longer."""
+    steps = [[session for task in step for session in task] for step in tasks]
+
+    def longest(sessions: Sequence[Played]) -> float:
+        return max(session.tokens + wait * session.acts for session in sessions)
+
+    return Lengths(
+        fmean(sum(session.tokens for session in step) for step in steps),
+        fmean(map(longest, steps)),
+        fmean(longest(task) for step in tasks for task in step),
+    )
+
+
+def fit(steps: Sequence[tuple[float, Sequence[Played]]], wait: float) -> tuple[float, float]:
+    """a and c of `seconds = a longest + c total + waits of the longest`, by least squares over seconds and sessions."""
+    longest = [max(sessions) for _, sessions in steps]
+    sizes = [(most.tokens, sum(s.tokens for s in sessions)) for most, (_, sessions) in zip(longest, steps, strict=True)]
+    decoding = [seconds - wait * most.acts for most, (seconds, _) in zip(longest, steps, strict=True)]
+    (a, c), *_ = np.linalg.lstsq(np.array(sizes), np.array(decoding), rcond=None)
     return float(a), float(c)
 
 
-def played(folder: Path, tasks: int) -> dict[int, list[list[int]]]:
-    """Tokens of sessions by step and task, of steps with all of their tasks."""
-    found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+@dataclass(frozen=True)
+class Recorded(Work):
+    """With the sessions of a run, in the order of their tasks."""
+
+    acts: Iterator[list[int]] = field(default_factory=lambda: iter(()))
+
+    def session(self, chance: random.Random) -> list[int]:
+        return next(self.acts)
+
+
+def simulated(mode: Mode, work: Work, tasks: Sequence[Sequence[Sequence[Played]]], act: int, skip: int) -> float:
+    """Seconds per step. `tasks`: of the synchronous steps, the sessions of their tasks."""
+    acts = (acts_of(session.tokens, act) for step in tasks for task in step for session in task)
+    sizes = {"tasks": len(tasks[0]), "sessions": len(tasks[0][0])}
+    recorded = Recorded(**{**asdict(work), **sizes}, acts=acts)
+    return Run(mode, recorded, seed=0).steps(len(tasks) - mode.warm_up, skip)
+
+
+def played(folder: Path, tasks: int, sessions: int) -> dict[int, list[list[Played]]]:
+    """Sessions by step and task, of steps that have all of them."""
+    found: dict[int, dict[str, list[Played]]] = defaultdict(lambda: defaultdict(list))
     for session in read_sessions(folder / "checkpoints" / "trajectories"):
-        found[session["step"]][session["uid"]].append(sum(act["sampled_tokens"] for act in session["acts"]))
-    return {step: list(own.values()) for step, own in found.items() if len(own) == tasks}
+        tokens = sum(act["sampled_tokens"] for act in session["acts"])
+        found[session["step"]][session["uid"]].append(Played(tokens, len(session["acts"])))
+    return {step: list(own.values()) for step, own in found.items() if [*map(len, own.values())] == [sessions] * tasks}
 
 
 def command(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> Iterator[str]:
     yield from (sys.executable, "-m", "verl.trainer.main_ppo", *TEAM)
     yield f"mas.workflow.path={Path(__file__).with_name('async_team.py')}"
-    for name in ("mean", "sigma", "wait", "longest"):
+    for name in ("mean", "sigma", "wait", "longest", "act"):
         yield f"++mas.workflow.args.{name}={getattr(args, name)}"
     yield f"++mas.workflow.args.seed={seed}"
     yield f"data.train_batch_size={args.tasks}"
     yield f"actor_rollout_ref.actor.ppo_mini_batch_size={args.tasks}"
     yield f"actor_rollout_ref.rollout.n={args.sessions}"
-    yield f"data.max_response_length={args.longest // 2}"
+    yield f"data.max_response_length={args.act}"
     yield f"data.train_files={data}/train.parquet"
     yield f"data.val_files={data}/test.parquet"
     yield f"actor_rollout_ref.model.path={data}/model"
@@ -146,8 +190,11 @@ def command(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed
     yield from args.overrides
 
 
-def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> None:
-    """One run, its processes bound to their cores as they appear."""
+def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> list[Event]:
+    """One run, its processes bound to their cores as they appear. If the folder has it, it is only read."""
+    if (folder / ENDED).exists():
+        return read_timeline(folder / "checkpoints")
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with (folder / "log.txt").open("wb") as log:
         run = subprocess.Popen(
@@ -165,23 +212,24 @@ def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: i
             run.terminate()
     if run.wait():
         raise SystemExit(f"the run ended with {run.returncode}; see {folder}/log.txt")
+    (folder / ENDED).touch()
+    return read_timeline(folder / "checkpoints")
 
 
-def bind(root: int, engines: int, others: int) -> None:
+def bind(root: int, rollout: int, others: int) -> None:
     for process in processes(root, 0):
-        core = engines if ENGINES in process.process else others
+        core = rollout if any(name in process.process for name in ROLLOUT) else others
         with suppress(OSError):
             for thread in Path(f"/proc/{process.pid}/task").iterdir():
                 if os.sched_getaffinity(int(thread.name)) != {core}:
                     os.sched_setaffinity(int(thread.name), {core})
 
 
-def report(mode: Mode, runs: Sequence[Measured], sync: float | None, expected: float | None) -> str:
+def report(mode: Mode, runs: Sequence[Measured], sync: float, expected: Sequence[float]) -> str:
     step = fmean(run.step for run in runs)
-    gain = "" if sync is None else f"{sync / step:5.2f}x"
-    text = "" if expected is None else f"{expected:8.2f} {step / expected - 1:+7.1%}"
+    models = " ".join(f"{seconds:8.2f} {step / seconds - 1:+7.1%}" for seconds in expected)
     rest, engine, training = (fmean(getattr(run, name) for run in runs) for name in ("rest", "engine", "training"))
-    return f"{mode!s:24} {step:7.2f} {gain:>6} {text:16} {rest:6.2f} {engine:7.0%} {training:9.0%}"
+    return f"{mode!s:24} {step:7.2f} {sync / step:5.2f}x {models} {rest:6.2f} {engine:7.0%} {training:9.0%}"
 
 
 def main() -> None:
@@ -190,27 +238,42 @@ def main() -> None:
     if chosen[0].name != "sync":
         raise SystemExit(f"--modes {args.modes}: sync comes first, the others are compared with it")
     data = args.folder.absolute() / "data"
-    letters.prepare(data)
-    print(f"{'mode':24} {'s/step':>7} {'gain':>6} {'formula':>8} {'off':>7} {'rest':>6} {'engine':>7} {'training':>9}")
-    work, lengths, sync = None, None, None
+    if not data.exists():
+        letters.prepare(data)
+    print(
+        f"{'mode':24} {'s/step':>7} {'gain':>6} {'formula':>8} {'off':>7} {'simul.':>8} {'off':>7} {'rest':>6} "
+        f"{'engine':>7} {'training':>9}"
+    )
+    work, lengths, tasks, sync = None, None, [], 0.0
     for mode in chosen:
-        runs = []
-        for seed in range(args.seeds):
-            # Hydra reads `=` in a path as another argument.
-            folder = args.folder.absolute() / f"{mode.name}-{mode.warm_up}-{mode.threshold}-{seed}"
-            play(mode, folder, data, args, seed)
-            runs.append(measured(read_timeline(folder / "checkpoints"), args.skip))
+        # Hydra reads `=` in a path as another argument.
+        name = f"{mode.name}-{mode.warm_up}-{mode.threshold}-"
+        folders = [args.folder.absolute() / f"{name}{seed}" for seed in range(args.seeds)]
+        runs = [measured(play(mode, folder, data, args, seed), args.skip) for seed, folder in enumerate(folders)]
+        rest = fmean(run.rest for run in runs)
         if mode.name == "sync":
-            tasks = played(folder, args.tasks)
-            steps = [(s, max(map(max, tasks[n])), sum(map(sum, tasks[n]))) for n, s in runs[-1].samples if n in tasks]
-            a, c = fit(steps, 2 * args.wait)
-            work = Work(wait=args.wait, a=a, c=c, update=fmean(run.rest for run in runs), around=0.0)
-            lengths, sync = lengths_of(list(tasks.values())), fmean(run.step for run in runs)
-            print(f"a {a * 1e3:.3f} ms, c {c * 1e3:.4f} ms, U {work.update:.2f} s")
+            tasks = [played(folder, args.tasks, args.sessions) for folder in folders]
+            a, c = fit([*sampling(runs, tasks)], args.wait)
+            work = Work(wait=args.wait, a=a, c=c, update=rest, around=0.0)
+            lengths = lengths_of([step for of_run in tasks for step in of_run.values()], args.wait / a)
+            sync = fmean(run.step for run in runs)
+            print(f"a {a * 1e3:.3f} ms, c {c * 1e3:.4f} ms, U {work.update:.2f} s, {lengths}")
         assert work is not None and lengths is not None
-        around = fmean(run.rest for run in runs) - work.update
-        model = Work(wait=work.wait, a=work.a, c=work.c, update=work.update, around=max(0.0, around))
-        print(report(mode, runs, sync, formula(mode, model, lengths)), flush=True)
+        model = replace(work, around=max(0.0, rest - work.update))
+        # The waits are in the lengths.
+        expected = formula(mode, replace(model, wait=0.0), lengths)
+        events = fmean(simulated(mode, model, [*of_run.values()], args.act, args.skip) for of_run in tasks)
+        print(report(mode, runs, sync, [expected, events]), flush=True)
+
+
+def sampling(
+    runs: Sequence[Measured], tasks: Sequence[Mapping[int, Sequence[Sequence[Played]]]]
+) -> Iterator[tuple[float, list[Played]]]:
+    """Seconds and sessions of the synchronous steps."""
+    for run, of_run in zip(runs, tasks, strict=True):
+        for step, seconds in run.samples:
+            if step in of_run:
+                yield seconds, [session for task in of_run[step] for session in task]
 
 
 def arguments() -> argparse.Namespace:
@@ -219,19 +282,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--skip", type=int, default=4, help="steps that are left out")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tasks", type=int, default=16)
+    parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--sessions", type=int, default=8)
     parser.add_argument("--mean", type=float, default=200.0, help="tokens of a session")
     parser.add_argument("--sigma", type=float, default=1.0)
     parser.add_argument("--longest", type=int, default=4000, help="tokens at which a session ends")
+    parser.add_argument("--act", type=int, default=128, help="tokens of an act")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds of a tool before each act")
-    parser.add_argument("--cores", type=int, nargs=2, default=(0, 1), help="of the engines, and of the rest")
+    parser.add_argument("--cores", type=int, nargs=2, default=(0, 1), help="of engines and workflows, and of the rest")
     parser.add_argument("--folder", type=Path, default=Path("runs/async_modes"))
     parser.add_argument("overrides", nargs="*", help="further arguments of main_ppo")
-    args = parser.parse_args()
-    if args.folder.exists():
-        raise SystemExit(f"--folder {args.folder} exists: choose another one")
-    return args
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
 class LongTail(Workflow):
-    """Two acts of equal length, each after a wait for a tool. Task, session number and seed choose the length."""
+    """Two agents take turns, each after a wait for a tool. Task, session number and seed choose a session's length."""
 
     agents = ("first", "second")
     mean: float = 200.0
@@ -18,21 +18,29 @@ class LongTail(Workflow):
 
     sigma: float = 1.0
     longest: int = 4000
+    act: int = 128
+    """Tokens of an act, the last one has what remains."""
+
     wait: float = 0.0
     """Seconds before each act."""
 
     seed: int = 0
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        tokens = act_tokens(
-            f"{self.seed}/{task.extra_info['index']}/{task.session}", self.mean, self.sigma, self.longest
-        )
-        for agent in (team.first, team.second):
+        name = f"{self.seed}/{task.extra_info['index']}/{task.session}"
+        acts = acts_of(session_tokens(name, self.mean, self.sigma, self.longest), self.act)
+        for number, tokens in enumerate(acts):
             await asyncio.sleep(self.wait)
+            agent = (team.first, team.second)[number % 2]
             reply = await agent.act(task.messages, max_tokens=tokens, ignore_eos=True)
         return Outcome(answer=reply, reward=random.random())
 
 
-def act_tokens(session: str, mean: float, sigma: float, longest: int) -> int:
+def session_tokens(session: str, mean: float, sigma: float, longest: int) -> int:
     whole = random.Random(session).lognormvariate(math.log(mean) - sigma**2 / 2, sigma)
-    return max(1, min(round(whole / 2), longest // 2))
+    return max(1, min(round(whole), longest))
+
+
+def acts_of(tokens: int, act: int) -> list[int]:
+    whole, rest = divmod(tokens, act)
+    return [act] * whole + ([rest] if rest else [])

@@ -18,7 +18,8 @@ from typing import Any
 
 from benchmarks.evidence.intervals import mean
 from benchmarks.evidence.page import between
-from verl_mas.demos.metrics import Step, read_steps, series
+from verl_mas import metric_names
+from verl_mas.run_folder.metrics import Step, read_steps, series
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
@@ -37,7 +38,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 RIGHT = "val-core/programs/acc/mean@1"
-TESTS_RIGHT = "val-aux/mas/session/tests_right/mean"
+TESTS_RIGHT = "val-aux/programs/tests_right/mean@1"
 
 
 def main() -> int:
@@ -113,7 +114,7 @@ def _by_step(steps: list[Step], key: str) -> dict[str, float]:
 
 def _of_agents(step: Step, name: str) -> dict[str, float]:
     """A metric of the training's acts, by agent."""
-    found = {agent: step.values.get(f"mas/{agent}/{name}") for agent in ("coder", "tester")}
+    found = {agent: step.values.get(metric_names.agent(agent, name)) for agent in ("coder", "tester")}
     return {agent: value for agent, value in found.items() if value is not None}
 
 

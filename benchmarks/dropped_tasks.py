@@ -157,15 +157,15 @@ class Run:
         self.dispatched: dict[int, list[int]] = defaultdict(list)
         """Tokens of sessions, by the step of their dispatch."""
 
-    def steps(self, count: int) -> float:
-        """Mean seconds per step, the first quarter left out."""
+    def steps(self, count: int, skip: int | None = None) -> float:
+        """Mean seconds per step, without the first `skip`, or the first quarter."""
         times = [self.engine.now]
         for back in reversed(range(self.mode.warm_up)):
             self.dispatch(self.work.tasks, -back)
         for step in range(1, count + 1):
             self.step(step)
             times.append(self.engine.now)
-        first = count // 4
+        first = count // 4 if skip is None else skip
         return (times[-1] - times[first]) / (count - first)
 
     def step(self, step: int) -> None:

@@ -26,13 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_mas.metric_names import renamed
+
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 ROUNDING = 1e-4
 NOT_COMPARED = re.compile(r"timing|perf/|throughput|memory|mfu|seconds")
 ARMS = ("at_grpo_per_role", "agent_grpo")
 BOARDS = (
-    *("plan_path", "--size", "size=4", "--practice", "min_distance=5", "--train", "256", "--test", "16"),
+    *("plan_path", "--size", "size=4", "--practice", "min_distance=5", "--train-rows", "256", "--test-rows", "16"),
     *("--noise", "0.65", "--args", "moves=1", "--warm-up", "steps=100", "lessons=20000"),
 )
 REPEATABLE = (
@@ -73,7 +75,7 @@ class Checkout:
     def start(self) -> str:
         """Write boards and model to `start`, and return a hash of the boards."""
         main = "import sys; from verl_mas.cli import main; sys.exit(main())"
-        self._python("-c", main, "puzzle", BOARDS[0], "--out", f"{self.folder}/start", *BOARDS[1:])
+        self._python("-c", main, "data", "puzzle", BOARDS[0], "--out", f"{self.folder}/start", *BOARDS[1:])
         files = (self.folder / "start" / name for name in ("train.parquet", "test.parquet"))
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -91,7 +93,7 @@ class Checkout:
             VERL_FILE_LOGGER_PATH=str(metrics),
         )
         records = map(json.loads, metrics.read_text().splitlines())
-        return {record["step"]: record["data"] for record in records}
+        return {record["step"]: renamed(record["data"]) for record in records}
 
     def _python(self, *arguments: str, **environment: str) -> str:
         environment = {"PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **environment}

@@ -1,7 +1,7 @@
 """A long run of a team: memory, descriptors and threads of every process, per training step.
 
 python benchmarks/soak.py --steps 500 --folder runs/soak
-python benchmarks/soak.py --steps 200 --warm-up 40 --mode colocate_async --outstanding 1200
+python benchmarks/soak.py --steps 200 --warm-up 40 --mode colocate_async --ahead 7 --outstanding 1200
 
 It prints the growth per step of each process after the warm-up, and fails if one of verl-mas's or verl's processes
 grows by more than the limit or keeps descriptors. Ray's own processes are listed and not judged: its GCS remembers
@@ -25,8 +25,8 @@ from statistics import linear_regression
 from verl_mas.demos import letters
 
 LIMIT_KIB = 5.0
-# Sessions per task of `--outstanding`, and the batches that a mode dispatches ahead.
-SESSIONS, WARM_UP = 8, {"colocate_async": 1, "separate_async": 1}
+ASYNCHRONOUS = ("colocate_async", "separate_async")
+SESSIONS = 8  # per task, with `--outstanding`
 # Names that Ray gives its own processes.
 RAYS_OWN = ("ray: ", "DashboardAgent", "RuntimeEnvAgent", "IDLE")
 TEAM = """
@@ -54,30 +54,35 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=500)
     arguments.add_argument("--warm-up", type=int, default=100, help="steps that are left out")
     arguments.add_argument("--folder", type=Path, default=Path("runs/soak"))
-    arguments.add_argument("--mode", choices=["sync", *WARM_UP], default="sync", help="as in +mas/mode")
-    arguments.add_argument("--outstanding", type=int, help="about so many acts at once: tasks per step are chosen")
+    arguments.add_argument("--mode", choices=["sync", *ASYNCHRONOUS], default="sync", help="as in +mas/mode")
+    arguments.add_argument("--ahead", type=int, default=1, help="W of an asynchronous mode; T is W + 1")
+    arguments.add_argument(
+        "--outstanding", type=int, help="about so many sessions in flight: tasks per step are chosen"
+    )
     arguments.add_argument("overrides", nargs="*", help="further arguments of main_ppo")
     asked = arguments.parse_args()
     if asked.steps - asked.warm_up < 20:
         arguments.error("--steps must be at least 20 more than --warm-up: a growth per step is fitted to the rest")
     folder = asked.folder.absolute()
     letters.prepare(folder)
-    overrides = [*load(asked.mode, asked.outstanding), *asked.overrides]
+    overrides = [*load(asked.mode, asked.ahead, asked.outstanding), *asked.overrides]
     samples = list(watch(start(folder, asked.steps, overrides), folder))
     with (folder / "samples.jsonl").open("w") as out:
         out.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
     return report(samples, asked.warm_up, asked.steps)
 
 
-def load(mode: str, outstanding: int | None) -> Iterator[str]:
+def load(mode: str, ahead: int, outstanding: int | None) -> Iterator[str]:
     """The arguments of a mode, and of so many sessions in flight; each has one act out."""
-    if mode != "sync":
+    if mode in ASYNCHRONOUS:
         yield f"+mas/mode={mode}"
+        yield f"trainer.v1.{mode}.num_warmup_batches={ahead}"
+        yield f"trainer.v1.sampler.max_off_policy_threshold={ahead + 1}"
     if mode == "separate_async":
         yield from ("++mas.pools.engines={n_gpus_per_node:1}", "++mas.policies.main.engines=engines")
         yield "++ray_kwargs.ray_init.num_gpus=2"
     if outstanding is not None:
-        tasks = math.ceil(outstanding / SESSIONS / (1 + WARM_UP.get(mode, 0)))
+        tasks = math.ceil(outstanding / SESSIONS / (ahead + 1 if mode in ASYNCHRONOUS else 1))
         yield f"data.train_batch_size={tasks}"
         yield f"actor_rollout_ref.actor.ppo_mini_batch_size={tasks}"
         yield f"actor_rollout_ref.rollout.n={SESSIONS}"

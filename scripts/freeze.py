@@ -1,8 +1,10 @@
 """Writes constraints.txt: the exact versions, in this environment, of what the project and its extra `dev` require.
 
-Run it with the environment's Python after an upgrade that passed the tests. Other packages are left out.
+Run it with the environment's Python after an upgrade that passed the tests. Other packages are left out. What the
+project requires is read from pyproject.toml: the metadata of an editable install are as old as the install.
 """
 
+import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -12,17 +14,43 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
 HEADER = "# The set that is tested. Made by scripts/freeze.py; a line with a marker has no build for older Pythons.\n"
-PROJECT = "verl-mas[dev]"
-NOT_PINNED = {"verl-mas", "pip", "setuptools", "wheel"}
+NOT_PINNED = {"pip", "setuptools", "wheel"}
 OLDEST = Version("3.10")
 
 
+def direct() -> list[Requirement]:
+    """What the project and its extra `dev` name, with the extras that `dev` is made of."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = [Requirement(line) for line in project["dependencies"]]
+    extras = ["dev"]
+    while extras:
+        for line in project["optional-dependencies"][extras.pop()]:
+            one = Requirement(line)
+            if one.name == project["name"]:
+                extras.extend(one.extras)
+            else:
+                found.append(one)
+    return found
+
+
+def absent() -> set[str]:
+    """Direct requirements that are not installed. Then what they require is unknown."""
+    installed = {canonicalize_name(one.name) for one in needed()}
+    return {one.name for one in direct() if canonicalize_name(one.name) not in installed}
+
+
 def needed() -> list[Distribution]:
-    """The installed direct and indirect requirements of PROJECT."""
+    """The installed direct and indirect requirements of the project with its extra `dev`."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
-    todo = [Requirement(PROJECT)]
+    todo = direct()
     while todo:
         wanted = todo.pop()
         name = canonicalize_name(wanted.name)
@@ -55,5 +83,7 @@ def line(one: Distribution) -> str:
 
 
 if __name__ == "__main__":
+    if missing := absent():
+        sys.exit(f"not installed: {', '.join(sorted(missing))}\n  fix:  pip install --editable '.[dev]'")
     pins = sorted({line(one) for one in needed()}, key=str.lower)
-    Path(__file__).parents[1].joinpath("constraints.txt").write_text(HEADER + "\n".join(pins) + "\n")
+    (ROOT / "constraints.txt").write_text(HEADER + "\n".join(pins) + "\n")

@@ -22,6 +22,7 @@ from ray_cluster import RayCluster
 from warm_python import WarmPython
 
 from verl_mas.config.compose import compose
+from verl_mas.metric_names import described
 from verl_mas.row import RowTags
 
 ROOT = Path(__file__).parents[1]
@@ -50,9 +51,11 @@ class Trained:
 
     @property
     def steps(self) -> dict[int, dict[str, float]]:
-        """verl's metrics, by step."""
+        """The logged metrics, by step. The table of metrics describes each of them."""
         lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-        return {record["step"]: record["data"] for record in map(json.loads, lines)}
+        steps = {record["step"]: record["data"] for record in map(json.loads, lines)}
+        assert [name for values in steps.values() for name in values if not described(name)] == []
+        return steps
 
     def checkpoint(self, step: int) -> Path:
         return self.folder / "checkpoints" / f"global_step_{step}"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+import verl_mas
 from verl_mas.engines.facts import ENGINES
 
 if sys.version_info >= (3, 11):
@@ -17,18 +22,25 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("resolve_installs", ROOT / "scripts" / "resolve_installs.py")
+def script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-installs = script()
+installs = script("resolve_installs")
+freeze = script("freeze")
 DOCUMENTED = installs.documented()
+# Of the Citation File Format 1.2.0.
+CITATION_KEYS = set(
+    "abstract authors cff-version commit contact date-released doi identifiers keywords license license-url message "
+    "preferred-citation references repository repository-artifact repository-code title type url version".split()
+)
 
 
 def pins(name: str) -> dict[str, str]:
@@ -64,6 +76,38 @@ def test_the_files_agree_with_each_other_and_with_verls_pins():
     assert overrides["transformers"] == gpu["transformers"] == "==5.9.0"
     assert (gpu["torch"], gpu["vllm"], gpu["verl"]) == ("==2.11.0", "==0.24.0", "==0.9.1")
     assert "flash-attn-4" in overrides and "flash-attn-4" not in gpu
+
+
+def test_every_direct_requirement_is_pinned():
+    pinned = names(pins("constraints.txt"))
+    assert names(one.name for one in freeze.direct()) - pinned == set()
+
+
+def test_only_what_the_project_requires_is_pinned():
+    """In an environment without a part of `dev`, as far as it is known: of the pinned packages that are installed."""
+    foreign = names(pins("constraints.txt")) - names(one.name for one in freeze.needed())
+    if freeze.absent():
+        foreign &= names(one.name for one in distributions())
+    assert foreign == set()
+
+
+def names(of) -> set[str]:
+    return {canonicalize_name(name) for name in of}
+
+
+def test_the_quickstart_says_what_each_extra_is_for():
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", (ROOT / "docs" / "quickstart.md").read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == [name for name in EXTRAS if name != "cpu"], "cpu is the former name of plots"
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["title"], citation["version"]) == (PROJECT["name"], verl_mas.__version__)
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    assert citation["license"] == PROJECT["license"] and citation["keywords"] == PROJECT["keywords"]
+    assert citation["authors"] == [{"name": "verl-mas contributors"}]
+    # With these, all that the format requires; it allows no other keys than its own.
+    assert citation["message"] and citation.keys() <= CITATION_KEYS
 
 
 def test_commands_are_found_in_blocks_sentences_and_fixes():

@@ -23,7 +23,12 @@ else:
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.e2e
-RECIPES = sorted(str(file.relative_to(ROOT / "recipes").with_suffix("")) for file in ROOT.glob("recipes/*/*.yaml"))
+# In the repository a link to recipes/; in an sdist and a wheel a folder with the same files.
+LINK = "verl_mas/config/hydra/recipe"
+# What the repository has and an sdist has not: jobs of the code host (they run .ci/run), a setting of git, the link.
+LEFT_OUT = (".github/", ".gitignore", LINK)
+# What an sdist has and the repository has not.
+GENERATED = ("PKG-INFO", "setup.cfg", "verl_mas.egg-info/", f"{LINK}/")
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +39,39 @@ def built(tmp_path_factory) -> Path:
     return out
 
 
-def test_the_wheel_and_the_sdist_hold_what_an_install_needs(built):
-    wheel = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+def in_wheel(built: Path) -> set[str]:
+    return set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
+
+
+def in_sdist(built: Path) -> set[str]:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-        sdist = [name.split("/", 1)[-1] for name in archive.getnames()]
-    for needed in (
-        "verl_mas/plugin.py",
-        "verl_mas/config/hydra/platform/cpu.yaml",
-        "hydra_plugins/verl_mas_search_path.py",
-        *(f"verl_mas/config/hydra/recipe/{recipe}.yaml" for recipe in RECIPES),
-    ):
-        assert needed in wheel
-        assert needed in sdist
-    for tested in (
-        "tests/test_packaging.py",
-        "CHANGELOG.md",
-        "docs/README.md",
-        "recipes/math/README.md",
-        "Makefile",
-        "constraints.txt",
-    ):
-        assert tested in sdist
+        return {file.name.split("/", 1)[1] for file in archive.getmembers() if not file.isdir()}
+
+
+def in_repository(*options: str) -> set[str]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the git repository")
+    listed = subprocess.run(["git", "ls-files", "-z", *options], cwd=ROOT, check=True, capture_output=True, text=True)
+    return {name for name in listed.stdout.split("\0") if (ROOT / name).is_file() or name == LINK}
+
+
+def test_the_sdist_has_every_file_of_the_repository_and_no_other(built):
+    sdist = in_sdist(built)
+    assert {name for name in in_repository() - sdist if not name.startswith(LEFT_OUT)} == set()
+    known = in_repository("--cached", "--others", "--exclude-standard")
+    assert {name for name in sdist - known if not name.startswith(GENERATED)} == set()
+
+
+def test_the_wheel_has_every_file_of_the_packages_and_no_other(built):
+    """Settings, recipes, the viewer's page, the files of a new team, and py.typed are among them."""
+    packaged = {name for name in in_repository() if name.startswith(("verl_mas/", "hydra_plugins/"))} - {LINK}
+    wheel = in_wheel(built)
+    assert packaged - wheel == set()
+    recipes = {name for name in wheel if name.startswith(f"{LINK}/")}
+    assert {name for name in wheel - packaged - recipes if ".dist-info/" not in name} == set()
+    used = {f"{LINK}/{file.relative_to(ROOT / 'recipes')}" for file in ROOT.glob("recipes/**/*.yaml")}
+    assert used and recipes == used
     assert any(name.endswith("entry_points.txt") for name in wheel)
-    assert not any(name.startswith(("tests/", "hydra_plugins/__init__")) for name in wheel)
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,10 @@ OTHER_MEANINGS = {
     ("trainer/loss_weights.py", "agent"): "a weighting",
     ("trainer/loss_weights.py", "session"): "a weighting",
     ("rollout/verl_client.py", "temperature"): "a sampling setting",
+    ("trainer/attempt.py", "branch"): "of git",
+    ("trainer/attempt.py", "status"): "a command of git",
+    ("trainer/attempt.py", "versions"): "of packages",
+    ("trainer/recorded.py", "finished"): "how a run ended",
     ("rollout/worker.py", "finished"): "the status of a session on disk",
 }
 # The record of a session on disk has names of its own.

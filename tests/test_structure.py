@@ -19,7 +19,19 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # A package imports from lines above it, or from its own line.
 ORDER = [
-    ["errors", "lazy", "plugin", "row", "splits", "text", "verl_contract", "verl_types", "worker_folder"],
+    [
+        "errors",
+        "lazy",
+        "metric_names",
+        "metric_table",
+        "plugin",
+        "row",
+        "splits",
+        "text",
+        "verl_contract",
+        "verl_types",
+        "worker_folder",
+    ],
     ["registry", "data_plane", "run_folder"],
     ["config"],
     ["user_code"],

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from verl_mas.puzzles.boards import board
     from verl_mas.retrieval.client import RetrieverClient, SearchResult
     from verl_mas.retrieval.corpus import Passage
-    from verl_mas.rollout.trajectories import read_sessions
+    from verl_mas.serve.load import TrainedTeam, load
+    from verl_mas.sessions.reader import SessionIndex, read_sessions
     from verl_mas.testing.check_workflow import check_workflow
     from verl_mas.testing.scripted_llm import ScriptedLLM, calls
     from verl_mas.workflow.base import Workflow, register_workflow
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
     from verl_mas.workflow.openai import OpenAIClient
     from verl_mas.workflow.outcome import Outcome
     from verl_mas.workflow.reply import Reply
-    from verl_mas.workflow.run import arun, run
-    from verl_mas.workflow.session import Session
+    from verl_mas.workflow.run import arun, run, run_many
+    from verl_mas.workflow.session import Session, SessionResult
+    from verl_mas.workflow.streaming import ActText
     from verl_mas.workflow.task import Task, with_instruction
     from verl_mas.workflow.team import Agent, Conversation, Team
     from verl_mas.workflow.tool_loop import ToolLimits
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Above",
+    "ActText",
     "ActionList",
     "AdvantageInput",
     "AdvantageOptions",
@@ -107,6 +110,8 @@ __all__ = [
     "SearchResult",
     "Session",
     "SessionFault",
+    "SessionIndex",
+    "SessionResult",
     "Status",
     "Stdio",
     "Tag",
@@ -116,6 +121,7 @@ __all__ = [
     "ToolCall",
     "ToolLimits",
     "ToolResult",
+    "TrainedTeam",
     "Verdict",
     "Workflow",
     "WorkflowError",
@@ -129,6 +135,7 @@ __all__ = [
     "estimator",
     "grader",
     "instances",
+    "load",
     "nested",
     "only",
     "read_sessions",
@@ -139,6 +146,7 @@ __all__ = [
     "register_puzzle",
     "register_workflow",
     "run",
+    "run_many",
     "run_tests",
     "to_tokens",
     "visible",
@@ -178,7 +186,8 @@ __getattr__, __dir__ = lazy(
         "verl_mas.puzzles.boards": ("board",),
         "verl_mas.retrieval.client": ("RetrieverClient", "SearchResult"),
         "verl_mas.retrieval.corpus": ("Passage",),
-        "verl_mas.rollout.trajectories": ("read_sessions",),
+        "verl_mas.serve.load": ("TrainedTeam", "load"),
+        "verl_mas.sessions.reader": ("SessionIndex", "read_sessions"),
         "verl_mas.testing.check_workflow": ("check_workflow",),
         "verl_mas.testing.scripted_llm": ("ScriptedLLM", "calls"),
         "verl_mas.workflow.base": ("Workflow", "register_workflow"),
@@ -191,8 +200,9 @@ __getattr__, __dir__ = lazy(
         "verl_mas.workflow.openai": ("OpenAIClient",),
         "verl_mas.workflow.outcome": ("Outcome",),
         "verl_mas.workflow.reply": ("Reply",),
-        "verl_mas.workflow.run": ("arun", "run"),
-        "verl_mas.workflow.session": ("Session",),
+        "verl_mas.workflow.run": ("arun", "run", "run_many"),
+        "verl_mas.workflow.session": ("Session", "SessionResult"),
+        "verl_mas.workflow.streaming": ("ActText",),
         "verl_mas.workflow.task": ("Task", "with_instruction"),
         "verl_mas.workflow.team": ("Agent", "Conversation", "Team"),
         "verl_mas.workflow.tool_loop": ("ToolLimits",),

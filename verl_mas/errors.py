@@ -8,7 +8,7 @@ What stops the run: `EngineLost`, `SessionsFailed` (too many of them, by `mas.fa
 exception in an update (`UpdateFailed` if its gradient is not finite). Cancellation passes through as it is.
 
 Surfacing. What is known to be wrong before Ray starts is collected by `verl_mas.checks` and ends the driver with all
-errors in one message. Session faults are counted in `mas/session/faults/<kind>`, written with cause and traceback in
+errors in one message. Session faults are counted in `session/faults/<kind>`, written with cause and traceback in
 the session records, and logged: the first of each kind whole, the others in one line. Any other exception ends the run
 with its traceback; a command prints its message and exits with 1.
 

@@ -65,6 +65,7 @@ OVERRIDDEN: dict[str, dict[str, str]] = {
         "_run_prompt": "self, prompt, sampling_params, trajectory, trace=",
         "generate_sequences": "self, batch",
     },
+    "verl.utils.tracking:FileLogger": {"__init__": "self, project_name, experiment_name"},
     f"{_ROLLOUT}.llm_server:LLMServerClient": {
         "__init__": "self, config, load_balancer_handle=, **kwargs",
         "_acquire_server": "self, request_id, **extra",
@@ -207,6 +208,8 @@ USED: dict[str, dict[str, str | None]] = {
         "_val_metrics_update": "self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, "
         "expected_acc_counts=",
     },
+    # The trainer's name for the class of its loggers, which is replaced while they are made.
+    _TRAINER: {"Tracking": None},
     f"{_WORKER}:AgentLoopWorkerTQ": {
         "_compute_score": "self, outputs, kwargs",
         "_compute_teacher_logprobs": "self, output, prompt_ids, response_ids, validate, sample_kwargs=",
@@ -305,6 +308,8 @@ RESTATED: dict[str, tuple[str, str]] = {
         "80faf3bea7b3",
         "trainer/modes/colocated.py",
     ),
+    # Where it writes.
+    "verl.utils.tracking:FileLogger.__init__": ("40f4d5744cad", "run_folder/metrics.py"),
     f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": (
         "93858c047d69",
         "rollout/verl_client.py",

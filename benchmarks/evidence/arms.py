@@ -12,10 +12,18 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Start:
-    """How tasks and a warmed-up model are created: `verl-mas <command> --out FOLDER --seed SEED`."""
+    """How tasks and a warmed-up model are created, as the results record it."""
 
     name: str
     command: tuple[str, ...]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """`verl-mas <arguments> --out FOLDER --seed SEED` does it. Results record the former `verl-mas puzzle`."""
+        if self.command[0] != "puzzle":
+            return self.command
+        renamed = {"--train": "--train-rows", "--test": "--test-rows"}
+        return ("data", *(renamed.get(word, word) for word in self.command))
 
 
 @dataclass(frozen=True)

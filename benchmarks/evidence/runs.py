@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.evidence.arms import ROOT, Arm, Evaluation, Piece, Start, Training, Trial
 from benchmarks.evidence.matrix import ARMS, needs
 from benchmarks.evidence.places import Places
-from verl_mas.demos.metrics import Step, read_steps, series
+from verl_mas.run_folder.metrics import Step, read_steps, series
 
 RESULTS = Path(__file__).with_name("results")
 RUNS = ROOT / "runs" / "evidence"
@@ -29,7 +29,6 @@ KEPT = (
     "group/inflation",
     "group/signal_share",
     "group/sigma",
-    "group/mu",
     "reward/score",
     "session/generated_tokens",
     "session/probe_tokens",
@@ -138,7 +137,7 @@ class Runner:
                 folder.mkdir(parents=True)
                 main = "import sys; from verl_mas.cli import main; sys.exit(main())"
                 options = ("--out", str(folder), "--seed", str(seed))
-                self._call([sys.executable, "-c", main, *start.command, *options], folder / "log.txt")
+                self._call([sys.executable, "-c", main, *start.arguments, *options], folder / "log.txt")
                 done.write_text(" ".join(start.command))
         return folder
 

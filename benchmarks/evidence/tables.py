@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.evidence.arms import Arm
 from benchmarks.evidence.intervals import Mean, mean
+from verl_mas.metric_names import renamed
 
 FIGURES = "evidence/figures"
 Run = dict[str, Any]
@@ -29,6 +30,7 @@ class Results:
         runs: dict[str, dict[int, Run]] = defaultdict(dict)
         for file in sorted(folder.glob("*.json")):
             run = json.loads(file.read_text())
+            run["series"] = renamed(run.get("series", {}))
             runs[run["arm"]][run["seed"]] = run
         return cls(dict(runs))
 
@@ -64,7 +66,7 @@ def replies(run: Run) -> float:
 
 def tokens(run: Run) -> float:
     """All tokens that were generated for training, those of probes included."""
-    return sum(run["series"]["mas/session/generated_tokens"])
+    return sum(run["series"]["session/generated_tokens"])
 
 
 def line(cells: Sequence[Any]) -> str:
@@ -106,7 +108,7 @@ def _controlled(results: Results, arm: str, name: str) -> Mean | str:
 
 
 def _tokens(runs: Sequence[Run]) -> str:
-    counted = [tokens(run) for run in runs if "mas/session/generated_tokens" in run.get("series", {})]
+    counted = [tokens(run) for run in runs if "session/generated_tokens" in run.get("series", {})]
     return f"{fmean(counted):,.0f}" if counted else ""
 
 

@@ -98,8 +98,8 @@ def three_kinds(proof: Proof) -> None:
         (run,) = _train(proof, "three", {"": [*_steps(1), *joins]}, team=team, env=env)
     _learns(proof, run, steps=1, correlation=0.98)
     keys = {key for step in run.steps.values() for key in step}
-    proof.check("only the trained policy trains", not any(key.startswith(("mas/f/", "mas/r/")) for key in keys))
-    proof.check("the frozen policy serves", run.values("mas/reasoner_1/acts") == [16.0], run.values("/acts"))
+    proof.check("only the trained policy trains", not any(key.startswith(("policy/f/", "policy/r/")) for key in keys))
+    proof.check("the frozen policy serves", run.values("agent/reasoner_1/acts") == [16.0], run.values("/acts"))
     proof.check("the remote policy serves", len(asked) >= 16, len(asked))
 
 

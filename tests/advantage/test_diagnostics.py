@@ -41,7 +41,6 @@ def test_groups_are_counted_per_agent():
     assert (solver["groups"], solver["groups_of_one"], solver["groups_uniform"]) == (2, 0, 0.5)
     assert (solver["group_size_mean"], solver["group_size_min"], solver["group_size_max"]) == (2, 2, 2)
     assert (verifier["groups"], verifier["groups_of_one"], verifier["groups_uniform"]) == (2, 1, 0)
-    assert (solver["mu"], verifier["mu"]) == (0.75, 0.5)
 
 
 def test_padding_is_in_no_statistic():
@@ -62,7 +61,6 @@ def test_inflation_is_the_lemmas_factor():
     mu, variance = 2 / 8, 2 / 8 * 6 / 8
     mu_k, variance_k = 1 / 7, 1 / 7 * 6 / 7
     verifier = metrics(batch, "verifier")
-    assert verifier["mu"] == pytest.approx(mu_k)
     assert verifier["sigma"] == pytest.approx(variance_k**0.5)
     assert verifier["inflation"] == pytest.approx((variance_k + (mu_k - mu) ** 2) / variance)
     assert verifier["signal_share"] == pytest.approx(variance_k / (variance_k + (mu_k - mu) ** 2))

@@ -82,15 +82,32 @@ def trained_with_step(run):
 
 
 def test_costs_of_tokens_are_found_in_the_steps_of_a_run(bench):
-    a, c, waits = 0.7e-3, 0.01e-3, 0.6
+    a, c, wait = 0.7e-3, 0.01e-3, 0.3
     sizes = [(1000, 20000), (1500, 26000), (700, 24000), (2200, 31000)]
-    samples = [(a * longest + c * total + waits, longest, total) for longest, total in sizes]
-    assert bench.fit(samples, waits) == pytest.approx((a, c))
+    steps = [
+        (a * longest + c * total + wait * 4, [bench.Played(longest, 4), *[bench.Played(100, 9)] * (others // 100)])
+        for longest, total in sizes
+        for others in [total - longest]
+    ]
+    assert bench.fit(steps, wait) == pytest.approx((a, c))
 
 
 def test_lengths_are_means_over_steps_and_tasks(bench):
-    found = bench.lengths_of([[[1, 5], [3, 3]], [[2, 2], [2, 8]]])
+    tasks = [
+        [[bench.Played(tokens, 1) for tokens in task] for task in step] for step in [[[1, 5], [3, 3]], [[2, 2], [2, 8]]]
+    ]
+    found = bench.lengths_of(tasks, wait=0.0)
     assert (found.total, found.longest_of_step, found.longest_of_task) == (13.0, 6.5, 4.5)
+    found = bench.lengths_of(tasks, wait=10.0)
+    assert (found.total, found.longest_of_step, found.longest_of_task) == (13.0, 16.5, 14.5)
+
+
+def test_the_simulation_plays_the_sessions_of_a_run_in_their_order(bench):
+    tokens = [500, 100, 300, 700, 200]
+    tasks = [[[bench.Played(length, 1)]] for length in tokens]
+    work = bench.Work(wait=0.0, a=0.001, c=0.001, update=2.0, around=0.0)
+    seconds = bench.simulated(bench.Mode("sync"), work, tasks, act=64, skip=1)
+    assert seconds == pytest.approx(2.0 + 0.002 * sum(tokens[1:]) / 4)
 
 
 def events(steps):
@@ -128,9 +145,9 @@ def test_modes_are_read_from_their_words(bench):
             bench.parse_mode(wrong)
 
 
-@pytest.mark.parametrize(("mode", "batches"), [("sync", 1), ("colocate_async", 2), ("separate_async", 2)])
+@pytest.mark.parametrize(("mode", "batches"), [("sync", 1), ("colocate_async", 2), ("separate_async", 6)])
 def test_a_soak_has_as_many_sessions_in_flight_as_asked(load, mode, batches):
-    arguments = dict(argument.split("=", 1) for argument in load("soak").load(mode, 1200))
+    arguments = dict(argument.split("=", 1) for argument in load("soak").load(mode, batches - 1, 1200))
     tasks, sessions = (int(arguments[key]) for key in ("data.train_batch_size", "actor_rollout_ref.rollout.n"))
     assert batches * tasks * sessions == int(arguments["mas.max_sessions"]) == 1200
     assert arguments.get("+mas/mode", "sync") == mode
@@ -138,11 +155,8 @@ def test_a_soak_has_as_many_sessions_in_flight_as_asked(load, mode, batches):
 
 def test_the_lengths_of_a_team_are_the_same_in_every_run_and_log_normal(load):
     team = load("async_team")
-    drawn = [
-        2 * team.act_tokens(f"0/{index}/{session}", 200, 1.0, 4000) for index in range(500) for session in range(8)
-    ]
-    again = [
-        2 * team.act_tokens(f"0/{index}/{session}", 200, 1.0, 4000) for index in range(500) for session in range(8)
-    ]
+    names = [f"0/{index}/{session}" for index in range(500) for session in range(8)]
+    drawn, again = ([team.session_tokens(name, 200, 1.0, 4000) for name in names] for _ in range(2))
     assert drawn == again and max(drawn) > 2000
     assert sum(drawn) / len(drawn) == pytest.approx(200, rel=0.1)
+    assert team.acts_of(130, 64) == [64, 64, 2] and team.acts_of(128, 64) == [64, 64]

@@ -56,9 +56,9 @@ def test_sources_of_the_compared_version_are_read_only_by_doctor_itself(monkeypa
 
 
 def test_the_exit_code_is_1_with_a_problem_and_else_0(monkeypatch, capsys):
-    monkeypatch.setattr(command, "diagnose", lambda: iter([doctor.Finding("x", "fine")]))
+    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Finding("x", "fine")]))
     assert command.main([]) == 0
-    monkeypatch.setattr(command, "diagnose", lambda: iter([doctor.Finding("x", "bad", False, "do this")]))
+    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Finding("x", "bad", False, "do this")]))
     assert command.main([]) == 1
     assert "fix: do this" in capsys.readouterr().out
 

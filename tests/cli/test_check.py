@@ -142,9 +142,9 @@ def test_the_schema_lists_the_arguments_of_the_workflow_that_is_named(capsys):
     assert "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Proposals" in output
 
 
-def test_without_overrides_the_usage_is_printed(capsys):
-    assert main([]) == 0
-    assert capsys.readouterr().out.startswith("usage: verl-mas check")
+def test_a_run_without_arguments_is_not_checked(capsys):
+    assert cli.main(["check"]) == 2
+    assert "verl-mas check: missing: ARGUMENTS" in capsys.readouterr().err
 
 
 def test_the_tree_shows_settings_rewards_lengths_the_folder_and_the_machine(capsys, letters, tmp_path):

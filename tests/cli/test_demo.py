@@ -1,8 +1,10 @@
+import subprocess
+import sys
+
 import pytest
 
 from verl_mas import demos
 from verl_mas.cli import demo
-from verl_mas.demos import curves
 from verl_mas.errors import ConfigError
 
 
@@ -45,14 +47,15 @@ def test_an_unknown_demo_names_the_known_ones(asked):
         demo.main([""])
 
 
-def test_without_matplotlib_nothing_is_trained(asked, monkeypatch):
-    monkeypatch.setattr(curves.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"verl-mas\[plots\]"):
-        demo.main([])
-    assert asked == []
+def test_the_first_line_comes_before_anything_slow_is_imported():
+    """In a pipe, as a pipe is what shows nothing where a line is not flushed."""
+    blocked = "import sys\nfor name in ('torch', 'transformers', 'rich'): sys.modules[name] = None\n"
+    program = f"{blocked}from verl_mas.cli import demo\ntry: demo.main([])\nexcept ImportError: sys.exit(3)"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "demo split_clues: loading\n")
 
 
-@pytest.mark.parametrize("name", ["curves", "metrics"])
+@pytest.mark.parametrize("name", ["live", "team"])
 def test_shared_modules_of_the_demos_are_not_demos(asked, name):
     with pytest.raises(ConfigError, match="one of the demos"):
         demo.main([name])

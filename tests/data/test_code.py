@@ -193,10 +193,10 @@ def test_a_second_call_resumes_after_what_was_judged(tmp_path, run, monkeypatch,
     ran = []
     monkeypatch.setattr("verl_mas.data.code_golden.run_tests", lambda *args: ran.append(args) or _never())
     (tmp_path / "out" / "manifest.json").unlink()
-    assert run(train) == first and not ran  # the last line is of the test row, which has no golden program
+    assert run(train, "--force") == first and not ran  # the last line is of the test row, which has no golden program
     capsys.readouterr()
     with pytest.raises(AssertionError, match="run again"):
-        run(train, "--rules", "seed=1")
+        run(train, "--force", "--rules", "seed=1")
     assert "of other data or settings" in capsys.readouterr().err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from verl_mas.cli.data import main
 from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
 from verl_mas.data.arithmetic import chains, signed
+from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError
 
@@ -86,7 +88,7 @@ def test_overlap_and_duplicates_are_dropped_from_training_and_reported(tmp_path)
     assert [row["prompt"][0]["content"] for row in prepared(tmp_path, "train")] == ["1+1?", "2+2?"]
     assert manifest["train_duplicates_dropped"] == 1 and manifest["train_rows_also_in_test"] == 1
     assert manifest["overlap_examples"] == ["Shared problem."]
-    main(["math", "--out", str(tmp_path), "--keep-overlap"], load=hub(MATH_ROWS))
+    main(["math", "--out", str(tmp_path), "--force", "--keep-overlap"], load=hub(MATH_ROWS))
     assert len(prepared(tmp_path, "train")) == 3
 
 
@@ -197,11 +199,22 @@ def test_an_unknown_data_set_names_the_nearest():
 
 
 def test_the_help_has_a_line_per_data_set(capsys):
-    assert main(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
-    names = "arithmetic code fanoutqa guide_driver invented lookup math programs search self_play split_clues tool_math"
-    assert [line.split()[0] for line in lines] == names.split()
-    assert all(len(line.split()) > 3 for line in lines)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert [name for name in ("rows", *DATA_SETS) if not re.search(rf"^ +{name}\s+\w+ \w+", text, re.MULTILINE)] == []
+
+
+def test_a_data_set_is_replaced_only_when_asked_to_and_before_it_is_read(tmp_path):
+    main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS))
+    with pytest.raises(ConfigError, match=r"train\.parquet exists"):
+        main(["math", "--out", str(tmp_path)], load=lambda one: pytest.fail("the set was read"))
+    assert main(["math", "--out", str(tmp_path), "--force"], load=hub(MATH_ROWS)) == 0
+
+
+def test_the_manifest_is_printed_on_request(tmp_path, capsys):
+    main(["math", "--out", str(tmp_path), "--json"], load=hub(MATH_ROWS))
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "manifest.json").read_text())
 
 
 @pytest.mark.parametrize(

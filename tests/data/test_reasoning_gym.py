@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas
 import pytest
 
-from verl_mas.cli.reasoning_gym import main
+from verl_mas.cli.data import main
 from verl_mas.data.reasoning_gym import compute_score, item_of, rows
 from verl_mas.errors import ConfigError, DataError
 
@@ -68,12 +68,23 @@ def test_rows_of_another_version_or_origin_are_refused():
     (row,) = rows("maze", 1, "train", 0, {})
     with pytest.raises(DataError, match="write the rows again"):
         item_of({**row["extra_info"], "checksum": 1})
-    with pytest.raises(DataError, match="verl-mas reasoning_gym"):
+    with pytest.raises(DataError, match="verl-mas data reasoning_gym"):
         score({**row, "extra_info": {"index": 0}}, "\\boxed{1}")
 
 
 def test_the_command_writes_rows_that_can_be_scored(tmp_path):
-    argv = ["maze", "--out", str(tmp_path), "--config", "min_dist=3", "--train", "8", "--test", "4"]
+    argv = [
+        "reasoning_gym",
+        "maze",
+        "--out",
+        str(tmp_path),
+        "--config",
+        "min_dist=3",
+        "--train-rows",
+        "8",
+        "--test-rows",
+        "4",
+    ]
     assert main(argv) == 0
     train, test = (pandas.read_parquet(tmp_path / f"{split}.parquet") for split in ("train", "test"))
     assert (len(train), len(test)) == (8, 4)

@@ -33,6 +33,19 @@ def training(monkeypatch, tmp_path):
     return of
 
 
+def test_without_a_terminal_the_output_begins_before_the_first_step_and_leaves_no_step_out(training):
+    out = io.StringIO()
+    lines = "\n".join(json.dumps({"step": step, "data": {}}) for step in (0, 1, 2))
+    run = training(writes(lines))
+    run.watch("success", Console(file=out, width=200))
+    assert [line.split()[:2] for line in out.getvalue().splitlines()[:4]] == [
+        ["training:", "1"],
+        ["step", "0"],
+        ["step", "1"],
+        ["step", "2"],
+    ]
+
+
 def writes(line: str) -> str:
     return f"import sys; open(sys.argv[1], 'w').write({line + chr(10)!r})"
 

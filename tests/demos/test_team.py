@@ -58,8 +58,10 @@ def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kin
     output = demo()
     assert f"before: 0.500 of {kind.solved} (95 % interval 0.400 to 0.600)\nsessions of step 0" in output
     assert f"sessions of step {demo.trained[0].steps_in_all}" in output
-    picture = kind.folder / "curves.png"
-    assert picture.exists() and str(picture) in output.replace("\n", "")
+    written = output.replace("\n", "")
+    for file in ("curves.svg", "report/report.txt", "report/curves.svg"):
+        assert (kind.folder / file).exists() and str(kind.folder / file) in written
+    assert "findings: none" in output and "sessions none were recorded" in output
 
 
 def test_an_override_sets_the_length_of_the_progress_bar(demo):
@@ -129,6 +131,9 @@ def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_pyt
         demo().run(arguments, Console(file=output, width=200))
     text = output.getvalue()
     assert "resumes from step 1" in text and text.count("after: ") == 2 and drawn in text
+    page = demo.folder / "checkpoints" / "view.html"
+    assert page.exists() and f"view     {page.absolute()}" in text
+    assert f"sessions {demo.folder.absolute()}/checkpoints/trajectories" in text
     logged = Run([], demo.folder, 2).steps()
     assert [step.number for step in logged] == [0, 1, 2]
-    assert all(step.values["actor/grad_norm"] >= 0 and step.values["mas/main/rows/real"] > 0 for step in logged[1:])
+    assert all(step.values["actor/grad_norm"] >= 0 and step.values["policy/main/rows/real"] > 0 for step in logged[1:])

@@ -14,7 +14,7 @@ from verl_mas.cli import commands
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "recipes/*/README.md", "patches/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/*.md", "recipes/README.md", "recipes/*/README.md", "patches/*.md", "benchmarks/*.md")
     for path in ROOT.glob(pattern)
 )
 # The changelog also names what is gone.
@@ -26,7 +26,7 @@ FILES = {path.name for folder in (".ci", *FOLDERS) for path in (ROOT / folder).r
     path.name for path in ROOT.iterdir()
 )
 # A user's own files, and what runs write.
-USERS = re.compile(r"my_|pkg://|runs/|teams/|trajectories/")
+USERS = re.compile(r"my_|pkg://|runs/|teams/|trajectories/|view_data/|make_tasks|relay")
 
 
 def broken_links(page: Path) -> Iterator[str]:

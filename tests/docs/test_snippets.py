@@ -23,7 +23,13 @@ from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*/README.md"))]
+# Its blocks are signatures.
+NO_SNIPPETS = ROOT / "docs/api-reference.md"
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS),
+    *sorted((ROOT / "recipes").glob("**/README.md")),
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a user may write in place of a command's last `...`.
 REST = [

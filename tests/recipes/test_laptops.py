@@ -34,8 +34,8 @@ def of(folder, *overrides):
 
 
 def no_session_was_lost(done):
-    assert [done.steps[step]["mas/session/dropped"] for step in (1, 2)] == [0, 0]
-    assert done.steps[2]["val-aux/mas/session/count"] == 8 and done.steps[2]["val-aux/mas/session/dropped"] == 0
+    assert [done.steps[step]["session/dropped"] for step in (1, 2)] == [0, 0]
+    assert done.steps[2]["val-session/count"] == 8 and done.steps[2]["val-session/dropped"] == 0
 
 
 def test_math_takes_real_steps(main_ppo, tmp_path):
@@ -43,10 +43,10 @@ def test_math_takes_real_steps(main_ppo, tmp_path):
     assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
     done = main_ppo(tmp_path / "run", *of(made), recipe="math/laptop")
     assert done.exit_code == 0, done.output[-6000:]
-    assert {"mas/solver/advantage/std", "mas/verifier/malformed"} <= done.steps[1].keys()
+    assert {"agent/solver/advantage/std", "agent/verifier/malformed"} <= done.steps[1].keys()
     # A solver, and a verifier of its proposal.
-    assert done.steps[1]["mas/session/acts/mean"] >= 2
-    assert {"val-core/arithmetic/pass@1", "val-aux/mas/session/unchecked/mean"} <= done.steps[2].keys()
+    assert done.steps[1]["session/acts/mean"] >= 2
+    assert {"val-core/arithmetic/pass@1", "val-aux/arithmetic/unchecked/mean@1"} <= done.steps[2].keys()
     no_session_was_lost(done)
 
 
@@ -58,8 +58,8 @@ def test_search_takes_real_steps(main_ppo, tmp_path):
     own = of(made, f"mas.workflow.args.retriever={made}/index")
     done = main_ppo(tmp_path / "run", *own, recipe="search/laptop")
     assert done.exit_code == 0, done.output[-6000:]
-    assert done.steps[1]["mas/searcher/acts"] > 0
-    assert {"mas/verifier/malformed", "mas/session/searches/mean"} <= done.steps[1].keys()
+    assert done.steps[1]["agent/searcher/acts"] > 0
+    assert {"agent/verifier/malformed", "session/searches/mean"} <= done.steps[1].keys()
     assert "val-core/invented_2_hops/pass@1" in done.steps[2]
     no_session_was_lost(done)
 
@@ -72,7 +72,7 @@ def test_code_takes_real_steps_with_programs_that_are_really_run(main_ppo, tmp_p
     done = main_ppo(tmp_path / "run", *own, recipe="code/laptop")
     assert done.exit_code == 0, done.output[-6000:]
     # Two turns of a coder and a tester with two candidates each: nothing that the model writes is right yet.
-    assert (done.steps[1]["mas/coder/acts"], done.steps[1]["mas/tester/acts"]) == (16, 16)
-    assert {"mas/session/compiled/mean", "mas/session/tests_right/mean"} <= done.steps[1].keys()
+    assert (done.steps[1]["agent/coder/acts"], done.steps[1]["agent/tester/acts"]) == (16, 16)
+    assert {"session/compiled/mean", "session/tests_right/mean"} <= done.steps[1].keys()
     assert "val-core/programs/pass@1" in done.steps[2]
     no_session_was_lost(done)

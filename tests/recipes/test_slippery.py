@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from verl_mas import read_sessions
 from verl_mas.checks.team import validate
-from verl_mas.cli import puzzle
+from verl_mas.cli import data
 from verl_mas.config.compose import compose
 from verl_mas.workflow.base import resolve
 
@@ -38,9 +37,9 @@ def test_the_arms_of_the_page_compose(arm):
 @pytest.mark.e2e
 def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     made = tmp_path / "slippery"
-    size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train", "16", "--test", "8"]
+    size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train-rows", "16", "--test-rows", "8"]
     brief = ["--args", "moves=1", "--warm-up", "steps=20", "batch=16", "lessons=500"]
-    assert puzzle.main(["plan_path", "--out", str(made), *size, "--noise", "0.6", *brief]) == 0
+    assert data.main(["puzzle", "plan_path", "--out", str(made), *size, "--noise", "0.6", *brief]) == 0
     done = main_ppo(
         tmp_path / "run",
         f"data.train_files={made}/train.parquet",
@@ -56,19 +55,13 @@ def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     )
     assert done.exit_code == 0, done.output[-6000:]
     first = done.steps[1]
-    assert first["mas/session/dropped"] == 0 and first["mas/session/probe_acts"] > first["mas/session/acts/mean"] * 2
-    assert 0 < first["mas/session/probe_tokens"] < first["mas/session/generated_tokens"]
+    assert first["session/dropped"] == 0 and first["session/probe_acts"] > first["session/acts/mean"] * 2
+    assert 0 < first["session/probe_tokens"] < first["session/generated_tokens"]
     # Candidates of one prompt: every group has four rows, and probes are no rows.
-    assert first["mas/planner/group/one_prompt"] == first["mas/executor/group/one_prompt"] == 1
-    assert first["mas/planner/acts"] + first["mas/executor/acts"] == first["mas/session/acts/mean"] * 2
-    assert "val-aux/mas/session/probe_acts" not in done.steps[2]
-    records = sorted((tmp_path / "run" / "checkpoints" / "trajectories" / "train").glob("*.jsonl"))
-    acts = [
-        act
-        for file in records
-        if "advantages" not in file.name
-        for line in file.open()
-        for act in json.loads(line)["acts"]
-    ]
+    assert first["agent/planner/group/one_prompt"] == first["agent/executor/group/one_prompt"] == 1
+    assert first["agent/planner/acts"] + first["agent/executor/acts"] == first["session/acts/mean"] * 2
+    assert "val-session/probe_acts" not in done.steps[2]
+    folder = tmp_path / "run" / "checkpoints" / "trajectories"
+    acts = [act for session in read_sessions(folder) for act in session["acts"]]
     probes = [act for act in acts if act["probe"]]
     assert probes and all(act["key"] is None for act in probes) and all(act["key"] for act in acts if not act["probe"])

@@ -59,8 +59,8 @@ def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
     assert metrics.get("session/probe_tokens", 0) == sum(reply.generation.sampled for reply in probes)
     calls = [call.error for reply in replies if not reply.probe for call in reply.tool_calls]
     if calls:
-        assert metrics["a/tool_calls"] == len(calls) / len(finished)
-        assert metrics["a/tool_errors"] == calls.count("Error") / len(calls)
+        assert metrics["agent/a/tool_calls"] == len(calls) / len(finished)
+        assert metrics["agent/a/tool_errors"] == calls.count("Error") / len(calls)
     turns = [one.session.info["turns"] for one in whole if isinstance(one.session.info.get("turns"), int)]
     assert metrics.get("session/turns/mean") == (pytest.approx(sum(turns) / len(turns)) if turns else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -146,20 +147,38 @@ def test_tasks_that_come_one_by_one_go_to_all_workers_in_turn(monkeypatch):
     assert received == {"a": [0, 3, 6], "b": [1, 4, 7], "c": [2, 5]}
 
 
-def test_the_manager_asks_every_worker(monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The calls of a manager's two workers, `a` and `b`; `b` never answers to `cancel_all`."""
+    calls = []
 
-    def remote(name):
-        def method(call):
-            return SimpleNamespace(remote=lambda *args: asked.append((name, call, *args)))
+    def method(name, call):
+        return SimpleNamespace(remote=lambda *args: calls.append((name, call, *args)) or name)
 
-        return SimpleNamespace(**{call: method(call) for call in ("pause", "resume", "cancel_all")})
+    def wait(references, num_returns, timeout):
+        assert num_returns == len(references) and timeout > 0
+        return [name for name in references if name == "a"], [name for name in references if name == "b"]
 
     monkeypatch.setattr(ray, "get", lambda references: references)
+    monkeypatch.setattr(ray, "wait", wait)
     manager = object.__new__(MasAgentLoopManager)
-    manager.agent_loop_workers = [remote("a"), remote("b")]
+    manager.agent_loop_workers = [
+        SimpleNamespace(**{call: method(name, call) for call in ("pause", "resume", "cancel_all")}) for name in "ab"
+    ]
+    return manager, calls
+
+
+def test_the_manager_asks_every_worker(asked):
+    manager, calls = asked
     manager.pause(["main"])
     manager.resume()
     manager.cancel_all()
-    calls = [("pause", ["main"]), ("resume", None), ("cancel_all",)]
-    assert asked == [(name, *call) for call in calls for name in "ab"]
+    wanted = [("pause", ["main"]), ("resume", None), ("cancel_all",)]
+    assert calls == [(name, *call) for call in wanted for name in "ab"]
+
+
+def test_a_run_ends_although_a_session_does_not_end_with_its_cancellation(asked, caplog):
+    manager, _ = asked
+    with caplog.at_level(logging.WARNING, logger="verl"):
+        manager.cancel_all()
+    assert "sessions of 1 agent-loop workers have not ended 30 s after" in caplog.text

@@ -1,32 +1,27 @@
-"""Session records: one line per session, attempts apart, damage limited to the line that has it."""
+"""Which sessions are written, in how much space, and that nothing that was written is lost."""
 
 from __future__ import annotations
 
-import json
 import resource
 from contextlib import contextmanager
 
 import pytest
+from session_records import Recorder
 
 from verl_mas.config.schema import AgentSpec, TrajectorySpec
-from verl_mas.errors import DataError, DiskError
-from verl_mas.rollout.trajectories import TrajectoryWriter, new_attempt, read_sessions, write_advantages
+from verl_mas.errors import DataError, DiskError, FaultKind, SessionFault
+from verl_mas.rollout import trajectories
+from verl_mas.rollout.trajectories import Space, TrajectoryWriter
+from verl_mas.run_folder.session_files import write_advantages
+from verl_mas.sessions.reader import SessionIndex, read_sessions
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
-from verl_mas.workflow import Task
+from verl_mas.workflow.session import SessionResult
 from verl_mas.workflows.single import Single
 
 
 @pytest.fixture
-def record(tmp_path, play):
-    """Write a session of a step, of which the text names the attempt."""
-    writers = {}
-
-    def record(step, attempt, session=0, text="", **spec):
-        writer = writers.setdefault(attempt, TrajectoryWriter(TrajectorySpec(**spec), tmp_path, attempt))
-        task = Task([{"role": "user", "content": "long question"}], uid=f"{step}-0", session=session, step=step)
-        writer.write(play(Single, ScriptedLLM(text or f"text of {attempt}"), task=task), "finished")
-
-    return record
+def record(tmp_path):
+    return Recorder(tmp_path)
 
 
 def press(button: str) -> str:
@@ -50,50 +45,6 @@ def test_an_act_with_tools_is_recorded_with_its_calls_and_all_its_messages(play,
     assert first["tool_calls"][1]["function"] == {"name": "pres", "arguments": {}}
 
 
-def acts(folder, **wanted):
-    sessions = read_sessions(folder, **wanted)
-    return [(s["step"], s["attempt"], act["text"], act["advantage"]) for s in sessions for act in s["acts"]]
-
-
-def test_a_repeated_step_is_read_once_and_each_attempt_has_its_own_advantages(record, tmp_path):
-    first, second = new_attempt(), new_attempt()
-    assert first < second
-    for step, attempt, advantage in ((1, first, 1.0), (2, first, 2.0), (2, second, -2.0), (3, first, None)):
-        record(step, attempt)
-        if advantage is not None:
-            write_advantages(tmp_path, step, attempt, {f"{step}-0_0_0": advantage})
-    a, b = f"text of {first}", f"text of {second}"
-    assert acts(tmp_path) == [(1, first, a, 1.0), (2, second, b, -2.0), (3, first, a, None)]
-    assert acts(tmp_path, step=2, attempts="all") == [(2, first, a, 2.0), (2, second, b, -2.0)]
-    with pytest.raises(DataError, match="attempts='every'"):
-        acts(tmp_path, attempts="every")
-
-
-def test_a_folder_of_an_earlier_version_is_read_as_one_attempt(record, tmp_path):
-    record(1, "new")
-    write_advantages(tmp_path, 1, "new", {"1-0_0_0": 1.5})
-    for path in (tmp_path / "train").iterdir():
-        path.rename(path.with_name(path.name.replace("-new-", "-")))
-    assert acts(tmp_path) == [(1, None, "text of new", 1.5)]
-
-
-def test_a_damaged_line_costs_only_itself_and_is_named(record, tmp_path, caplog):
-    for session in range(3):
-        record(1, "a", session)
-    record(2, "a")
-    first, second = sorted((tmp_path / "train").iterdir())
-    lines = first.read_bytes().splitlines(keepends=True)
-    first.write_bytes(lines[0] + lines[1][:-30] + b"\n" + lines[2][:-30])
-    assert [step for step, *_ in acts(tmp_path)] == [1, 2]
-    damaged, unfinished = (entry.getMessage() for entry in caplog.records)
-    assert f"{first}, line 2 is damaged and is skipped" in damaged
-    assert f"{first}, line 3 was not finished and is skipped" in unfinished
-    write_advantages(tmp_path, 2, "a", {"2-0_0_0": 1.0})
-    advantages = second.with_name("000002-a-advantages.jsonl")
-    advantages.write_bytes(advantages.read_bytes()[:-4])
-    assert acts(tmp_path, step=2) == [(2, "a", "text of a", None)]
-
-
 @contextmanager
 def full_disk(size):
     """Files of this process cannot become larger."""
@@ -105,79 +56,147 @@ def full_disk(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def files(folder):
+    return sorted(
+        path.name.partition("-a-")[0] + "".join(path.suffixes) for path in folder.rglob("*") if path.is_file()
+    )
+
+
+def test_a_session_is_on_disk_when_it_has_ended_and_its_step_is_compressed_later(record, tmp_path):
+    for step, validate in ((1, False), (1, True), (2, False)):
+        record(step, validate=validate)
+    assert files(tmp_path) == ["000001.jsonl", "000001.jsonl", "000002.jsonl"]
+    before = list(read_sessions(tmp_path))
+    record.compress()
+    assert files(tmp_path) == ["000001.jsonl.zst", "000001.jsonl.zst", "000002.jsonl.zst"]
+    assert list(read_sessions(tmp_path)) == before
+    record(2, session=1)
+    record.compress()
+    assert [entry.session for entry in SessionIndex(tmp_path, step=2).entries] == [0, 1]
+
+
+def test_lines_stay_plain_where_that_is_asked_for(tmp_path):
+    record = Recorder(tmp_path, format="jsonl")
+    record(1)
+    record.compress()
+    assert files(tmp_path) == ["000001.jsonl"]
+
+
+def test_a_large_file_is_compressed_before_its_step_has_ended(record, tmp_path, monkeypatch):
+    monkeypatch.setattr(trajectories, "BLOCK", 2000)
+    for session in range(5):
+        record(1, session=session)
+    assert files(tmp_path) == ["000001.jsonl", "000001.jsonl.zst"]
+    assert [entry.session for entry in SessionIndex(tmp_path).entries] == [0, 1, 2, 3, 4]
+
+
 def test_a_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_part_of_a_line(record, tmp_path):
-    record(1, "a")
+    record(1)
     (path,) = (tmp_path / "train").iterdir()
     whole = path.read_bytes()
     with full_disk(len(whole) + 100):
         with pytest.raises(DiskError, match=r"-a-\w+\.jsonl cannot be written: File too large; .* GB are free"):
-            record(1, "a", session=1)
-        with pytest.raises(DiskError, match=r"000001-a-advantages\.jsonl cannot be written"):
-            write_advantages(tmp_path, 1, "a", {f"1-0_{n}_0": 1.0 for n in range(1000)})
+            record(1, session=1)
+        with pytest.raises(DiskError, match=r"000001-a-advantages\.jsonl\.zst cannot be written"):
+            write_advantages(tmp_path, 1, "a", {f"1-0_{n}_0": n / 7 for n in range(1000)})
     assert path.read_bytes() == whole
-    record(1, "a", session=2)
+    with full_disk(100), pytest.raises(DiskError, match=r"-a-\w+\.jsonl cannot be written"):
+        record.compress()
+    record(1, session=2)
     assert [session["session"] for session in read_sessions(tmp_path)] == [0, 2]
 
 
-def test_a_line_is_one_write(record, tmp_path, monkeypatch):
+def test_a_line_and_a_block_are_one_write_each(record, tmp_path, monkeypatch):
     import os
 
     sizes, write = [], os.write
     monkeypatch.setattr(os, "write", lambda file, line: sizes.append(len(line)) or write(file, line))
-    record(1, "a", text="x" * 500_000)
+    record(1, text="x" * 500_000)
     (path,) = (tmp_path / "train").iterdir()
     assert sizes == [path.stat().st_size] and sizes[0] > 500_000
+    record.compress()
+    (path,) = (tmp_path / "train").iterdir()
+    assert sizes[1:] == [path.stat().st_size]
 
 
-def test_a_record_that_is_not_json_is_refused_with_the_reason(tmp_path):
+def test_a_record_that_is_not_json_is_refused_with_the_reason(tmp_path, play):
+    played = play(Single, ScriptedLLM("4"))
+    played.session.outcome.info[1, 2] = 0.5
     with pytest.raises(DataError, match=r"keys must be str(.|\n)*use text as keys"):
-        write_advantages(tmp_path, 1, "a", {(1, 2): 0.5})
+        TrajectoryWriter(TrajectorySpec(), tmp_path, "a").write(played, "finished")
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_trajectories_are_sampled_the_same_way_every_time_and_clipped(tmp_path, record):
+def test_sessions_are_sampled_the_same_way_every_time_and_clipped(tmp_path):
+    record = Recorder(tmp_path, sampling_rate=0.3, max_text_chars=5)
     for attempt in ("a", "b"):
         for session in range(200):
-            record(0, attempt, session, text="long \ud800 answer", sampling_rate=0.3, max_text_chars=5)
+            record(0, attempt, session, text="long \ud800 answer")
     every = list(read_sessions(tmp_path, attempts="all"))
     first, second = ([s for s in every if s["attempt"] == attempt] for attempt in ("a", "b"))
     assert [s["session"] for s in first] == [s["session"] for s in second] and 30 < len(first) < 90
     assert first[0]["acts"][0]["messages"][0]["content"] == "long ... (13 characters)"
 
 
-def test_other_files_in_the_folder_are_left_alone(record, tmp_path):
-    record(1, "a")
-    (tmp_path / "train" / "notes.jsonl").write_text(json.dumps({"note": 1}) + "\n")
-    assert len(acts(tmp_path)) == 1
+def sampled(folder):
+    return sorted((entry.session, entry.reward) for entry in SessionIndex(folder).entries)
 
 
-def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
-    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
-        list(read_sessions(tmp_path / "elsewhere"))
+def test_the_best_and_the_worst_of_a_group_are_kept_and_the_others_are_sampled(tmp_path):
+    record = Recorder(tmp_path, sampling_rate=0.0)
+    for session, reward in enumerate([0.5, 1.0, 0.25, 0.75]):
+        record(1, session=session, reward=reward)
+    assert sampled(tmp_path / ".") == [] if (tmp_path / "train").is_dir() else True
+    record.writer().end_group("1-0")
+    assert sampled(tmp_path) == [(1, 1.0), (2, 0.25)]
+    assert SessionIndex(tmp_path).left_out == 2
 
 
-def test_sessions_that_a_later_attempt_trained_on_are_read_with_its_advantages(record, tmp_path):
-    first, second = new_attempt(), new_attempt()
-    for session in range(3):
-        record(2, first, session=session)
-    # The checkpoint kept sessions 0 and 1. Session 2 was repeated; session 1 has not been trained yet.
-    record(2, second, session=2)
-    write_advantages(tmp_path, 2, first, {"2-0_2_0": 9.0})
-    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0, "2-0_2_0": 2.0})
-    a, b = f"text of {first}", f"text of {second}"
-    assert acts(tmp_path) == [(2, first, a, 1.0), (2, second, b, 2.0)]
-    everything = [(2, first, a, 1.0), (2, first, a, None), (2, first, a, 9.0), (2, second, b, 2.0)]
-    assert acts(tmp_path, attempts="all") == everything
+def test_a_group_of_equal_rewards_has_two_records_that_show_it(tmp_path):
+    record = Recorder(tmp_path, sampling_rate=0.0)
+    for session in range(4):
+        record(1, session=session, reward=0.5)
+    record.writer().end_group("1-0")
+    assert sampled(tmp_path) == [(0, 0.5), (3, 0.5)]
+    assert {entry.uniform for entry in SessionIndex(tmp_path).entries} == {True}
 
 
-def test_sessions_of_a_warm_up_are_read_as_of_step_0(record, tmp_path):
-    record(-1, "1")
-    write_advantages(tmp_path, -1, "1", {"-1-0_0_0": 1.0})
-    assert [(text, advantage) for _, _, text, advantage in acts(tmp_path, step=0)] == [("text of 1", 1.0)]
+def test_a_group_of_two_is_only_sampled(tmp_path):
+    record = Recorder(tmp_path, sampling_rate=0.0)
+    for session in range(2):
+        record(1, session=session, reward=float(session))
+    record.writer().end_group("1-0")
+    assert sampled(tmp_path) == []
 
 
-def test_advantages_of_an_attempt_that_started_no_session_of_the_step_belong_to_the_attempt_before(record, tmp_path):
-    first, second = new_attempt(), new_attempt()
-    record(2, first)
-    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
-    assert acts(tmp_path) == [(2, first, f"text of {first}", 1.0)]
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_session_with_a_fault_is_always_recorded_and_at_once(tmp_path, play, failed):
+    writer = TrajectoryWriter(TrajectorySpec(sampling_rate=0.0), tmp_path, "a")
+    fault = SessionFault(FaultKind.TIMEOUT, "slow", agent="solver", turn=0)
+    writer.write(SessionResult(play(Single, ScriptedLLM("4")).session, [fault], failed), "dropped")
+    (entry,) = SessionIndex(tmp_path).entries
+    assert (entry.status, entry.faults) == ("dropped", ["timeout"])
+
+
+def test_the_rate_is_halved_whenever_half_of_the_rest_of_the_room_is_used(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "there").write_bytes(b"x" * 2**20)
+    space = Space(3 / 1024, tmp_path, workers=2)
+    assert space.limit == 2**20
+    rates = []
+    for used in (0, 0.49, 0.51, 0.74, 0.76, 0.99, 1):
+        space.used = int(used * 2**20)
+        rates.append(space.rate)
+    assert rates == [1, 1, 0.5, 0.5, 0.25, 1 / 64, 0]
+    assert Space(None, tmp_path, 1).rate == 1 and Space(0.5 / 1024, tmp_path, 1).rate == 0
+
+
+def test_without_space_sessions_are_counted_and_not_recorded(tmp_path, play):
+    writer = TrajectoryWriter(TrajectorySpec(max_gib=1500 / 2**30), tmp_path, "a")
+    fault = SessionFault(FaultKind.TIMEOUT, "slow", agent="solver", turn=0)
+    for _ in range(3):
+        writer.write(SessionResult(play(Single, ScriptedLLM("4")).session, [fault]), "finished")
+    written = writer.compress()
+    assert written.without_space == 2 and len(SessionIndex(tmp_path).entries) == 1
+    assert written.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert writer.compress() == trajectories.Written()

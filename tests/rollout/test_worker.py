@@ -18,7 +18,9 @@ from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec, 
 from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.trajectories import TrajectoryWriter, read_sessions, write_advantages
+from verl_mas.rollout.trajectories import TrajectoryWriter
+from verl_mas.run_folder.session_files import write_advantages
+from verl_mas.sessions.reader import read_sessions
 from verl_mas.workflow import Outcome, Tag, Workflow
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig
@@ -167,7 +169,7 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     assert fault == {"attempt": 0, "kind": "workflow", "agent": None, "turn": None, "cause": "RuntimeError: trouble"}
     act = sessions[0]["acts"][0]
     assert (act["text"], act["malformed"], act["sampled_tokens"], act["key"]) == ("x", "no <answer>", 2, "u_0_0")
-    assert sessions[0]["outcome"] == {"answer": "x", "reward": 0.5, "info": {}} and sessions[0]["schema"] == 1
+    assert sessions[0]["outcome"] == {"answer": "x", "reward": 0.5, "info": {}} and sessions[0]["schema"] == 2
 
 
 def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make, monkeypatch):
@@ -385,7 +387,7 @@ def test_the_trainers_advantages_are_written_beside_the_sessions(tmp_path, enabl
     trainer = {"default_local_dir": str(tmp_path)}
     manager.config = OmegaConf.create({"mas": mas, "trainer": trainer, module.ATTEMPT: "1"})
     manager.record_advantages(3, {"u_0_0": 0.5})
-    assert (tmp_path / "trajectories" / "train" / "000003-1-advantages.jsonl").exists() == enabled
+    assert (tmp_path / "trajectories" / "train" / "000003-1-advantages.jsonl.zst").exists() == enabled
 
 
 class Counts(BaseTool):
@@ -428,6 +430,6 @@ def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_rec
     assert (seen[0]["tool_rewards"], seen[0]["counted"]) == ([0.5, 0.0], True)
     assert (tags["team_reward"], tags["local_reward"]) == (1.0, 0.5) and fields["metrics"]["tool_calls"] > 0
     metrics = it.call(it.worker.pop_counts(False)).metrics()
-    assert (metrics["solver/tool_calls"], metrics["solver/tool_errors"]) == (2.0, 0.5)
+    assert (metrics["agent/solver/tool_calls"], metrics["agent/solver/tool_errors"]) == (2.0, 0.5)
     (session,) = read_sessions(tmp_path)
     assert [call["error"] is None for call in session["acts"][0]["tool_calls"]] == [True, False]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.run_folder.disk import free_space, write_whole
+from verl_mas.run_folder.disk import append_line, free_space, write_whole
 
 
 def test_a_file_has_its_former_text_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
@@ -39,3 +39,13 @@ def test_the_free_space_is_that_of_the_disk_of_a_path_that_need_not_be_there(tmp
     disk = next(parent for parent in tmp_path.parents if os.path.ismount(parent))
     assert text.endswith(f"are free on the disk at {disk}") and float(text.split()[0]) >= 0
     assert free_space(Path("/none")).endswith("at /")
+
+
+def test_a_line_that_a_crash_has_cut_does_not_take_the_next_one_with_it(tmp_path):
+    file = tmp_path / "a" / "lines"
+    append_line(file, "one")
+    with file.open("a") as cut:
+        cut.write("tw")
+    append_line(file, "three")
+    append_line(file, "four")
+    assert file.read_text() == "one\ntw\nthree\nfour\n"

@@ -43,8 +43,8 @@ def team(**policies: TeamPolicy) -> TeamFile:
     return TeamFile(format=FORMAT, workflow=TeamWorkflow("W"), agents=agents, policies=dict(policies))
 
 
-def export(*arguments: object) -> int:
-    return cli.main(["export", *map(str, arguments)])
+def export(run: object, out: object, *options: object) -> int:
+    return cli.main(["export", str(run), "--out", str(out), *map(str, options)])
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def test_a_trained_policy_is_a_hugging_face_model_with_exactly_its_weights(
     )
     assert model.generation_config.eos_token_id == AutoTokenizer.from_pretrained(base).eos_token_id
     assert f"main: {model.num_parameters():,} parameters in float32" in capsys.readouterr().out
-    assert sorted(path.name for path in out.iterdir()) == ["main", "team.yaml"]
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "main", "team.yaml"]
 
 
 def test_a_policy_has_the_precision_of_its_engine(base, folder, out):
@@ -205,11 +205,11 @@ def test_nothing_is_overwritten_without_force(small, out, capsys):
     assert export(small, out) == 0
     (out / "main" / "mine").touch()
     (out / "other").mkdir()
-    assert f"{out}/main, {out}/team.yaml exist\n" in refused(capsys, small, out)
+    assert f"{out}/main, {out}/team.yaml, {out}/README.md exist\n" in refused(capsys, small, out)
     assert (out / "main" / "mine").exists()
     assert export(small, out, "--force") == 0
     assert (out / "main" / "config.json").exists() and not (out / "main" / "mine").exists()
-    assert sorted(path.name for path in out.iterdir()) == ["main", "other", "team.yaml"]
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "main", "other", "team.yaml"]
 
 
 def test_force_replaces_nothing_that_no_export_wrote(small, folder, base, out, tmp_path, capsys):
@@ -236,7 +236,7 @@ def test_an_export_that_is_interrupted_leaves_no_team_of_policies_of_different_s
     (folder / "b" / "adapter_model.safetensors").write_bytes(b"x" * 100)
     finish(folder, read_team(folder))
     assert f"{folder}/b/adapter_model.safetensors cannot be read" in refused(capsys, folder, out, "--force")
-    assert sorted(path.name for path in out.iterdir()) == ["a", "b"]
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "a", "b"]
 
 
 def test_one_policy_is_not_replaced_in_an_export_of_all(small, out, capsys):

@@ -2,11 +2,13 @@
 
     PYTHONPATH=tests/support python -m kill_matrix FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
     PYTHONPATH=tests/support python -m kill_matrix FOLDER --mode colocate_async --moments step --repeats 5
+    PYTHONPATH=tests/support python -m kill_matrix FOLDER --mode colocate_async --moments step --one-run --repeats 1
 
-Each kind has one run, in one folder: every start of it resumes after the last kill and ends with the next one. At last
-it is left alone, and its final checkpoint is compared bit for bit with that of an unbroken run. In an asynchronous mode
-timing decides which weights sample a token; there every task that was dispatched must have been trained on. Results are
-lines of JSON in FOLDER/results.jsonl; the same command, run again, does what is missing there.
+Each kind has one run, in one folder, or all kinds have the same one: every start of it resumes after the last kill and
+ends with the next one. At last it is left alone, and its final checkpoint is compared bit for bit with that of an
+unbroken run. In an asynchronous mode timing decides which weights sample a token; there every task that was dispatched
+must have been trained on, and none twice. Results are lines of JSON in FOLDER/results.jsonl; the same command, run
+again, does what is missing there.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ import torch
 from warm_python import WarmPython
 
 from verl_mas.row import RowKey
+from verl_mas.run_folder.session_files import advantage_lines, files_of
 
 HERE = Path(__file__).parent
 TEAMS = HERE.parent / "trainer" / "teams.py"
@@ -43,13 +48,15 @@ KINDS = {
     "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine \d+ of policy solver \(pid {pid} on"),
     "training": (r"ray::WorkerDict", r"lost: training worker \d+ of policy solver \(pid {pid} on"),
     "reward": (r"ray::RewardLoopWorker", r"lost: reward worker \d+ \(pid {pid} on"),
+    # Only where engines have GPUs of their own.
+    "receiver": (r"ray::CheckpointEngineWorker", r"lost: weight receiver \d+ of policy solver \(pid {pid} on"),
     "runner": (r"ray::TaskRunner", r"lost: task runner \(pid {pid} on"),
     "raylet": (r"\S*/raylet ", r"lost: Ray's raylet .*\(pid {pid}\)"),
     "gcs": (r"\S*/gcs_server ", r"lost: Ray's GCS \(pid {pid}\)"),
-    # An end by the user is no loss.
-    "driver": ("", r"(?s)\A(?!.*lost:)"),
-    "interrupt": ("", r"(?s)\A(?!.*lost:)"),
-    "terminate": ("", r"(?s)\A(?!.*lost:)"),
+    # An end by the user is no loss. A metric is called `lost`, too.
+    "driver": ("", r"(?s)\A(?!.*lost: )"),
+    "interrupt": ("", r"(?s)\A(?!.*lost: )"),
+    "terminate": ("", r"(?s)\A(?!.*lost: )"),
 }
 TO_THE_DRIVER = {"driver": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
 # Part of a step -> about how many seconds it takes. `step` is any moment of a step, and of the next.
@@ -66,6 +73,7 @@ MODES = {
 }
 TASKS = 4  # per step
 SAVE_EVERY, STEPS = 2, 24
+ONE_RUN, ITS_STEPS = "all", 40
 LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
 
@@ -238,12 +246,12 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
     )
 
 
-def finish(run: Run) -> int:
+def finish(run: Run, steps: int = STEPS) -> int:
     """The first step of a start that is left alone."""
     try:
         first = run.first_step()
         assert run.driver.wait(LONGEST_START) == 0, run.last_lines(40)
-        assert run.pointer() == STEPS, run.pointer()
+        assert run.pointer() == steps, run.pointer()
     finally:
         run.end()
     return first
@@ -270,14 +278,33 @@ def same_end(one: Path, other: Path) -> list[str]:
     return found
 
 
-def untrained(folder: Path) -> list[str]:
+def attempts(folder: Path) -> list[dict[int, list[str]]]:
+    """Of each start of a run that trained, in order: the tasks that it trained on, by the steps of their dispatch."""
+    found: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in files_of(folder / "checkpoints" / "trajectories" / "train"):
+        for line in advantage_lines(file) if file.of_advantages else ():
+            found[file.attempt][file.step] += {RowKey.parse(key).uid for key in json.loads(line)}
+    return [found[attempt] for attempt in sorted(found)]
+
+
+def untrained(folder: Path, steps: int = STEPS) -> list[str]:
     """The tasks that were dispatched for the steps of a run and never trained on."""
-    trained: set[str] = set()
-    for file in (folder / "checkpoints" / "trajectories" / "train").glob("*-advantages.jsonl"):
-        for line in file.read_text().splitlines():
-            trained |= {RowKey.parse(key).uid for key in json.loads(line)}
+    trained = {uid for attempt in attempts(folder) for uids in attempt.values() for uid in uids}
     # The batch of a step was dispatched one step before, that of the first in the warm-up.
-    return sorted({f"{step}-{number}" for step in range(STEPS) for number in range(TASKS)} - trained)
+    return sorted({f"{step}-{number}" for step in range(steps) for number in range(TASKS)} - trained)
+
+
+def trained_twice(folder: Path, first_steps: Sequence[int]) -> list[str]:
+    """The tasks that the weights at the end were trained on more than once. `first_steps`: of all starts."""
+    found = attempts(folder)
+    assert len(found) == len(first_steps), f"{len(found)} starts have trained, of {len(first_steps)}"
+    twice: list[str] = []
+    for first, attempt in zip(first_steps, found, strict=True):
+        for step, uids in attempt.items():
+            # A start repeats the steps after its checkpoint, with the batches that were dispatched one step before.
+            again = set(uids) if step < first - 1 else {uid for uid in uids if uids.count(uid) > 1}
+            twice += sorted(again)
+    return twice
 
 
 class Results:
@@ -297,29 +324,43 @@ class Results:
         return any(wanted.items() <= row.items() for row in self.rows)
 
 
-def chain(
-    python: str, folder: Path, kind: str, moments: Sequence[str], repeats: int, results: Results, mode: str
-) -> None:
-    """All kills of a kind, one after the other, and then to the end."""
-    chance = random.Random(kind)
-    letters, own = folder / "letters", folder / kind
-    for repeat in range(repeats):
-        for moment in moments:
-            if results.has(kind=kind, moment=moment, repeat=repeat):
+@dataclass(frozen=True)
+class Matrix:
+    """The kills that are wanted."""
+
+    python: str
+    folder: Path
+    mode: str
+    moments: Sequence[str]
+    repeats: int
+    results: Results
+
+    def chain(self, name: str, kinds: Sequence[str], steps: int) -> None:
+        """All kills of these kinds in one run, one after the other, and then to the end."""
+        own = self.folder / name
+        for repeat, moment, kind in product(range(self.repeats), self.moments, kinds):
+            if self.results.has(kind=kind, moment=moment, repeat=repeat):
                 continue
-            run = Run(python, own, letters, mode=mode)
+            run = self._start(own, steps)
             try:
-                before = run.pointer()
-                results.add(**asdict(kill(run, kind, moment, repeat, before, chance)))
+                chance = random.Random(f"{kind}/{moment}/{repeat}")
+                self.results.add(run=name, **asdict(kill(run, kind, moment, repeat, run.pointer(), chance)))
             finally:
                 run.end()
-    if results.has(kind=kind, end=True):
-        return
-    run = Run(python, own, letters, mode=mode)
-    before = run.pointer()
-    first = finish(run)
-    differs = same_end(own, folder / "unbroken") if mode == "sync" else untrained(own)
-    results.add(kind=kind, end=True, resumed_right=first == before + 1, differs=differs)
+        if self.results.has(kind=name, end=True):
+            return
+        run = self._start(own, steps)
+        before = run.pointer()
+        first = finish(run, steps)
+        if self.mode == "sync":
+            differs = same_end(own, self.folder / "unbroken")
+        else:
+            firsts = [row["first_step"] for row in self.results.rows if row.get("run") == name]
+            differs = untrained(own, steps) + trained_twice(own, [*firsts, first])
+        self.results.add(kind=name, end=True, resumed_right=first == before + 1, differs=differs)
+
+    def _start(self, own: Path, steps: int) -> Run:
+        return Run(self.python, own, self.folder / "letters", steps, self.mode)
 
 
 def is_wrong(row: dict[str, Any]) -> bool:
@@ -337,11 +378,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The number of results that are not as they should be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=lambda text: Path(text).absolute())
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", help="all that the mode has, if it is not given")
+    parser.add_argument("--one-run", action="store_true", help="not one for each kind; in an asynchronous mode")
     parser.add_argument("--moments", default="rollout,update,save")
     parser.add_argument("--mode", choices=list(MODES), default="sync", help="each mode needs a folder of its own")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args(arguments)
+    if args.one_run and args.mode == "sync":
+        parser.error("--one-run has no unbroken run to be compared with: give an asynchronous --mode")
+    present = [kind for kind in KINDS if kind != "receiver" or args.mode == "separate_async"]
+    kinds = args.kinds.split(",") if args.kinds else present
     # A command that a shell starts in the background ignores it, and so would the runs that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -352,8 +398,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.mode == "sync" and not results.has(kind="none", end=True):
             finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters"))
             results.add(kind="none", end=True)
-        for kind in args.kinds.split(","):
-            chain(str(warm.executable), args.folder, kind, args.moments.split(","), args.repeats, results, args.mode)
+        matrix = Matrix(str(warm.executable), args.folder, args.mode, args.moments.split(","), args.repeats, results)
+        if args.one_run:
+            matrix.chain(ONE_RUN, kinds, ITS_STEPS)
+        else:
+            for kind in kinds:
+                matrix.chain(kind, [kind], STEPS)
     wrong = [row for row in results.rows if is_wrong(row)]
     print(f"{len(results.rows)} results, {len(wrong)} wrong", *wrong, sep="\n")  # noqa: T201
     return len(wrong)

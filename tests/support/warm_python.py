@@ -186,6 +186,7 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
     os.environ.update(environment)
     os.chdir(folder)
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.orig_argv = [executable, *argv]
     if argv[0] == "-c":
         sys.path.insert(0, "")
         sys.argv = ["-c", *argv[2:]]

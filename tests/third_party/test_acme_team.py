@@ -36,7 +36,9 @@ execution = Execution("acme_echo")
 assert verdict.passed
 names = RolloutReplicaRegistry.get("acme").__name__, get_rollout_class("acme", "async").__name__
 assert names == ("Replica", "Adapter")
-assert cli.main(["puzzle", "acme_countdown", "--out", out, "--train", "8", "--test", "2", "--plugins", *plugins]) == 0
+plugged = [f"--plugins={plugin}" for plugin in plugins]
+rows = ["--train-rows", "8", "--test-rows", "2"]
+assert cli.main(["data", "puzzle", "acme_countdown", "--out", out, *rows, *plugged]) == 0
 settings = "mas.workflow.name=acme_guess algorithm.adv_estimator=acme_mean mas.branch.commit=acme_last mas.branch.k=2"
 model = "actor_rollout_ref.rollout.name=acme actor_rollout_ref.model.path=owner/tiny"
 sizes = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=4"
@@ -78,4 +80,4 @@ def test_a_run_trains_with_the_workflow_the_estimator_and_the_commit_rule_of_a_f
         *("trainer.total_training_steps=1", "trainer.test_freq=-1", "trainer.save_freq=-1"),
     )
     assert done.exit_code == 0, done.output[-6000:]
-    assert done.steps[1]["mas/session/acts/mean"] == 2.0
+    assert done.steps[1]["session/acts/mean"] == 2.0

@@ -63,8 +63,8 @@ def adapters_on(train_team: Callable[..., Trained], tmp_path: Path) -> Callable[
         assert len(done.steps) == 3
         for metrics in done.steps.values():
             for policy in ("one", "two"):
-                assert metrics[f"mas/{policy}/actor/grad_norm"] > 0
-                assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-6
+                assert metrics[f"policy/{policy}/actor/grad_norm"] > 0
+                assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-6
 
     return train
 

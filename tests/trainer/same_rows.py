@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +49,11 @@ def _seed_our_agents(module: ModuleType) -> None:
 
 
 def _sort_and_record(module: ModuleType) -> None:
-    sample = module.ReplayBuffer.sample
+    for buffer in (module.ReplayBuffer, module.ReplayBufferAsync):
+        buffer.sample = _sorted(buffer.sample)
+
+
+def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
 
     def sorted_sample(self: Any, global_steps: int, partition_id: str, batch_size: int) -> Any:
         import transfer_queue as tq
@@ -62,7 +67,7 @@ def _sort_and_record(module: ModuleType) -> None:
         (folder / f"{partition_id}-{global_steps}.pickle").write_bytes(pickle.dumps(rows))
         return batch, metrics
 
-    module.ReplayBuffer.sample = sorted_sample
+    return sorted_sample
 
 
 register_post_import_hook(_name_tasks, "verl.trainer.ppo.v1.trainer_base")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +100,7 @@ def test_tasks_in_flight_are_a_part_of_a_checkpoint_that_old_ones_lose(checkpoin
     folders = [checkpoints.save(step, {}) for step in (1, 2, 3, 4)]
     assert [(folder / QUEUE_FOLDER).exists() for folder in folders] == [False, True, True, True], "as of the policies"
     assert [one.step for one in whole_checkpoints(tmp_path)] == [2, 3, 4]
+
     checkpoints.queue.tasks = 0
     load_from(checkpoints, folders[3])
     assert checkpoints.queue.tasks == 5
@@ -107,6 +109,27 @@ def test_tasks_in_flight_are_a_part_of_a_checkpoint_that_old_ones_lose(checkpoin
         load_from(checkpoints, folders[3])
     (folders[3] / QUEUE_FOLDER / "state.pkl").unlink()
     assert [one.step for one in whole_checkpoints(tmp_path)] == [2, 3]
+
+
+def test_a_checkpoint_whose_policies_have_been_pruned_leaves_nothing(checkpoints, tmp_path):
+    first = checkpoints.save(1, {})
+    other = checkpoints.save(2, {})
+    for folder, names in ((first, ("a", "b")), (other, ("a",))):
+        for name in names:
+            shutil.rmtree(folder / name)
+    unfinished = tmp_path / "global_step_9"
+    unfinished.mkdir()
+    checkpoints.save(3, {})
+    assert not first.exists()
+    assert other.exists() and unfinished.exists(), "what is damaged otherwise stays, to be looked at"
+
+
+def test_a_checkpoint_whose_policies_are_on_other_nodes_stays(checkpoints, tmp_path):
+    policies, checkpoints.policies = checkpoints.policies, {}
+    folder = checkpoints.save(1, {})
+    checkpoints.policies = policies
+    checkpoints.save(2, {})
+    assert [one.folder for one in whole_checkpoints(tmp_path)][:1] == [folder]
 
 
 def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path):

@@ -19,8 +19,8 @@ from verl_mas.config.modes import SYNC
 from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.row import RowKey
+from verl_mas.sessions.reader import read_sessions
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
 from verl_mas.trainer.step import Columns, step_advantages
@@ -79,11 +79,11 @@ def test_a_task_without_advantage_is_left_out_with_all_of_its_rows(rollout):
     assert trained == ["1-1"] and made.asked == [3] and len(rows) == 12, "the others are still logged and cleared"
     assert metrics == {
         "training/evicted": 1,
-        "mas/filter/kept": 1,
-        "mas/filter/dropped": 2,
-        "mas/filter/rounds": 1,
-        "mas/filter/spread": pytest.approx(0.5 / 3),
-        "mas/filter/spread_kept": 0.5,
+        "filter/kept": 1,
+        "filter/dropped": 2,
+        "filter/rounds": 1,
+        "filter/spread": pytest.approx(0.5 / 3),
+        "filter/spread_kept": 0.5,
     }
 
 
@@ -92,21 +92,21 @@ def test_tasks_are_replaced_until_the_batch_is_full(rollout):
     rows, metrics, trained = made.step(FilterSpec(drop="uniform", refill=True), 3)
     assert made.asked == [3, 2, 1] and made.refilled == [2, 1], "as many as are missing"
     assert trained == ["1-1", "1-4", "1-5"] and len(rows) == 24
-    assert (metrics["mas/filter/kept"], metrics["mas/filter/dropped"], metrics["mas/filter/rounds"]) == (3, 3, 3)
+    assert (metrics["filter/kept"], metrics["filter/dropped"], metrics["filter/rounds"]) == (3, 3, 3)
     assert metrics["training/evicted"] == 3, "of all rounds"
 
 
 def test_a_step_takes_what_it_has_after_the_last_round(rollout):
     made = rollout(*[UNIFORM] * 4, MIXED, *[UNIFORM] * 20)
     _, metrics, trained = made.step(FilterSpec(drop="uniform", refill=True, max_rounds=3), 2)
-    assert trained == ["1-4"] and made.asked == [2, 2, 2] and metrics["mas/filter/rounds"] == 3
+    assert trained == ["1-4"] and made.asked == [2, 2, 2] and metrics["filter/rounds"] == 3
 
 
 def test_the_tasks_with_the_highest_spread_are_kept(rollout):
     made = rollout([0.0, 1.0], [0.0, 4.0], [1.0, 1.0], [0.0, 2.0])
     _, metrics, trained = made.step(FilterSpec(keep_share=0.5), 4)
     assert set(trained) == {"1-1", "1-3"}
-    assert metrics["mas/filter/spread_kept"] == 1.5 > metrics["mas/filter/spread"]
+    assert metrics["filter/spread_kept"] == 1.5 > metrics["filter/spread"]
 
 
 def test_a_share_of_a_full_batch_needs_a_larger_sample(rollout):
@@ -139,10 +139,10 @@ def test_tasks_are_kept_whole_and_never_more_than_a_batch(rollout, tasks, size, 
     of_task = Counter(RowKey.parse(rows.keys[i]).uid for i in chosen.chosen(rows))
     assert set(of_task.values()) <= {4} and len(of_task) <= size
     assert len(rows) == 4 * sum(made.asked) == 4 * len(made.rewards)
-    assert len(of_task) == metrics.get("mas/filter/kept", size)
+    assert len(of_task) == metrics.get("filter/kept", size)
     if drop:
         assert all(len(set(made.rewards[uid])) > 1 for uid in of_task)
-    if refill and spec.active and metrics["mas/filter/rounds"] < 6:
+    if refill and spec.active and metrics["filter/rounds"] < 6:
         assert len(of_task) == size
     if share is not None:
         left_out = [uid for uid in made.rewards if uid not in of_task]
@@ -265,7 +265,7 @@ def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metric
     metrics = {}
     whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
     assert "record" not in written and len(whole) == len(written) == 8
-    assert metrics["mas/filter/kept"] == 0 and metrics["mas/solver/acts"] == 8
+    assert metrics["filter/kept"] == 0 and metrics["agent/solver/acts"] == 8
     assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
 
 
@@ -274,8 +274,8 @@ def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(
     metrics = {}
     whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
     assert {key.split("_")[0] for key in written.pop("record")} == {"1-1", "1-2"}
-    assert len(whole) == len(written) == 12 and metrics["mas/filter/rounds"] == 2
-    assert metrics["mas/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
+    assert len(whole) == len(written) == 12 and metrics["filter/rounds"] == 2
+    assert metrics["agent/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
 
 
 @pytest.mark.e2e
@@ -298,16 +298,16 @@ def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
     records = list(read_sessions(done.folder / "checkpoints" / "trajectories"))
     for step in (1, 2):
         metrics = done.steps[step]
-        assert metrics["mas/filter/kept"] == 4 and metrics["mas/main/updated"] == 1
+        assert metrics["filter/kept"] == 4 and metrics["policy/main/updated"] == 1
         mine = [record for record in records if record["step"] == step]
-        assert len(mine) == metrics["mas/session/count"] == 4 * (4 + metrics["mas/filter/dropped"])
+        assert len(mine) == metrics["session/count"] == 4 * (4 + metrics["filter/dropped"])
         trained = [
             act for record in mine for act in record["acts"] if act["trainable"] and act["advantage"] is not None
         ]
-        assert metrics["mas/main/rows/real"] == len(trained)
+        assert metrics["policy/main/rows/real"] == len(trained)
         kept = {record["uid"] for record in mine if any(act["advantage"] is not None for act in record["acts"])}
         assert len(kept) == 4
         for uid in kept:
             assert any(act["advantage"] for record in mine if record["uid"] == uid for act in record["acts"])
-        assert metrics["mas/main/actor/grad_norm"] > 0 and metrics["mas/main/actor/kl_loss"] >= 0
-    assert sum(done.steps[step]["mas/filter/dropped"] for step in (1, 2)) > 0
+        assert metrics["actor/grad_norm"] > 0 and metrics["actor/kl_loss"] >= 0
+    assert sum(done.steps[step]["filter/dropped"] for step in (1, 2)) > 0

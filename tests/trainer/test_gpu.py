@@ -80,9 +80,9 @@ def test_a_team_trains_on_one_gpu(task, tmp_path, engine, team):
     assert len(records) == STEPS
     for record in records:
         for policy in ["a"] if team == "frozen" else ["a", "b"]:
-            assert record[f"mas/{policy}/actor/grad_norm"] > 0
-            assert record[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.95
-        assert record["mas/copier/acts"] == 16
+            assert record[f"policy/{policy}/actor/grad_norm"] > 0
+            assert record[f"policy/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.95
+        assert record["agent/copier/acts"] == 16
 
 
 @pytest.mark.parametrize("team", TEAMS)

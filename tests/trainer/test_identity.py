@@ -16,13 +16,20 @@ STEPS = 5
 
 @pytest.fixture(scope="module")
 def runs(main_ppo, tmp_path_factory):
-    """verl's stock trainer with grpo, and a team of one, on the same data and tokens."""
+    """verl's stock trainer with grpo, and a team of one in two modes, on the same data and tokens."""
     folder = tmp_path_factory.mktemp("identity")
     teams = {
         "stock": ["algorithm.adv_estimator=grpo"],
         "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"],
     }
-    teams["bypass"] = [*teams["team"], "algorithm.rollout_correction.bypass_mode=true"]
+    # Engines in a pool of their own, and no task dispatched ahead of its step.
+    teams["separate"] = [
+        *("+mas=single", "+mas/mode=separate_async", "algorithm.adv_estimator=agent_grpo"),
+        *("++mas.pools.engines={n_gpus_per_node:1}", "++mas.policies.main.engines=engines"),
+        *("trainer.v1.separate_async.num_warmup_batches=0", "trainer.v1.sampler.max_off_policy_threshold=1"),
+        *("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=null"),
+        "ray_kwargs.ray_init.num_gpus=2",
+    ]
     return {name: run(main_ppo, folder / name, overrides) for name, overrides in teams.items()}
 
 
@@ -65,11 +72,11 @@ def test_advantages_and_losses_are_the_same(runs, key):
 
 
 def test_the_embedded_engines_log_probs_are_close_to_the_trainers(runs):
-    assert "rollout_corr/kl" not in runs["bypass"].steps[1], "log-probs were taken again"
+    assert "rollout_corr/kl" not in runs["separate"].steps[1], "log-probs were taken again"
     assert "rollout_corr/kl" in runs["team"].steps[1]
 
 
-@pytest.mark.parametrize("team", ["team", "bypass"])
+@pytest.mark.parametrize("team", ["team", "separate"])
 def test_the_weights_are_the_same_after_five_steps(runs, weights_of, team):
     stock = weights_of(runs["stock"].checkpoint(STEPS) / "actor")
     team = weights_of(runs[team].checkpoint(STEPS) / "main")

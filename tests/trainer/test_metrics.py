@@ -21,20 +21,27 @@ def test_names_that_look_like_reductions_reach_the_logger_unchanged():
     aggregator = MetricsAggregator()
     aggregator.add_step_metrics(policy_metrics(parts, ["mini", "max_sum"]), sample_count=5)
     found = aggregator.get_aggregated_metrics()
-    assert found["mas/mini/actor/grad_norm"] == 2.0
-    assert found["mas/max_sum/actor/grad_norm"] == 4.0
-    assert found["mas/mini/rows/padding"] == 1
+    assert found["policy/mini/actor/grad_norm"] == 2.0
+    assert found["policy/max_sum/actor/grad_norm"] == 4.0
+    assert found["policy/mini/rows/padding"] == 1
 
 
 def test_a_policy_without_rows_is_logged_as_not_updated():
     found = policy_metrics({"a": part(1, 0)}, ["a", "b"])
-    assert (found["mas/a/updated"], found["mas/b/updated"], found["mas/b/rows/real"]) == (1, 0, 0)
+    assert (found["policy/a/updated"], found["policy/b/updated"], found["policy/b/rows/real"]) == (1, 0, 0)
 
 
-def test_a_team_of_one_policy_keeps_verls_own_names_too():
-    found = policy_metrics({"main": part(1, 0, **{"actor/lr": 0.1, "rows/skipped": 3})}, ["main"])
-    assert found["actor/lr"] == found["mas/main/actor/lr"] == 0.1
-    assert "rows/skipped" not in found
+def test_verls_metrics_of_the_only_policy_are_logged_once_and_under_verls_names():
+    own = {"actor/lr": 0.1, "perf/mfu/actor": 0.5, "rows/skipped": 3, "timing/update": 4.0, "adapter/norm": 2.0}
+    assert policy_metrics({"main": part(1, 0, **own)}, ["main"]) == {
+        "actor/lr": 0.1,
+        "perf/mfu/actor": 0.5,
+        "policy/main/adapter/norm": 2.0,
+        "policy/main/rows/real": 1,
+        "policy/main/rows/padding": 0,
+        "policy/main/rows/skipped": 3,
+        "policy/main/updated": 1,
+    }
 
 
 def test_each_agent_is_described_by_its_own_rows(tags):
@@ -48,19 +55,19 @@ def test_each_agent_is_described_by_its_own_rows(tags):
     keys = [RowKey.parse(key) for key in ("1-0_0_0", "1-0_0_1", "1-0_1_0", "1-1_0_0")]
     columns = Columns(keys, rows, torch.tensor([1.0, 0.5, 0.0, 0.0]), masks=[])
     found = agent_metrics(columns, advantages, {"advantage/solver/uniform": 0.25})
-    parts = {part: found[f"mas/solver/reward/{part}"] for part in ("team", "local", "penalty")}
+    parts = {part: found[f"agent/solver/reward/{part}"] for part in ("team", "local", "penalty")}
     assert parts == pytest.approx({"team": 1 / 3, "local": 1 / 6, "penalty": 1 / 12})
-    assert found["mas/solver/length/prompt"] == 20
-    assert found["mas/solver/reward/score"] == pytest.approx(1 / 3)
-    assert found["mas/solver/malformed"] == pytest.approx(1 / 3)
-    assert found["mas/solver/acts"] == 3 and found["mas/verifier/acts"] == 1
-    assert found["mas/verifier/length/response"] == 8
-    assert found["mas/solver/advantage/zero"] == pytest.approx(1 / 3)
-    assert found["mas/solver/group/uniform"] == 0.25
-    assert found["mas/solver/acts_per_session"] == 1.0
+    assert found["agent/solver/length/prompt"] == 20
+    assert found["agent/solver/reward/score"] == pytest.approx(1 / 3)
+    assert found["agent/solver/malformed"] == pytest.approx(1 / 3)
+    assert found["agent/solver/acts"] == 3 and found["agent/verifier/acts"] == 1
+    assert found["agent/verifier/length/response"] == 8
+    assert found["agent/solver/advantage/zero"] == pytest.approx(1 / 3)
+    assert found["agent/solver/group/uniform"] == 0.25
+    assert found["agent/solver/acts_per_session"] == 1.0
 
 
 def test_a_step_reads_as_one_line():
-    metrics = {"mas/a/rows/real": 16, "mas/a/rows/padding": 3, "mas/b/rows/real": 0, "critic/score/mean": 0.25}
+    metrics = {"policy/a/rows/real": 16, "policy/a/rows/padding": 3, "policy/b/rows/real": 0, "critic/score/mean": 0.25}
     line = step_line(7, metrics, {"gen": 1.26, "update_actor": 0.5}, ["a", "b"])
     assert line == "step 7 | rollout 1.3s, update 0.5s | a 16 rows (3 padding), b 0 rows | score 0.250"

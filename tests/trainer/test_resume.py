@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from verl_mas import cli
-from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.run_folder.about import attempts
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
+from verl_mas.run_folder.metrics import DROPPED, read_steps
+from verl_mas.run_folder.session_files import advantage_lines, files_of
+from verl_mas.sessions.reader import read_sessions
+from verl_mas.sessions.run import open_run
 from verl_mas.trainer.running import RUNNING_FILE
 from verl_mas.trainer.weight_folder import read
 from verl_mas.warmup.tiny_model import tiny_model
@@ -64,17 +68,29 @@ def broken(train_team, overrides, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def colocated(train_team, overrides, tmp_path_factory):
+    """The same run in the asynchronous mode, with no task dispatched ahead."""
+    mode = (
+        "+mas/mode=colocate_async",
+        "trainer.v1.colocate_async.num_warmup_batches=0",
+        "trainer.v1.sampler.max_off_policy_threshold=1",
+        "algorithm.rollout_correction.rollout_is=null",
+    )
+    return train_team(tmp_path_factory.mktemp("colocated") / "run", "Rehearsed", *overrides, *mode)
+
+
+@pytest.fixture(scope="module")
 def resumed(train_team, overrides, broken):
     return train_team(broken.folder, "Rehearsed", *overrides, "trainer.val_before_train=true")
 
 
 def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weights_of):
     for step, metrics in unbroken.steps.items():
-        assert metrics["mas/mini/actor/lr"] == pytest.approx(1e-3)
-        assert metrics["mas/other/actor/lr"] == pytest.approx(5e-3)
+        assert metrics["policy/mini/actor/lr"] == pytest.approx(1e-3)
+        assert metrics["policy/other/actor/lr"] == pytest.approx(5e-3)
         for policy in POLICIES:
-            assert metrics[f"mas/{policy}/rows/real"] == 16
-            assert metrics[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
+            assert metrics[f"policy/{policy}/rows/real"] == 16
+            assert metrics[f"policy/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
         assert f"step {step} | rollout" in unbroken.output
     for policy in POLICIES:
         first, last = (weights_of(unbroken.checkpoint(step) / policy) for step in (2, 4))
@@ -90,10 +106,10 @@ def test_a_run_killed_between_two_saves_keeps_the_last_complete_checkpoint(broke
 
 
 def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, resumed, weights_of):
-    assert sorted(resumed.steps) == [2, 3, 4], "it started after step 2, with a validation"
+    assert sorted(resumed.steps) == [1, 2, 3, 4], "those of the checkpoint and later ones, in one file"
     scores, found = ((run.checkpoint(4) / RUNNING_FILE).read_text() for run in (unbroken, resumed))
     assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
-    assert resumed.steps[4]["mas/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
+    assert resumed.steps[4]["agent/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:
         expected = weights_of(unbroken.checkpoint(4) / policy)
         found = weights_of(resumed.checkpoint(4) / policy)
@@ -104,8 +120,38 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
             same(*map(select, states))
 
 
+def test_the_folder_of_a_run_says_what_it_was_started_with_and_has_the_metrics_by_step(resumed):
+    run = open_run(resumed.folder / "checkpoints")
+    first, second = attempts(run.about)
+    assert "ended" not in first and second["ended"]["by"] == "finished", "the first was killed"
+    assert (first["resumed_from"], second["resumed_from"], second["ended"]["step"]) == (None, 2, 4)
+    assert "verl.trainer.main_ppo" in second["command"] and "mas.workflow.name=Rehearsed" in second["command"]
+    # The first run had variables that let it be killed.
+    changed = {name: values for name, values in second["changed"].items() if "env_vars" not in name}
+    assert changed == {"trainer.val_before_train": [False, True]}
+    assert second["versions"]["verl"] == "0.9.1" and second["cluster"]["nodes"] == 1
+    assert run.config.mas.policies.other.pool == "fast"
+    steps = run.steps()
+    assert [step.number for step in steps] == [1, 2, 3, 4]
+    for step in steps:
+        logged = {key: value for key, value in resumed.steps[step.number].items() if value is not None}
+        assert {key: step.values[key] for key in logged} == pytest.approx(logged, nan_ok=True)
+    assert len(read_steps(run.folder / DROPPED)) == 1, "step 3 of the killed run"
+    assert resumed.output.count(f"folder of this run: {run.folder}") == 2
+
+
+def test_with_no_task_ahead_the_colocated_mode_is_the_synchronous_one_bit_for_bit(unbroken, colocated, weights_of):
+    for policy in (*POLICIES, "past"):
+        if policy == "past":
+            expected, found = (dict(read(run.checkpoint(4) / policy)) for run in (unbroken, colocated))
+        else:
+            expected, found = (weights_of(run.checkpoint(4) / policy) for run in (unbroken, colocated))
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[name], found[name]) for name in expected), policy
+
+
 def test_a_snapshot_has_the_weights_of_its_step_also_after_a_resume(unbroken, resumed, weights_of):
-    ages = [[run.steps[step]["mas/past/snapshot/step"] for step in (3, 4)] for run in (unbroken, resumed)]
+    ages = [[run.steps[step]["policy/past/snapshot/step"] for step in (3, 4)] for run in (unbroken, resumed)]
     assert ages == [[1, 3], [1, 3]], "step 3 is played against the snapshot that the checkpoint of step 2 has"
     used = {step: dict(read(unbroken.checkpoint(step) / "past")) for step in (2, 4)}
     assert all(torch.equal(weight, used[4][name]) for name, weight in read(resumed.checkpoint(4) / "past"))
@@ -132,10 +178,10 @@ def test_the_sessions_of_a_repeated_step_are_read_once_with_their_own_advantages
     assert set(Counter(key for _, _, key, _ in last).values()) == {1}
     repeated = Counter(key for step, _, key, _ in acts(attempts="all") if step > 2)
     assert set(repeated.values()) == {2}
+    files = [file for file in files_of(folder / "train") if file.of_advantages]
+    written = {(file.step, file.attempt): json.loads(b"".join(advantage_lines(file))) for file in files}
     for _, attempt, key, advantage in acts(attempts="all"):
-        step = int(key.split("-")[0])
-        (file,) = (folder / "train").glob(f"{step:06d}-{attempt}-advantages.jsonl")
-        assert json.loads(file.read_text())[key] == advantage
+        assert written[int(key.split("-")[0]), attempt][key] == advantage
 
 
 def same(left, right):
@@ -157,7 +203,7 @@ def same(left, right):
 def test_each_policy_becomes_a_hugging_face_model_that_generates(unbroken, weights_of, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    assert cli.main(["export", str(unbroken.checkpoint(4)), str(tmp_path)]) == 0
+    assert cli.main(["export", str(unbroken.checkpoint(4)), "--out", str(tmp_path)]) == 0
     team = read_team(tmp_path)
     assert {agent.policy for agent in team.agents.values()} == {"mini", "other", "past"} and team.step == 4
     for policy in (*POLICIES, "past"):

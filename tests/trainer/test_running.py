@@ -121,4 +121,4 @@ def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
     )
     assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
     assert running.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
-    assert agent_metrics(columns, per_row, found)["mas/debater/group/running_mean"] == 0.5
+    assert agent_metrics(columns, per_row, found)["agent/debater/group/running_mean"] == 0.5

@@ -36,10 +36,10 @@ def test_engines_survive_hundreds_of_cancelled_acts_and_take_the_weights(train_t
     )
     cancelled = 0
     for metrics in done.steps.values():
-        assert metrics["mas/session/dropped"] == 0
+        assert metrics["session/dropped"] == 0
         for policy in ("a", "b"):
-            assert metrics[f"mas/{policy}/rows/real"] == 16
-            assert metrics[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
+            assert metrics[f"policy/{policy}/rows/real"] == 16
+            assert metrics[f"policy/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
         cancelled += 16 * 6
     assert len(done.steps) == 3 and cancelled >= 200
 

@@ -115,7 +115,7 @@ def after(steps: int, folder: Path, every: int = 2, **kwargs: bool) -> Engines:
 def test_a_snapshot_has_the_weights_of_its_last_refresh(tmp_path):
     past = after(3, tmp_path)
     assert (past.step, past.weights) == (2, 2.0)
-    assert snapshot_metrics({"past": past}, 4) == {"past/snapshot/step": 2, "past/snapshot/age": 1}
+    assert snapshot_metrics({"past": past}, 4) == {"policy/past/snapshot/step": 2, "policy/past/snapshot/age": 1}
 
 
 def test_a_checkpoint_has_the_snapshot_in_use_and_a_later_refresh_leaves_it(tmp_path):

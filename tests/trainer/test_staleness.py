@@ -98,7 +98,7 @@ def part(monkeypatch, tags):
 def test_weights_are_by_the_version_of_each_token_that_is_trained_on(part):
     correction = OmegaConf.create({"rollout_is": "token", "rollout_is_threshold": 2.0})
     found = module.metrics({"solver": part}, {"solver": correction}, STEP)
-    own = {key.removeprefix("mas/solver/staleness/"): value for key, value in found.items()}
+    own = {key.removeprefix("policy/solver/staleness/"): value for key, value in found.items()}
     assert own["1/tokens"] == 0.25 and own["0/tokens"] == 0.75
     assert own["1/weight"] == pytest.approx(0.5)
     assert own["0/weight"] == pytest.approx((4 + 1 + 1) / 3)
@@ -106,19 +106,19 @@ def test_weights_are_by_the_version_of_each_token_that_is_trained_on(part):
     assert own["0/kl"] == pytest.approx((4 - 1 - math.log(4)) / 3)
     assert own["0/clipped"] == pytest.approx(1 / 3) and own["1/clipped"] == 0
     assert own["mean"] == 0.5 and own["aborted"] == own["continued"] == 0.5
-    assert found["mas/session/mixed_versions"] == 0.5
+    assert found["session/mixed_versions"] == 0.5
 
 
 def test_without_a_correction_weights_are_measured_and_nothing_is_clipped(part):
     null = OmegaConf.create({"rollout_is": None, "rollout_is_threshold": 2.0})
     found = module.metrics({"solver": part}, {"solver": null}, STEP)
-    assert "mas/solver/staleness/0/weight" in found and "mas/solver/staleness/0/clipped" not in found
+    assert "policy/solver/staleness/0/weight" in found and "policy/solver/staleness/0/clipped" not in found
 
 
 def test_without_log_probs_only_rows_are_counted(part):
     del part.data["old_log_probs"]
     found = module.metrics({"solver": part}, {}, STEP)
-    assert found["mas/solver/staleness/mean"] == 0.5
+    assert found["policy/solver/staleness/mean"] == 0.5
     assert not any(key.endswith(("weight", "kl", "clipped")) for key in found)
 
 
@@ -133,8 +133,9 @@ def test_tokens_that_are_neither_trained_nor_waiting_are_lost(part):
     tags = {"trainable": True, "response_len": 7}
     left = {"3-0_0_0": tags, "4-0_0_0": tags, "4-0_0_1": {**tags, "trainable": False}, "5-0": {"status": "running"}}
     first = count.add(20, {"solver": part}, left, part.batch)
-    assert first == {"tokens/sampled": 20, "tokens/trained": 4, "tokens/waiting": 7, "tokens/lost": 9}
-    assert count.add(5, {}, {}, part.batch)["tokens/lost"] == 21
+    expected = {"sampled": 20, "trained": 4, "waiting": 7, "lost": 9}
+    assert first == {f"async/tokens/{name}": value for name, value in expected.items()}
+    assert count.add(5, {}, {}, part.batch)["async/tokens/lost"] == 21
 
 
 def test_the_shares_of_a_policys_tokens_add_up_to_one(part):

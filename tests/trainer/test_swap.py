@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 import torch
 
-from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.sessions.reader import read_sessions
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,7 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
     }
     for step in (1, 2):
         metrics = done.steps[step]
-        assert metrics["mas/a/rows/real"] == metrics["mas/b/rows/real"] == metrics["mas/writer/acts"] == 16
+        assert metrics["policy/a/rows/real"] == metrics["policy/b/rows/real"] == metrics["agent/writer/acts"] == 16
     for policy in "ab":
         before, after = (weights_of(done.checkpoint(step) / policy) for step in (1, 2))
         assert any(not torch.equal(before[name], after[name]) for name in before)

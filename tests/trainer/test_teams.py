@@ -75,10 +75,10 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
     )
     for step in (1, 2):
         metrics = done.steps[step]
-        assert metrics["mas/a/rows/real"] == metrics["mas/first/acts"] == 16
-        assert metrics["mas/a/rows/padding"] == 2, "for three optimiser steps"
-        assert 0 < metrics["mas/second/acts"] <= 16
-        assert not any(key.startswith(("mas/f/", "mas/r/", "mas/third/reward")) for key in metrics)
+        assert metrics["policy/a/rows/real"] == metrics["agent/first/acts"] == 16
+        assert metrics["policy/a/rows/padding"] == 2, "for three optimiser steps"
+        assert 0 < metrics["agent/second/acts"] <= 16
+        assert not any(key.startswith(("policy/f/", "policy/r/", "agent/third/reward")) for key in metrics)
     assert {path.name for path in done.checkpoint(2).iterdir()} == {
         "a",
         "data.pt",
@@ -92,7 +92,7 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
     assert "val-core/letters/pass@1" in done.steps[0]
     # The remote policy has a tool of a server, which is without the key, and ends with its worker.
     assert Endpoint.results and all("PATH" in text and "TEAM_KEY" not in text for text in Endpoint.results)
-    assert done.steps[2]["mas/third/tool_calls"] > 0 == done.steps[2]["mas/third/tool_errors"]
+    assert done.steps[2]["agent/third/tool_calls"] > 0 == done.steps[2]["agent/third/tool_errors"]
     assert list((done.folder / "checkpoints" / "mcp").glob("files-*.log"))
     assert soon(lambda: str(tmp_path) not in str([process.info for process in psutil.process_iter(["cmdline"])]))
 
@@ -143,16 +143,16 @@ def on_workers(train_team, tmp_path_factory):
 
 def test_an_agent_left_out_of_the_loss_gives_its_policy_no_rows(on_workers):
     metrics = on_workers[2].steps[1]
-    assert metrics["mas/a/rows/real"] == metrics["mas/first/acts"] == 15
-    assert metrics["mas/second/acts"] == metrics["mas/third/acts"] == metrics["mas/b/rows/real"] == 9
+    assert metrics["policy/a/rows/real"] == metrics["agent/first/acts"] == 15
+    assert metrics["agent/second/acts"] == metrics["agent/third/acts"] == metrics["policy/b/rows/real"] == 9
 
 
 def test_padding_is_only_what_workers_and_micro_batches_need_and_rows_without_advantage_are_skipped(on_workers):
     # Of b, 9 rows to the least multiple of 4 and 5 on each worker.
     for workers, of_a, of_b in ((1, 0, 11), (2, 1, 31)):
         metrics = on_workers[workers].steps[1]
-        assert (metrics["mas/a/rows/padding"], metrics["mas/b/rows/padding"]) == (of_a, of_b)
-        assert metrics["mas/a/rows/skipped"] + metrics["mas/b/rows/skipped"] > 0
+        assert (metrics["policy/a/rows/padding"], metrics["policy/b/rows/padding"]) == (of_a, of_b)
+        assert metrics["policy/a/rows/skipped"] + metrics["policy/b/rows/skipped"] > 0
 
 
 @pytest.mark.parametrize("policy", ["a", "b"])
@@ -179,10 +179,10 @@ def test_a_time_sliced_pool_never_calls_a_sleeping_engine(train_team, tmp_path):
         "trainer.total_training_steps=2",
     )
     for metrics in done.steps.values():
-        assert metrics["mas/session/dropped"] == metrics["mas/session/retried"] == 0
+        assert metrics["session/dropped"] == metrics["session/retried"] == 0
         for policy in ("a", "b"):
-            assert metrics[f"mas/{policy}/rows/real"] == 16
-            assert metrics[f"mas/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
+            assert metrics[f"policy/{policy}/rows/real"] == 16
+            assert metrics[f"policy/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
 
 
 def test_one_policy_trains_an_adapter_and_the_other_has_a_reference(train_team, tmp_path, weights_of):
@@ -194,11 +194,11 @@ def test_one_policy_trains_an_adapter_and_the_other_has_a_reference(train_team, 
         *("trainer.total_training_steps=2", "trainer.save_freq=2"),
     )
     last = done.steps[2]
-    assert {key for key in last if key.endswith("actor/kl_loss")} == {"mas/b/actor/kl_loss"}
-    assert last["mas/b/actor/kl_loss"] > 0 and last["mas/a/actor/grad_norm"] > 0
+    assert {key for key in last if key.endswith("actor/kl_loss")} == {"policy/b/actor/kl_loss"}
+    assert last["policy/b/actor/kl_loss"] > 0 and last["policy/a/actor/grad_norm"] > 0
     for policy in ("a", "b"):
         # The engine has the adapter's weights too: what differs is rounding.
-        assert last[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4
+        assert last[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
     adapters = {policy: [n for n in weights_of(done.checkpoint(2) / policy) if "lora" in n] for policy in ("a", "b")}
     assert adapters["a"] and not adapters["b"]
 
@@ -214,7 +214,7 @@ def test_validation_alone_scores_the_team_and_trains_nothing(train_team, tmp_pat
     )
     found = done.steps[0]
     assert {"val-core/letters/pass@1", "val-core/letters/pass@2", "val-core/letters/pass@2/low"} <= set(found)
-    assert found["val-aux/mas/writer/acts"] == found["val-aux/mas/copier/acts"] == 8
+    assert found["val-agent/writer/acts"] == found["val-agent/copier/acts"] == 8
     lines = [json.loads(line) for line in (tmp_path / "generations" / "0.jsonl").read_text().splitlines()]
     assert len(lines) == 8 and all("[writer]" in line["output"] and "[copier]" in line["output"] for line in lines)
 
@@ -229,11 +229,11 @@ def test_agents_of_one_policy_share_its_update_and_are_scored_at_their_own_tempe
         f"trainer.rollout_data_dir={tmp_path}/generations",
     )
     for metrics in done.steps.values():
-        assert metrics["mas/main/rows/real"] == 32
-        assert metrics["mas/writer/acts"] == metrics["mas/copier/acts"] == 16
-        assert metrics["mas/main/training/rollout_probs_diff_max"] < 1e-5
-        assert metrics["mas/main/rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
-        assert metrics["actor/grad_norm"] == metrics["mas/main/actor/grad_norm"] > 0
+        assert metrics["policy/main/rows/real"] == 32
+        assert metrics["agent/writer/acts"] == metrics["agent/copier/acts"] == 16
+        assert metrics["training/rollout_probs_diff_max"] < 1e-5
+        assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
+        assert metrics["actor/grad_norm"] > 0 and "policy/main/actor/grad_norm" not in metrics
     lines = [json.loads(line) for line in (tmp_path / "generations" / "2.jsonl").read_text().splitlines()]
     assert Counter(line["agent"] for line in lines) == {"writer": 16, "copier": 16}
 

@@ -41,11 +41,11 @@ def a_step(timeline, clock, step, begin):
 def test_idle_shares_are_of_the_time_since_the_last_sampling(tmp_path, clock):
     timeline = Timeline(tmp_path, {"solver": "main"})
     first = a_step(timeline, clock, 1, 10.0)
-    assert first == {"timing/sample": 2.0, "solver/idle/engine": pytest.approx(0.255)}
+    assert first == {"async/seconds/sample": 2.0, "policy/solver/idle/engine": pytest.approx(0.255)}
     second = a_step(timeline, clock, 2, 15.0)
     # 12 to 17: training until 15, engines from 15 to 16 and for 0.49 s more.
-    assert second["solver/idle/trainer"] == pytest.approx(0.4)
-    assert second["solver/idle/engine"] == pytest.approx(1 - 1.49 / 5)
+    assert second["policy/solver/idle/trainer"] == pytest.approx(0.4)
+    assert second["policy/solver/idle/engine"] == pytest.approx(1 - 1.49 / 5)
 
 
 def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(tmp_path, clock):
@@ -64,7 +64,7 @@ def test_the_start_of_a_run_is_not_part_of_its_timeline(tmp_path, clock):
     timeline = Timeline(tmp_path, {})
     with timeline.span(module.WAKE, "solver"):
         clock(90.0)
-    assert "timing/wake" not in a_step(timeline, clock, 1, 100.0)
+    assert "async/seconds/wake" not in a_step(timeline, clock, 1, 100.0)
     assert read_timeline(tmp_path)[0] == Event(START, 1, 100.0, 100.0)
 
 
@@ -73,14 +73,15 @@ def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
     for step in (1, 2, 3):
         a_step(first, clock, step, 10.0 * step)
     with (tmp_path / module.FILE).open("a") as file:
-        file.write('{"event": "up\n')  # killed while it wrote
+        file.write('{"event": "up')  # the machine crashed while it wrote
+    assert read_timeline(tmp_path)[-1].step == 3
     a_step(Timeline(tmp_path, {}), clock, 3, 90.0)
     events = read_timeline(tmp_path)
     assert [event.begin for event in events if event.event == STEP] == [10.0, 20.0, 90.0]
 
 
 def test_an_evaluation_writes_nothing(clock):
-    assert a_step(Timeline(None, {}), clock, 1, 10.0)["timing/sample"] == 2.0
+    assert a_step(Timeline(None, {}), clock, 1, 10.0)["async/seconds/sample"] == 2.0
 
 
 def test_a_disk_that_refuses_the_timeline_ends_the_run_by_name(tmp_path, clock):
@@ -134,7 +135,7 @@ def test_the_command_draws_some_steps_and_replaces_nothing_unasked(run, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}", "--out", "{run}/a/b.svg"], "mkdir -p"),
+        (["{run}", "--out", "{run}/timeline.jsonl/b.svg"], "a file, not a folder"),
         (["{run}/checkpoints", "--out", "{run}/b.svg"], "checkpoints is not a file"),
         (["{run}", "--out", "{run}/b.svg", "--steps", "5-3"], "use --steps 3-8"),
         (["{run}", "--out", "{run}/b.svg", "--steps", "all"], "use --steps 3-8"),

@@ -15,7 +15,7 @@ from verl.tools.function_tool import load_function_tools_from_path
 from verl_mas import AgentSpec, ScriptedLLM, calls, run
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.letters import LENGTH, LETTERS, row
-from verl_mas.rollout.trajectories import read_sessions
+from verl_mas.sessions.reader import read_sessions
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.tiny_model import byte_tokenizer
 from verl_mas.warmup.train import WarmUp, warm_up
@@ -136,8 +136,8 @@ def test_the_calls_that_the_policy_writes_are_made_and_recorded(taught):
 def test_the_metrics_count_the_calls(trained, acts):
     found = [call for act in acts[16:] for call in act["tool_calls"]]
     failed = [call for call in found if call["error"] is not None]
-    assert trained.steps[2]["mas/taker/tool_calls"] == pytest.approx(len(found) / 16)
-    assert trained.steps[2]["mas/taker/tool_errors"] == pytest.approx(len(failed) / len(found))
+    assert trained.steps[2]["agent/taker/tool_calls"] == pytest.approx(len(found) / 16)
+    assert trained.steps[2]["agent/taker/tool_errors"] == pytest.approx(len(failed) / len(found))
 
 
 def test_rows_train_what_was_sampled_and_mask_the_results(acts, taught, rows, model):
@@ -161,5 +161,5 @@ def test_rows_train_what_was_sampled_and_mask_the_results(acts, taught, rows, mo
 def test_the_policy_learns_from_them(trained, weights_of):
     before, after = (weights_of(trained.checkpoint(step) / "main") for step in (1, 2))
     assert any(not torch.equal(before[name], after[name]) for name in before)
-    assert trained.steps[2]["mas/main/actor/grad_norm"] > 0
-    assert trained.steps[2]["mas/main/training/rollout_probs_diff_max"] < 1e-5, "the tokens of the row are the engine's"
+    assert trained.steps[2]["actor/grad_norm"] > 0
+    assert trained.steps[2]["training/rollout_probs_diff_max"] < 1e-5, "the tokens of the row are the engine's"

@@ -46,8 +46,8 @@ def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path,
     )
     for metrics in done.steps.values():
         for policy in ("a", "b"):
-            assert metrics[f"mas/{policy}/actor/grad_norm"] > 0
-            assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4
+            assert metrics[f"policy/{policy}/actor/grad_norm"] > 0
+            assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
 
 
 def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, model, monkeypatch):
@@ -68,9 +68,9 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_tea
     )
     assert len(done.steps) == 2
     for metrics in done.steps.values():
-        assert metrics["mas/session/dropped"] == metrics["mas/session/retried"] == 0
+        assert metrics["session/dropped"] == metrics["session/retried"] == 0
         for policy in ("a", "b"):
-            assert metrics[f"mas/{policy}/training/rollout_probs_diff_max"] < 1e-4
+            assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
 
 
 def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on, model):

@@ -43,8 +43,9 @@ def test_what_is_written_is_read_again(adapters, tmp_path):
 
 def test_a_policy_has_its_own_weights_its_model_or_its_endpoint(adapters):
     solver, main, judge = (adapters.policies[name] for name in ("solver", "main", "judge"))
-    assert solver == TeamPolicy(model="Some/Model", folder="solver", adapter_of="main", dtype="bfloat16")
-    assert main == TeamPolicy(model="Some/Model", dtype="bfloat16")
+    lengths = {"prompt_length": 512, "response_length": 512}
+    assert solver == TeamPolicy(model="Some/Model", folder="solver", adapter_of="main", dtype="bfloat16", **lengths)
+    assert main == TeamPolicy(model="Some/Model", dtype="bfloat16", **lengths)
     assert judge.remote.model == "m" and judge.model is None
 
 
@@ -56,6 +57,19 @@ def test_the_sampling_of_an_agent_is_complete_in_training_and_in_validation(adap
     assert verifier.sampling == {"temperature": 0.1}, "an endpoint has defaults of its own"
     assert solver.chat_template_kwargs == {"add_date": True, "enable_thinking": False}
     assert solver.max_prompt_length == 77
+
+
+def test_how_answers_are_scored_is_written(tmp_path):
+    (tmp_path / "mine.py").touch()
+    mine = f"{tmp_path}/mine.py"
+    expected = {"reward.custom_reward_function.path": mine, "reward.custom_reward_function.name": "score"}
+    for section in ("reward.custom_reward_function", "custom_reward_function"):
+        found = described(
+            f"{section}.path={mine}", f"{section}.name=score", f"+{section}.reward_kwargs={{scale: 2}}"
+        ).verl
+        assert expected.items() <= found.items(), section
+        assert found["reward.custom_reward_function.reward_kwargs"] == {"scale": 2}
+        assert found["actor_rollout_ref.rollout.multi_turn.format"] == "hermes"
 
 
 def test_no_secret_is_written(adapters):

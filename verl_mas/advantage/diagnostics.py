@@ -16,9 +16,9 @@ def per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> di
 
     groups, group_size_{mean,min,max}  the estimator's groups in which the agent has a row, and their rows or units
     groups_of_one, groups_uniform      the share of them with one member, or without variance
-    mu, sigma                          mean score, and root mean square deviation within a task
+    sigma                              root mean square deviation of its scores within a task
     inflation                          E[A^2] of its acts under one baseline for the team (Dr. MAS, Lemma 4.2):
-                                       (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0
+                                       (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0; mu: mean
     signal_share                       the part of it that depends on what the agent does:
                                        sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2), over the tasks where sigma_k > 0
 
@@ -58,7 +58,6 @@ def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
     weight = 1 / torch.bincount(session.ids, minlength=session.count)[session.ids].double()
     inflation, share = _under_one_baseline(batch, x, weight)
     return {
-        "mu": total(x, agent) / rows,
         "sigma": (total(own * own, agent) / rows).sqrt(),
         "inflation": _mean(inflation, agent, weight),
         "signal_share": _mean(share, agent, weight),

@@ -11,7 +11,7 @@ from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.checks.trainer import check_mode, is_team
-from verl_mas.config.cluster import adapt
+from verl_mas.config.cluster import adapt, send_command
 from verl_mas.errors import ConfigError, raise_all
 
 
@@ -46,6 +46,7 @@ class TeamCheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         with exit_on_error():
             finalize_team(config)
+        send_command(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         with exit_on_error():

@@ -36,17 +36,18 @@ MADE_BY = {
     "runs/code_contests": "verl-mas data code --train-set code_contests --out runs/code_contests",
     "runs/programs": "verl-mas data programs --out runs/programs --noise 0.55",
     "runs/tool_math": "verl-mas data tool_math --out runs/tool_math",
-    "runs/plan_path": "verl-mas puzzle plan_path --out runs/plan_path --size size=4 --practice min_distance=5 "
-    "--test 400 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=9000 lessons=700000",
-    "runs/slippery": "verl-mas puzzle plan_path --out runs/slippery --size size=4 slip=0.2 --practice min_distance=3 "
-    "--test 200 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=4000 lessons=300000",
-    "runs/plan_path_10": "verl-mas puzzle plan_path --out runs/plan_path_10 --size size=10 walls=0.22 --train 20000",
-    "runs/sudoku_4": "verl-mas puzzle sudoku --out runs/sudoku_4 --size size=4 blanks=6 --first-test 10000 "
+    "runs/plan_path": "verl-mas data puzzle plan_path --out runs/plan_path --size size=4 --practice min_distance=5 "
+    "--test-rows 400 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=9000 lessons=700000",
+    "runs/slippery": "verl-mas data puzzle plan_path --out runs/slippery --size size=4 slip=0.2 --practice "
+    "min_distance=3 --test-rows 200 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=4000 lessons=300000",
+    "runs/plan_path_10": "verl-mas data puzzle plan_path --out runs/plan_path_10 --size size=10 walls=0.22 "
+    "--train-rows 20000",
+    "runs/sudoku_4": "verl-mas data puzzle sudoku --out runs/sudoku_4 --size size=4 blanks=6 --first-test 10000 "
     "--noise 0.75 --args moves=1 --warm-up steps=6000 lessons=100000",
-    "runs/sudoku": "verl-mas puzzle sudoku --out runs/sudoku --size size=4 --train 20000",
-    "runs/sokoban_6": "verl-mas puzzle sokoban --out runs/sokoban_6 --size size=6 --practice min_distance=5 "
+    "runs/sudoku": "verl-mas data puzzle sudoku --out runs/sudoku --size size=4 --train-rows 20000",
+    "runs/sokoban_6": "verl-mas data puzzle sokoban --out runs/sokoban_6 --size size=6 --practice min_distance=5 "
     "--first-test 10000 --noise 0.6 --args moves=1 --warm-up steps=6000 lessons=200000",
-    "runs/sokoban": "verl-mas puzzle sokoban --out runs/sokoban --size size=6 boxes=1 --train 20000",
+    "runs/sokoban": "verl-mas data puzzle sokoban --out runs/sokoban --size size=6 boxes=1 --train-rows 20000",
 }
 
 

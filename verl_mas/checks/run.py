@@ -16,7 +16,7 @@ from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.data_files import check_data, check_scored
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts
-from verl_mas.checks.folders import check_folders
+from verl_mas.checks.folders import check_folders, check_logger
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
@@ -127,7 +127,7 @@ def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
         if usable:
             found.of(check_workflow_ready(config, mas))
             tools = _examine_tools(config, mas, found)
-            found.of(check_checkpoint(config, mas))
+            found.of(check_checkpoint(config, mas), check_logger(config))
             found.of(check_addresses(config, mas, vars(resolve(mas.workflow))))
             if resolve(mas.workflow).scored_by_verl:
                 found.of(check_scored(config))

@@ -1,51 +1,102 @@
-"""The `verl-mas` command. Each module of this folder is a subcommand, with `main(argv) -> exit code`, but `_name`."""
+"""The `verl-mas` command. Each module of this folder is a subcommand, except `_name`.
+
+Such a module has `parser()`, its arguments, and `main(argv) -> exit code`; the first line of its docstring is its
+summary. Only `main` imports what is slow to import, so that help and completion are quick.
+"""
 
 from __future__ import annotations
 
-import ast
-import importlib.util
+import importlib
 import os
 import pkgutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 from verl_mas.errors import MasError
-from verl_mas.registry import nearest
+
+# The commands in the order in which a new user meets them. Those of no group are listed at the end.
+GROUPS = {
+    "Getting started": ["demo", "doctor", "new", "try", "list", "explain"],
+    "Data": ["data", "retriever"],
+    "Training (python -m verl.trainer.main_ppo trains)": ["check", "plan"],
+    "Looking at a run": ["view", "report", "timeline", "dashboard"],
+    "After training": ["export", "chat", "serve", "eval"],
+    "Shell": ["completion"],
+}
+# Commands that have another name now.
+MOVED = {"puzzle": "data puzzle", "reasoning_gym": "data reasoning_gym"}
 
 
 def commands() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    """The names of all commands. `try` is a word of Python, so it is in `try_.py`."""
+    return sorted(module.name.rstrip("_") for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
+
+
+def module_of(command: str) -> str:
+    """The full name of a command's module."""
+    there = (Path(__path__[0]) / f"{command}.py").exists() or (Path(__path__[0]) / command).is_dir()
+    return f"{__name__}.{command}" if there else f"{__name__}.{command}_"
 
 
 def summary(command: str) -> str:
     """The first line of the module's docstring, read without importing it."""
-    spec = importlib.util.find_spec(f"{__name__}.{command}")
-    source = Path(str(spec and spec.origin)).read_text()
-    return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+    path = Path(__path__[0]) / module_of(command).rpartition(".")[2]
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    with open(file, encoding="utf-8") as source:
+        return source.readline().strip().strip('"')
 
 
-def _usage() -> str:
-    lines = [f"  {command:12} {summary(command)}" for command in commands()]
-    return "\n".join(["usage: verl-mas <command> [...] | --version", "", *lines])
+def usage() -> str:
+    names, lines = commands(), ["usage: verl-mas COMMAND ... | --version | --help"]
+    grouped = {name for group in GROUPS.values() for name in group}
+    for title, group in {**GROUPS, "Other": [name for name in names if name not in grouped]}.items():
+        found = [f"  {name:10}  {summary(name)}" for name in group if name in names]
+        lines += ["", f"{title}:", *found] if found else []
+    return "\n".join([*lines, "", "`verl-mas COMMAND --help` describes a command."])
+
+
+def versions() -> str:
+    """Read from the installed packages: nothing is imported."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def installed(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    return "\n".join(f"{package} {installed(package)}" for package in ("verl-mas", "verl", "torch"))
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
-        sys.stdout.write(_usage() + "\n")
-        return 0
-    if argv[0] == "--version":
-        sys.stdout.write(f"verl-mas {version('verl-mas')}\n")
+    if not argv or argv[0] in ("-h", "--help", "--version"):
+        sys.stdout.write((versions() if argv == ["--version"] else usage()) + "\n")
         return 0
     command, *rest = argv
     if command not in commands():
-        sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
+        sys.stderr.write(f"verl-mas: no command {command!r}: {_instead(command)}\n")
         return 2
     # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`.
     sys.path.insert(0, os.getcwd())
     try:
-        return int(importlib.import_module(f"{__name__}.{command}").main(rest))
+        return int(importlib.import_module(module_of(command)).main(rest))
     except MasError as error:
+        return _refused(command, error, as_json="--json" in rest)
+
+
+def _instead(command: str) -> str:
+    from verl_mas.registry import nearest
+
+    return f"use `verl-mas {MOVED[command]}`" if command in MOVED else nearest(command, commands())
+
+
+def _refused(command: str, error: MasError, *, as_json: bool) -> int:
+    from verl_mas.cli._output import refusal, write_json
+    from verl_mas.cli._parser import UsageError
+
+    if as_json:
+        write_json(refusal(error))
+    else:
         sys.stderr.write(f"verl-mas {command}: {error}\n")
-        return 1
+    return 2 if isinstance(error, UsageError) else 1

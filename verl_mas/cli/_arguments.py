@@ -1,17 +1,136 @@
-"""Arguments of the commands that write boards and data sets, and their checks."""
+"""The arguments that commands share, so that one name means the same everywhere, and the checks of their values.
+
+    RUN            the folder of a run            add_run
+    --out PATH     what is written, and --force   add_out, then `free`
+    --json         the result as one JSON object  add_json
+    --step N       of a run                       add_step
+    --steps 3-8    of a run                       add_steps, then `steps_of`
+    --limit N      how many                       add_limit
+    --seed N       what is generated              add_seed
+    --host, --port where a server listens         add_address
+
+A command's module has `parser()`, which is quick to call (help, completion and docs/cli.md are made of it), and
+`main(argv)`, which imports what is slow to import.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-import yaml
-from omegaconf import OmegaConf
-
+from verl_mas.cli._parser import SETTING
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import Hardware, parse_gpus
 
+LOOPBACK = "127.0.0.1"
 
-def pairs(given: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
+
+def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str = "") -> None:
+    """The positional RUN as `options.run`, a Path; with `several` a list of them."""
+    meaning = what or "the folder of a run (trainer.default_local_dir)"
+    if several:
+        parser.add_argument("run", metavar="RUN", type=Path, nargs="+", help=f"{meaning}; several are compared")
+    else:
+        parser.add_argument("run", metavar="RUN", type=Path, help=meaning)
+
+
+def add_team(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """The positional DIR as `options.dir`: what `verl-mas export` wrote; with `several` a list of them."""
+    meaning = "a folder that `verl-mas export` wrote, with team.yaml"
+    if several:
+        parser.add_argument("dir", metavar="DIR", type=Path, nargs="+", help=f"{meaning}; two are compared")
+    else:
+        parser.add_argument("dir", metavar="DIR", type=Path, help=meaning)
+
+
+def add_out(parser: argparse.ArgumentParser, what: str, *, default: str | None = None, required: bool = False) -> None:
+    """`--out` as `options.out`, a Path, and `--force`. Before it is written, `free(options.out, options.force)`."""
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", required=required, default=None if default is None else Path(default),
+        help=what,
+    )  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="replace what is there already")
+
+
+def free(path: Path, force: bool, *names: str) -> Path:
+    """`path`, if it may be written: there is nothing, or --force is given. `names`: what is written into a folder."""
+    for found in [path / name for name in names] if names else [path]:
+        if not force and (found.exists() or found.is_symlink()):
+            raise ConfigError(
+                f"{found} exists",
+                rule="what exists is kept",
+                fix=f"choose another --out, or add --force to replace {found.name}",
+            )
+    for above in path.parents:
+        if above.exists() and not above.is_dir():
+            raise ConfigError(f"--out {path}", rule=f"{above} is a file, not a folder", fix="choose another --out")
+    return path
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json` as `options.json`; see `_output.write_json`."""
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def add_step(parser: argparse.ArgumentParser, what: str = "this step; without it the last one") -> None:
+    """`--step` as `options.step`: a number, or None."""
+    parser.add_argument("--step", type=whole(0), metavar="N", help=what)
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """`--steps` as `options.steps`, a text, to read with `steps_of`."""
+    parser.add_argument("--steps", metavar="FIRST-LAST", help="only these steps")
+
+
+def steps_of(text: str | None) -> tuple[int, int] | None:
+    """The first and the last step of `--steps 3-8`; None without it."""
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
+        raise ConfigError(f"--steps {text}", rule="a step, or the first and the last of several", fix="use --steps 3-8")
+    return int(first), int(last or first)
+
+
+def add_limit(parser: argparse.ArgumentParser, what: str, *, default: int | None = None) -> None:
+    """`--limit` as `options.limit`: how many at most; None: all."""
+    parser.add_argument("--limit", type=whole(1), metavar="N", default=default, help=what)
+
+
+def add_seed(parser: argparse.ArgumentParser, what: str = "what is random depends on it alone") -> None:
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help=what)
+
+
+def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
+    """`--host` and `--port`. Nothing listens beyond this machine unless --host says so."""
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on; 0.0.0.0: every network of this machine")
+    parser.add_argument("--port", type=whole(0, 65535), default=port, metavar="N", help="0: a free one")
+
+
+def add_settings(parser: argparse.ArgumentParser, option: str, what: str, *, form: str = SETTING) -> None:
+    """An option that takes one or more NAME=VALUE, also when it is given several times; read it with `values`."""
+    assert "=" in form
+    parser.add_argument(option, action="append", default=[], metavar=form, help=what)
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The `type` of an argument that is a whole number of at least `least`."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            limits = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
+        return number
+
+    return read
+
+
+def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
     """`size=4 walls=0.2` as a mapping of texts."""
     found = {}
     for text in given:
@@ -22,12 +141,15 @@ def pairs(given: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
     return found
 
 
-def values(given: Sequence[str], form: str = "NAME=VALUE") -> dict[str, object]:
+def values(given: Sequence[str], form: str = SETTING) -> dict[str, object]:
     """`size=4 walls=0.2` as a mapping of numbers and texts, read as YAML."""
     return {name: _value(name, text) for name, text in pairs(given, form).items()}
 
 
 def _value(name: str, text: str) -> object:
+    import yaml
+    from omegaconf import OmegaConf
+
     try:
         # Read as Hydra does: 1e-3 is a number, and not a text as in YAML 1.1.
         read = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
@@ -52,27 +174,30 @@ def check_count(option: str, count: int | None) -> None:
         raise ConfigError(f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default")
 
 
-def hardware_of(arguments: Sequence[str]) -> tuple[Hardware | None, list[str]]:
-    """The machines of `--gpus` and `--host-gib`, and the other arguments; None without `--gpus`."""
-    given, rest = _options(arguments, ("--gpus", "--host-gib"))
-    if "--host-gib" in given and "--gpus" not in given:
+def takes_run_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> argparse.ArgumentParser:
+    """The usage ends with ARGUMENTS, those of a training run: `parse_known_args` returns them in their order.
+
+    They are no argument of argparse, which would mix up the order where they have options of Hydra among them.
+    """
+    usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
+    parser.usage = f"{usage} {'ARGUMENTS' if required else '[ARGUMENTS]'}"
+    return parser
+
+
+def add_machines(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """`--gpus` and `--host-gib`, read by `hardware_of`."""
+    gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
+    parser.add_argument("--gpus", action="append", metavar="GPUS", help=gpus)
+    parser.add_argument("--host-gib", action="append", metavar="GIB", help="memory of one node, to compare with")
+
+
+def hardware_of(options: argparse.Namespace) -> Hardware | None:
+    """The machines of `--gpus` and `--host-gib`; None without `--gpus`."""
+    for name, given in (("--gpus", options.gpus), ("--host-gib", options.host_gib)):
+        if given and len(given) > 1:
+            raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
+    if options.host_gib and not options.gpus:
         raise ConfigError(
             "--host-gib without --gpus", rule="it belongs to the machines of --gpus", fix="add --gpus 8x80"
         )
-    return (parse_gpus(given["--gpus"], given.get("--host-gib")) if "--gpus" in given else None), rest
-
-
-def _options(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """`--name value` and `--name=value`, and what is left."""
-    found: dict[str, str] = {}
-    rest: list[str] = []
-    items = iter(arguments)
-    for item in items:
-        name, equals, value = item.partition("=")
-        if name in found:
-            raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
-        if name in names:
-            found[name] = value if equals else next(items, "")
-        else:
-            rest.append(item)
-    return found, rest
+    return parse_gpus(options.gpus[0], *(options.host_gib or [])) if options.gpus else None

@@ -1,182 +1,58 @@
-"""Check a run without starting Ray: every error and warning, and what the configuration amounts to."""
+"""Check a run without starting Ray: every error and warning, and what the configuration amounts to.
+
+ARGUMENTS are those of `python -m verl.trainer.main_ppo`. With --schema the settings of mas are listed instead and,
+with ARGUMENTS, those of the team's workflow, too; `verl-mas explain` has one setting at a time.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
-from textwrap import shorten
+from collections.abc import Sequence
 
-from rich.text import Text
-from rich.tree import Tree
-
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.checks.doctor import Finding
-from verl_mas.checks.run import examine_command
-from verl_mas.checks.summary import AgentSummary, ModeSummary, PolicySummary, PoolSummary, Summary
-from verl_mas.cli._arguments import hardware_of
+from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
 from verl_mas.cli._output import console
-from verl_mas.config.compose import compose
-from verl_mas.config.describe import settings
-from verl_mas.config.load import load
-from verl_mas.config.modes import COLOCATED, SEPARATE, SYNC
-from verl_mas.config.schema import MasConfig
-from verl_mas.engines.transformers.options import PATH as ENGINE
-from verl_mas.engines.transformers.options import Options
-from verl_mas.user_code import load_user_code
-from verl_mas.workflow.base import find
+from verl_mas.cli._parser import Parser
 
-USAGE = """usage: verl-mas check [--json] [--gpus 8x80] <arguments of python -m verl.trainer.main_ppo>
-       verl-mas check --schema [the same arguments, to list the settings of their workflow, too]
 
---gpus  checks a run on other machines, here eight GPUs of 80 GB (2x8x80: two such nodes), and whether it fits them
-"""
-MODES = {
-    SYNC.name: "sample, then train",
-    COLOCATED.name: "training and engines take turns, sessions continue",
-    SEPARATE.name: "engines serve while others train",
-}
-SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
+def parser() -> Parser:
+    made = Parser("verl-mas check", __doc__)
+    add_machines(made)
+    add_json(made)
+    made.add_argument("--schema", action="store_true", help="list every setting of mas instead of checking a run")
+    takes_run_arguments(made)
+    return made
 
 
 def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        sys.stdout.write(USAGE)
-        return 0
-    if "--schema" in argv:
-        return _schema([item for item in argv if item != "--schema"])
+    made = parser()
+    options, arguments = made.parse_known_args(argv)
+    if options.schema:
+        return _schema(arguments)
+    if not argv:
+        made.error("the following arguments are required: ARGUMENTS")
     # The imports make half a million objects that all stay: looking for garbage among them takes a tenth of the time.
     gc.disable()
     try:
-        return _check(argv)
+        from verl_mas.checks.run import examine_command
+        from verl_mas.cli._tree import tree
+
+        report = examine_command(arguments, hardware_of(options))
+        if options.json:
+            sys.stdout.write(f"{report.as_json()}\n")
+            return 0 if report.accepted else 1
+        out = console()
+        if report.summary:
+            out.print(tree(report.summary, report.machine))
+        style = "green" if report.accepted else "red"
+        out.print(report.problems, style=style, markup=False, highlight=False)
+        return 0 if report.accepted else 1
     finally:
         gc.enable()
 
 
-def _check(argv: list[str]) -> int:
-    hardware, arguments = hardware_of([item for item in argv if item != "--json"])
-    report = examine_command(arguments, hardware)
-    if "--json" in argv:
-        sys.stdout.write(f"{report.as_json()}\n")
-        return 0 if report.accepted else 1
-    out = console()
-    if report.summary:
-        out.print(tree(report.summary, report.machine))
-    out.print(report.problems, style="green" if report.accepted else "red", markup=False, highlight=False)
-    return 0 if report.accepted else 1
+def _schema(overrides: Sequence[str]) -> int:
+    from verl_mas.cli._settings import known_settings
 
-
-def _schema(overrides: list[str]) -> int:
-    """Print every setting of `mas:`, as the dataclasses declare it."""
-    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
-    if overrides:
-        mas = load(compose(overrides).get("mas"))
-        load_user_code(mas)
-        found += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
-    sys.stdout.write("".join(f"{setting}\n" for setting in found))
+    sys.stdout.write("".join(f"{setting}\n" for setting in known_settings(overrides)))
     return 0
-
-
-def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
-    root = Tree(found.workflow or f"no team: mas is not set, so verl's trainer `{found.trainer}` runs")
-    sections = {
-        "agents": [_agent(name, agent) for name, agent in found.agents.items()],
-        "policies": [_policy(name, policy) for name, policy in found.policies.items()],
-        "pools": [_pool(name, pool, found.on_cpu) for name, pool in found.pools.items()],
-        "training step": list(_step(found)),
-        "lengths": list(_lengths(found)),
-        "output": [f"checkpoints: {found.folder}", *_start(found)],
-        "this machine": list(_machine(machine)),
-    }
-    for title, lines in sections.items():
-        branch = root.add(title) if lines else root
-        for line in lines:
-            branch.add(Text(line))
-    return root
-
-
-def _agent(name: str, agent: AgentSummary) -> str:
-    note = "" if agent.trained else " (its rows are left out of the loss)"
-    settings = "".join(f", {setting}={_short(value)}" for setting, value in agent.settings.items())
-    return f"{name} acts on {agent.policy}{note}{settings}"
-
-
-def _short(value: object) -> str:
-    return shorten(str(value), 60, placeholder=" ...")
-
-
-def _policy(name: str, policy: PolicySummary) -> str:
-    if policy.pool is None:
-        return f"{name}: remote, {policy.model} at {policy.engine}"
-    where = f"{policy.model}, served by {policy.engine} on pool {policy.pool}"
-    if policy.optimiser_steps is None:
-        kind = f"a snapshot {policy.snapshot}" if policy.snapshot else "frozen"
-        shared = f", the base of {', '.join(policy.adapters)}" if policy.adapters else ""
-        return f"{name}: {kind}{shared}, {where}"
-    if policy.adapter:
-        where = f"an adapter of rank {policy.adapter.rank} (alpha {policy.adapter.alpha:g}) on {policy.adapter.base}"
-    steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
-    corrected = f", rollout correction {policy.correction}" if policy.correction else ""
-    rate = f"learning rate {policy.learning_rate:g}"
-    return f"{name}: trained, {where}, {rate}, {steps} per training step{corrected}"
-
-
-def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
-    units = ("worker process", "worker processes") if on_cpu else ("GPU", "GPUs")
-    serving = f", {SERVING[pool.serving]} ({pool.reason})" if len(pool.policies) > 1 else ""
-    nodes = f" on {pool.nodes} nodes" if pool.nodes > 1 else ""
-    return f"{name}: {_count(pool.processes, *units)}{nodes}{serving}: {', '.join(pool.policies)}"
-
-
-def _mode(mode: ModeSummary) -> str:
-    text = f"mode: {mode.name}, {MODES[mode.name]}"
-    if mode.warmup is None:
-        return text
-    return f"{text}; W={mode.warmup:g} T={mode.threshold} {mode.strategy}"
-
-
-def _step(found: Summary) -> Iterator[str]:
-    step = found.step
-    if found.mode:
-        yield _mode(found.mode)
-    yield f"sessions: {step.tasks} tasks x {step.sessions_per_task} per task = {step.sessions}"
-    if step.at_once:
-        yield f"sessions at once, also in validation: at most {step.at_once}"
-    if found.workflow:
-        yield f"rows: {step.sessions} for each act that an agent makes once in every session"
-    if step.candidates > 1:
-        rows = step.sessions * step.candidates
-        yield f"rows where it branches: {step.sessions} x {step.candidates} candidates = {rows} per act"
-        yield f"committed candidate: {step.commit}"
-    if step.reward:
-        reward = step.reward
-        yield (
-            f"rewards: preset {reward['preset']}, {reward['team']:g} x team + {reward['local']:g} x act, "
-            f"format penalty on {reward['penalty_on']}"
-        )
-    yield f"advantages: {step.estimator}"
-
-
-def _lengths(found: Summary) -> Iterator[str]:
-    yield f"data: prompts of {found.prompt_tokens} tokens, responses of {found.response_tokens}"
-    for name, policy in found.policies.items():
-        if policy.context is not None:
-            yield f"{name}: a context of {policy.context} tokens"
-
-
-def _start(found: Summary) -> Iterator[str]:
-    if found.workflow:
-        at = found.resumes_at
-        yield "starts from the models" if at is None else f"resumes after step {at}"
-
-
-def _machine(findings: Sequence[Finding]) -> Iterator[str]:
-    """Versions in one line, then what is found and what is not; a problem is among the warnings."""
-    for ok in (True, None):
-        seen = [f"{finding.what}: {finding.seen}" for finding in findings if finding.ok is ok]
-        if seen:
-            yield ", ".join(seen)
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"

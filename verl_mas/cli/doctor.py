@@ -1,28 +1,41 @@
 """Report what is installed on this machine, and what is missing. With the arguments of a run, check it, too.
 
-usage: verl-mas doctor [arguments of python -m verl.trainer.main_ppo ...]
+ARGUMENTS are those of `python -m verl.trainer.main_ppo`.
 """
 
 from __future__ import annotations
 
-import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from verl_mas.cli._arguments import add_json, takes_run_arguments
+from verl_mas.cli._output import console, write_json
+from verl_mas.cli._parser import Parser
 
-from verl_mas.checks.doctor import Finding, diagnose
-from verl_mas.cli import check
-from verl_mas.cli._output import console
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from verl_mas.checks.doctor import Finding
 
 MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 
 
+def parser() -> Parser:
+    made = Parser("verl-mas doctor", __doc__)
+    add_json(made)
+    takes_run_arguments(made, required=False)
+    return made
+
+
 def main(argv: list[str]) -> int:
-    if argv[:1] in (["-h"], ["--help"]):
-        sys.stdout.write(__doc__ or "")
-        return 0
+    from verl_mas.checks import doctor
+
+    options, arguments = parser().parse_known_args(argv)
+    if options.json:
+        return _json(arguments)
     out = console()
     findings = []
-    for finding in diagnose():
+    for finding in doctor.diagnose():
         findings.append(finding)
         _show(out, finding)
     problems = [finding for finding in findings if finding.ok is False]
@@ -30,7 +43,27 @@ def main(argv: list[str]) -> int:
         out.print(f"\n[bold red]verl-mas cannot run: {len(problems)} problem(s) above.[/]")
         return 1
     out.print("\n[bold green]Ready.[/]")
-    return check.main(argv) if argv else 0
+    if not arguments:
+        return 0
+    from verl_mas.cli import check
+
+    return check.main(arguments)
+
+
+def _json(arguments: list[str]) -> int:
+    """What is installed and, if the machine is ready and a run is given, what `verl-mas check` says of it."""
+    from verl_mas.checks import doctor
+    from verl_mas.checks.run import examine_command
+
+    findings = list(doctor.diagnose())
+    ready = all(finding.ok is not False for finding in findings)
+    found: dict[str, object] = {"ready": ready, "machine": [asdict(finding) for finding in findings]}
+    if ready and arguments:
+        report = examine_command(arguments, None)
+        found |= report.found()
+        ready = report.accepted
+    write_json(found)
+    return 0 if ready else 1
 
 
 def _show(out: Console, finding: Finding) -> None:

@@ -6,29 +6,29 @@ well. docs/after-training.md has the details.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from verl_mas.config.compose import compose
-from verl_mas.config.load import load
+from verl_mas.cli._arguments import add_out, add_run, add_step
+from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.run_folder.checkpoints import Checkpoint
-from verl_mas.serve.export import Export, find_checkpoint
-from verl_mas.trainer.checkpoint import other_policies, other_run, run_identity
-from verl_mas.user_code import load_user_code
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, describe, read_team
+
+if TYPE_CHECKING:
+    from verl_mas.run_folder.checkpoints import Checkpoint
+    from verl_mas.workflow.team_file import TeamFile
 
 
 def main(argv: list[str]) -> int:
     own, training = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
-    options = _parser().parse_args(own)
-    checkpoint = find_checkpoint(Path(options.checkpoint).absolute())
+    options = parser().parse_args(own)
+    from verl_mas.serve.export import Export, find_checkpoint
+
+    checkpoint = find_checkpoint(options.run.absolute(), options.step)
     export = Export(
         checkpoint,
         _team(checkpoint, training),
-        Path(options.out),
+        options.out,
         merge=options.merge,
         force=options.force,
         trust=options.trust_remote_code,
@@ -41,6 +41,12 @@ def main(argv: list[str]) -> int:
 
 def _team(checkpoint: Checkpoint, arguments: Sequence[str]) -> TeamFile:
     """As the run described it or, for a checkpoint of an earlier version, as the arguments of its command do."""
+    from verl_mas.config.compose import compose
+    from verl_mas.config.load import load
+    from verl_mas.trainer.checkpoint import other_policies, other_run, run_identity
+    from verl_mas.user_code import load_user_code
+    from verl_mas.workflow.team_file import TEAM_FILE, describe, read_team
+
     if (checkpoint.folder / TEAM_FILE).exists():
         if arguments:
             raise ConfigError(
@@ -53,7 +59,7 @@ def _team(checkpoint: Checkpoint, arguments: Sequence[str]) -> TeamFile:
         raise ConfigError(
             f"{checkpoint.folder} has no {TEAM_FILE}: an earlier version of verl-mas saved it",
             rule="its team is then described by the arguments of the command that trained it",
-            fix="add them after --: verl-mas export CHECKPOINT OUT -- +mas=... actor_rollout_ref.model.path=...",
+            fix="add them after --: verl-mas export RUN --out DIR -- +mas=... actor_rollout_ref.model.path=...",
         )
     config = compose(arguments)
     mas = load(config.get("mas"))
@@ -64,20 +70,21 @@ def _team(checkpoint: Checkpoint, arguments: Sequence[str]) -> TeamFile:
     return team
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> Parser:
+    made = Parser(
         "verl-mas export",
-        usage="verl-mas export CHECKPOINT OUT [--policy NAME] [--merge] [--force] [-- ARGUMENTS OF THE TRAINING]",
-        description=__doc__,
+        __doc__,
+        usage="verl-mas export RUN --out DIR [--step N] [--policy NAME] [--merge] [--force] "
+        "[-- ARGUMENTS OF THE TRAINING]",
     )
-    parser.add_argument("checkpoint", help="global_step_N of a run, or the run's folder for its latest checkpoint")
-    parser.add_argument("out", help="a folder, which gets a folder per policy and team.yaml")
-    parser.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
-    parser.add_argument(
+    add_run(made, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
+    add_step(made, "the checkpoint of this step; without it the latest one")
+    add_out(made, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
+    made.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
+    made.add_argument(
         "--merge",
         action="store_true",
         help="adapters merged into their base; prints how far the log-probs of a prompt move by it",
     )
-    parser.add_argument("--force", action="store_true", help="replace what an earlier export wrote")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
-    return parser
+    made.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
+    return made

@@ -7,6 +7,8 @@ import contextlib
 import sys
 from pathlib import Path
 
+from verl_mas.cli._arguments import add_address, whole
+from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
 from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
@@ -14,45 +16,50 @@ from verl_mas.text import visible
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     return int(options.run(options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="verl-mas retriever", description=__doc__)
-    commands = parser.add_subparsers(required=True)
+def parser() -> Parser:
+    made = Parser("verl-mas retriever", __doc__)
+    commands = made.add_subparsers(metavar="ACTION", required=True)
 
-    building = commands.add_parser("build", help="index a corpus into a folder")
-    building.add_argument("--corpus", type=Path, required=True, help=".jsonl, .jsonl.gz or .parquet")
-    building.add_argument("--index", type=Path, required=True, help="the folder to write")
+    about = "index a corpus into a folder"
+    building = commands.add_parser("build", help=about, description=about)
+    building.add_argument(
+        "--corpus", type=Path, required=True, metavar="FILE", help="passages: .jsonl, .jsonl.gz or .parquet"
+    )
+    building.add_argument("--index", type=Path, required=True, metavar="DIR", help="the folder to write")
     _add_encoder(building)
     building.set_defaults(run=_build)
 
-    serving = commands.add_parser("serve", help="answer POST /retrieve")
-    serving.add_argument("--index", type=Path, required=True, help="a folder that `build` wrote")
-    serving.add_argument("--corpus", type=Path, help="build the index from this file if the folder has none")
+    about = "serve an index over HTTP: POST /retrieve"
+    serving = commands.add_parser("serve", help=about, description=about)
+    _add_index(serving)
+    corpus = "build the index from this file if there is none"
+    serving.add_argument("--corpus", type=Path, metavar="FILE", help=corpus)
     _add_encoder(serving)
-    serving.add_argument("--host", default="127.0.0.1")
-    serving.add_argument("--port", type=int, default=8000)
-    serving.add_argument("--topk", type=_topk, default=3, help="passages for requests without topk")
+    add_address(serving, port=8000)
+    serving.add_argument("--topk", type=whole(1), default=3, metavar="N", help="passages for requests without topk")
     serving.set_defaults(run=_serve)
 
-    asking = commands.add_parser("query", help="search an index once")
-    asking.add_argument("--index", type=Path, required=True)
-    asking.add_argument("--topk", type=_topk, default=3)
-    asking.add_argument("query")
+    about = "search an index once"
+    asking = commands.add_parser("query", help=about, description=about)
+    _add_index(asking)
+    asking.add_argument("--topk", type=whole(1), default=3, metavar="N", help="passages to print")
+    asking.add_argument("query", metavar="QUERY", help="the words to search for")
     asking.set_defaults(run=_query)
-    return parser
+    return made
 
 
-def _topk(text: str) -> int:
-    if (topk := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{topk} is not at least 1")
-    return topk
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a folder that `build` wrote")
 
 
 def _add_encoder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--encoder", help="search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25")
+    parser.add_argument(
+        "--encoder", metavar="MODEL", help="search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25"
+    )
 
 
 def _build(options: argparse.Namespace) -> int:

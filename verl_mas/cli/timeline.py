@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
-from verl_mas.errors import ConfigError
-from verl_mas.trainer.timeline import read_timeline
-from verl_mas.trainer.timeline_picture import draw
+from verl_mas.cli._arguments import add_out, add_run, add_steps, free, steps_of
+from verl_mas.cli._parser import Parser
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas timeline", __doc__)
+    add_run(made, what="the folder of a run (trainer.default_local_dir), or its timeline.jsonl")
+    add_out(made, "the SVG file", required=True)
+    add_steps(made)
+    made.add_argument("--title", help="above the picture; without it the name of the folder")
+    return made
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
-    run, out = Path(options.run), Path(options.out)
-    steps = None if options.steps is None else _steps(options.steps)
-    if out.exists() and not options.force:
-        raise ConfigError(f"--out {out}", rule="a file that exists is kept", fix="choose another one, or add --force")
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--out {out}", rule="the picture is written into a folder that exists", fix=f"mkdir -p {out.parent}"
-        )
-    out.write_text(draw(read_timeline(run), options.title or run.absolute().name, steps), encoding="utf-8")
+    from verl_mas.trainer.timeline import read_timeline
+    from verl_mas.trainer.timeline_picture import draw
+
+    options = parser().parse_args(argv)
+    steps = steps_of(options.steps)
+    out = free(options.out, options.force)
+    picture = draw(read_timeline(options.run), options.title or options.run.absolute().name, steps)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(picture, encoding="utf-8")
     sys.stdout.write(f"{out}\n")
     return 0
-
-
-def _steps(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
-        raise ConfigError(f"--steps {text}", rule="a step, or the first and the last of several", fix="use --steps 3-8")
-    return int(first), int(last or first)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("verl-mas timeline", description=__doc__)
-    parser.add_argument("run", help="the folder of a run (trainer.default_local_dir), or its timeline.jsonl")
-    parser.add_argument("--out", required=True, help="the SVG file")
-    parser.add_argument("--steps", metavar="FIRST-LAST", help="only these steps")
-    parser.add_argument("--title", help="above the picture; without it the name of the folder")
-    parser.add_argument("--force", action="store_true", help="replace a file that exists")
-    return parser

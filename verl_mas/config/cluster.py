@@ -5,18 +5,23 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_mas import worker_folder
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigWarning
+from verl_mas.run_folder.secrets import clean_command
 
 RAY_INIT = "ray_kwargs.ray_init"
+# The environment variable with the command line.
+COMMAND = "VERL_MAS_COMMAND"
 COUNTS = ("num_cpus", "num_gpus")
 
 
@@ -63,6 +68,22 @@ def adapt(config: DictConfig) -> None:
         if not sends_folder(config):
             variable = f"runtime_env.env_vars.{worker_folder.VARIABLE}"
             OmegaConf.update(ray_init, variable, str(Path.cwd()), force_add=True)
+
+
+def send_command(config: DictConfig) -> None:
+    """Let the trainer's process know the command line, which is this process's, without the secrets in it."""
+    # Quoted, as a value of a configuration must not look like an interpolation.
+    text = quote(shlex.join(clean_command(sys.orig_argv)))
+    # A cluster that this process starts has its environment.
+    os.environ[COMMAND] = text
+    if address(config) is not None:
+        ray_init = OmegaConf.select(config, RAY_INIT)
+        with open_dict(ray_init):
+            OmegaConf.update(ray_init, f"runtime_env.env_vars.{COMMAND}", text, force_add=True)
+
+
+def sent_command() -> str | None:
+    return unquote(os.environ.get(COMMAND, "")) or None
 
 
 def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int) -> Iterator[ConfigWarning]:

@@ -352,7 +352,7 @@ class FaultSpec(Checked):
 
 @dataclass
 class TrajectorySpec:
-    """Session records on disk: one JSON line per session."""
+    """Session records on disk."""
 
     enabled: bool = True
     """Whether sessions are written."""
@@ -360,8 +360,19 @@ class TrajectorySpec:
     dir: str | None = None
     """null: <trainer.default_local_dir>/trajectories."""
 
+    format: Literal["zst", "jsonl"] = "zst"
+    """zst: compressed when a step has ended. jsonl: plain lines."""
+
     sampling_rate: Share = 1.0
-    """The share of sessions that is written; the same sessions in every run."""
+    """The share of sessions that is written, beside all with a fault and the best and the worst of each group; the same
+    sessions in every run."""
+
+    max_gib: Positive | None = 10.0
+    """The size of the folder at most, null: any. The sampling rate is halved when half of it is used, and again
+    whenever half of the rest is."""
+
+    tokens: bool = True
+    """Whether acts have their sampled tokens one by one, with log-probs."""
 
     max_text_chars: Count | None = None
     """Longer texts are cut to this length."""

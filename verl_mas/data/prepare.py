@@ -11,6 +11,8 @@ from verl_mas.data.items import Item, distinct, overlap
 from verl_mas.errors import DataError
 
 MANIFEST = "manifest.json"
+# By split.
+FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Prepared:
                 )
         folder.mkdir(parents=True, exist_ok=True)
         for split, items in files.items():
-            _write(folder / f"{split}.parquet", items, split)
+            _write(folder / FILES[split], items, split)
         manifest = {
             "sources": self.sources,
             "rows": {split: len(items) for split, items in files.items()},

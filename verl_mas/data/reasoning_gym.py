@@ -1,6 +1,6 @@
 """reasoning-gym's single-turn tasks for any workflow: rows that name an item, and its verifier as reward function.
 
-verl-mas reasoning_gym maze --out runs/maze
+verl-mas data reasoning_gym maze --out runs/maze
 ... reward.custom_reward_function.path=pkg://verl_mas.data.reasoning_gym
 """
 
@@ -100,7 +100,7 @@ def item_of(extra_info: Mapping[str, Any]) -> tuple[GymDataset, GymItem]:
             raise DataError(
                 f"extra_info has no {key!r}",
                 rule="this reward function needs rows that name an item of reasoning-gym",
-                fix="write them with `verl-mas reasoning_gym TASK --out FOLDER`",
+                fix="write them with `verl-mas data reasoning_gym TASK --out FOLDER`",
             )
     task, place = extra_info[TASK], int(extra_info[PLACE])
     items = _items(task, extra_info[CONFIG], int(extra_info[SEED]))

@@ -9,9 +9,9 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
 from verl_mas.data import letters
-from verl_mas.demos import curves
 from verl_mas.demos.live import Run
-from verl_mas.demos.metrics import Step, series
+from verl_mas.run_folder.metrics import Step, series
+from verl_mas.sessions.curves import Panel, sparkline, write_curves
 from verl_mas.warmup.tiny_model import tiny_model
 
 FOLDER = Path("runs/first_run")
@@ -38,12 +38,12 @@ def prepare(folder: Path) -> None:
 
 
 def _report(run: Run, steps: list[Step], console: Console) -> None:
-    picture = FOLDER / "reward.png"
-    curves.plot(steps, {"reward": {"training": REWARD, "held out": HELD_OUT}}, picture, "Repeat a letter")
+    panel = Panel("reward", {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)})
+    pictures = write_curves([panel], FOLDER / "reward", "Repeat a letter")
     _, rewards = series(steps, REWARD)
     _, held_out = series(steps, HELD_OUT)
-    console.print(f"\nreward {curves.sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
-    for what, file in (("curve", picture), ("metrics", run.metrics), ("log", run.log)):
+    console.print(f"\nreward {sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
+    for what, file in (*(("curve", picture) for picture in pictures), ("metrics", run.metrics), ("log", run.log)):
         console.print(f"{what:8} {file}")
 
 

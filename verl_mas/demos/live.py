@@ -25,8 +25,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from verl_mas.demos.metrics import Step, read_steps
 from verl_mas.errors import RunFailed
+from verl_mas.run_folder.metrics import Step, read_steps
 
 POLL_S = 0.5
 TAIL_LINES = 25
@@ -78,6 +78,8 @@ class Run:
         """Train to the end with a progress bar. `headline` is the metric beside it. Ctrl-C also ends the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._rotate_metrics()
+        if not console.is_terminal:
+            console.print(f"training: {self.steps_in_all} steps, log in {self.log}")
         bar = self._bar(console)
         with self.log.open("a" if self.resume else "w") as log, Live(bar, console=console) as live:
             task = bar.add_task("starting Ray", total=self.steps_in_all, value="")
@@ -115,15 +117,17 @@ class Run:
             value = f"{headline} {values[-1]:.3f}" if values else ""
             bar.update(task, description="training", completed=steps[-1].number, value=value)
             if not live.console.is_terminal:
-                self._print(live.console, steps[-1].number, value)
+                self._print(live.console, steps, headline)
             if self.table:
                 live.update(Group(bar, self.table(steps)))
 
-    def _print(self, console: Console, step: int, value: str) -> None:
+    def _print(self, console: Console, steps: list[Step], headline: str) -> None:
         """A line per step: a bar is drawn once where the output is no terminal, at the end."""
-        if step > self._printed:
-            console.print(f"step {step} of {self.steps_in_all}  {value}")
-            self._printed = step
+        for step in steps:
+            if step.number > self._printed:
+                value = f"  {headline} {step.values[headline]:.3f}" if headline in step.values else ""
+                console.print(f"step {step.number} of {self.steps_in_all}{value}", highlight=False)
+                self._printed = step.number
 
     def _bar(self, console: Console) -> Progress:
         columns = (

@@ -34,11 +34,11 @@ class PlanPath(TeamDemo):
     # A role has its own gradient if it has its own policy.
     measured: ClassVar[Curves] = {
         "success on held-out grids": {"team": success},
-        "reward": {"planner": "mas/planner/reward/score", "executor": "mas/executor/reward/score"},
+        "reward": {"planner": "agent/planner/reward/score", "executor": "agent/executor/reward/score"},
         "gradient norm": {
             "team": "actor/grad_norm",
-            "planner": "mas/planner/actor/grad_norm",
-            "executor": "mas/executor/actor/grad_norm",
+            "planner": "policy/planner/actor/grad_norm",
+            "executor": "policy/executor/actor/grad_norm",
         },
         "tokens per second": {"team": "perf/throughput"},
     }

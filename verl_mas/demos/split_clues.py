@@ -38,7 +38,7 @@ class SplitClues(TeamDemo):
     measured: ClassVar[Curves] = {
         SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{split_clues.SHUFFLED}/acc/mean@1"},
         "letters of its own in a message": {"sender": f"val-aux/{split_clues.SOURCE}/named/mean@1"},
-        "reward": {"team": "mas/receiver/reward/score"},
+        "reward": {"team": "agent/receiver/reward/score"},
         "gradient norm": {"team": "actor/grad_norm"},
     }
     levels: ClassVar[Levels] = {SUCCESS: {"the best agent alone": 1 / 3}}

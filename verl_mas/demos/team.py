@@ -14,17 +14,21 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from verl_mas.demos import curves
 from verl_mas.demos.live import Run
-from verl_mas.demos.metrics import Step, series
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import latest
+from verl_mas.run_folder.metrics import Step, series
+from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.report import report
+from verl_mas.sessions.run import RunFolder, open_run
+from verl_mas.sessions.view import ViewOptions, write_view
 from verl_mas.warmup.train import WarmUp
 
 Settings: TypeAlias = dict[str, Any]
 Curves: TypeAlias = Mapping[str, Mapping[str, str]]
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
 STEPS = "trainer.total_training_steps"
+LINES = 30  # of the warm-up, where the output is no terminal
 
 
 class TeamDemo:
@@ -115,13 +119,15 @@ class TeamDemo:
         disable_progress_bar()
         self.folder.mkdir(parents=True, exist_ok=True)
         steps = self.warm_up.steps
-        with console.status("warm-up") as status:
+        if not console.is_terminal:
+            console.print("warm-up: writing tasks and demonstrations")
+        with console.status("warm-up: writing tasks and demonstrations") as status:
 
             def progress(step: int, loss: float) -> None:
                 line = f"warm-up on demonstrations: step {step} of {steps}, loss {loss:.2f}"
                 if console.is_terminal:
                     status.update(line)
-                elif step % max(steps // 10, 1) == 0:
+                elif step % max(steps // LINES, 1) == 0:
                     console.print(line)
 
             self.make(settings, progress)
@@ -134,14 +140,18 @@ class TeamDemo:
             for who, key in of.items():
                 _, values = series(steps, key)
                 if values:
-                    grid.add_row(measured, who, f"{values[-1]:.2f}", curves.sparkline(values))
+                    grid.add_row(measured, who, f"{values[-1]:.2f}", sparkline(values))
             for name, value in self.levels.get(measured, {}).items():
                 grid.add_row(measured, name, f"{value:.2f}", "")
         return grid
 
+    def panels(self, steps: list[Step]) -> list[Panel]:
+        return [
+            Panel(measured, {who: series(steps, key) for who, key in of.items()}, self.levels.get(measured, {}))
+            for measured, of in self.measured.items()
+        ]
+
     def _report(self, run: Run, steps: list[Step], settings: Settings, console: Console) -> None:
-        picture = self.folder / "curves.png"
-        curves.plot(steps, self.measured, picture, self.name.replace("_", " ").capitalize(), self.levels)
         pass_at_1 = self.success.replace("acc/mean@1", "pass@1")
         low, high = f"{pass_at_1}/low", f"{pass_at_1}/high"
         validated = [step for step in steps if self.success in step.values]
@@ -150,12 +160,29 @@ class TeamDemo:
             interval = f" (95 % interval {values[low]:.3f} to {values[high]:.3f})" if low in values else ""
             console.print(f"\n{when}: {values[self.success]:.3f} of {self.solved}{interval}")
             console.print(self.draw(step.number, settings), markup=False, highlight=False)
-        for what, file in (("curves", picture), ("metrics", run.metrics), ("log", run.log)):
-            console.print(f"{what:8} {file}")
+        trained = open_run(self.folder / "checkpoints")
+        found = report(trained)
+        console.print("\n" + "\n".join(found.says()), markup=False, highlight=False)
+        title = self.name.replace("_", " ").capitalize()
+        files = [
+            *(("curves", file) for file in write_curves(self.panels(steps), self.folder / "curves", title)),
+            *(("report", file) for file in found.write(self.folder / "report")),
+            *self._sessions_of(trained),
+            ("metrics", trained.metrics),
+            ("log", run.log),
+        ]
+        console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
+
+    def _sessions_of(self, run: RunFolder) -> list[tuple[str, object]]:
+        """Where they are, and a page to look at them, unless the user has switched them off."""
+        if run.trajectories is None:
+            return [("sessions", "none were recorded")]
+        page, _ = write_view(run.folder, ViewOptions(force=True))
+        return [("view", page), ("sessions", run.trajectories)]
 
     def sessions(self, step: int) -> dict[int, Mapping[str, Any]]:
         """The sessions of a validation, by the number of their task."""
-        from verl_mas.rollout.trajectories import read_sessions
+        from verl_mas.sessions.reader import read_sessions
 
         found = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
         return {session["task"]["index"]: session for session in found}

@@ -20,6 +20,7 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.grading.bare_value import objection
 from verl_mas.grading.latex import parse_in_two_stages
 from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
+from verl_mas.grading.unknown import UNKNOWN, unknown
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 # Competition answers are shorter; a longer text is noise, or an attack on the parser.
@@ -118,6 +119,8 @@ def legible(text: str | None) -> str | None:
 
 def ground_truth(value: object) -> str:
     """A task's ground truth as text; refused if no answer can be checked against it."""
+    if unknown(value):
+        return UNKNOWN
     truth = legible(None if value is None else str(value))
     if truth is None:
         raise DataError(
@@ -184,7 +187,7 @@ class AnswerChecker:
 
     def _without_pool(self, pair: _Pair) -> Grade | None:
         """The grade if neither sympy nor a process is needed, else None."""
-        if pair.answer is None:
+        if pair.answer is None or pair.truth == UNKNOWN:
             return Grade.UNREADABLE
         if pair.answer == pair.truth:
             return Grade.CORRECT

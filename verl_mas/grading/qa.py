@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from verl_mas.errors import DataError
+from verl_mas.grading.unknown import UNKNOWN, unknown
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -20,6 +21,8 @@ def normalise(text: str) -> str:
 
 def golden_answers(ground_truth: object) -> list[str]:
     """Every accepted answer of a text, a list of texts, or Search-R1's `{"target": [...]}`; at least one."""
+    if unknown(ground_truth):
+        return [UNKNOWN]
     found = ground_truth["target"] if isinstance(ground_truth, Mapping) and "target" in ground_truth else ground_truth
     if hasattr(found, "tolist"):
         found = found.tolist()

@@ -104,7 +104,7 @@ PUZZLES: Registry[type[Puzzle]] = Registry("puzzle", package="verl_mas.puzzles.k
 
 
 def register_puzzle(name: str) -> Callable[[P], P]:
-    """Register a puzzle class under the name that dataset rows and `verl-mas puzzle` use."""
+    """Register a puzzle class under the name that dataset rows and `verl-mas data puzzle` use."""
     return PUZZLES.register(name)  # type: ignore[return-value]
 
 

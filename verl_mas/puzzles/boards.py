@@ -85,7 +85,7 @@ def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
             raise DataError(
                 f"extra_info has no {key!r}",
                 rule="a puzzle workflow needs rows that name a board",
-                fix="create them with verl_mas.puzzles.boards.row or `verl-mas puzzle`",
+                fix="create them with verl_mas.puzzles.boards.row or `verl-mas data puzzle`",
             )
     # Parquet adds the keys of other rows in the file, with None.
     size = {key: value for key, value in extra_info[SIZE].items() if value is not None}

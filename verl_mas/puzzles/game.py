@@ -147,9 +147,12 @@ class Play(Workflow):
 
     async def _play(self, team: Team, at: Position) -> Outcome:
         """To the end, from any position."""
+        if not at.turns:
+            team.draw(at.puzzle.render, "start")
         while at.turns < self.max_turns and not at.puzzle.solved and at.puzzle.distance() is not None:
             at.puzzle = await self.turn(at.puzzle, partial(self._choose, team, at, itertools.count()))
             at.turns += 1
+            team.draw(at.puzzle.render, f"after turn {at.turns}")
         solved = float(at.puzzle.solved)
         return Outcome(
             answer=at.puzzle.render(),

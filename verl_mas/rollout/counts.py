@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from verl_mas import metric_names
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.rollout.busy import Span
@@ -45,6 +46,8 @@ class SessionCounts:
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
     tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls of which an error came
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
+    record_bytes: int = 0  # on disk, of sessions
+    without_space: int = 0  # sessions that were not recorded as mas.trajectories.max_gib was reached
     busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
 
     @classmethod
@@ -91,6 +94,8 @@ class SessionCounts:
             tool_calls=_add(self.tool_calls, other.tool_calls),
             tool_errors=_add(self.tool_errors, other.tool_errors),
             infos=_add(self.infos, other.infos),
+            record_bytes=self.record_bytes + other.record_bytes,
+            without_space=self.without_space + other.without_space,
             busy=_add(self.busy, other.busy),
         )
 
@@ -170,9 +175,10 @@ class SessionCounts:
             "session/dropped": self.dropped,
             "session/retried": self.retried,
             **given_up,
-            **{f"{agent}/tool_calls": count / sessions for agent, count in self.tool_calls.items()},
+            **({"session/record_mib": self.record_bytes / 2**20} if self.record_bytes else {}),
+            **{metric_names.agent(agent, "tool_calls"): count / sessions for agent, count in self.tool_calls.items()},
             **{
-                f"{agent}/tool_errors": self.tool_errors.get(agent, 0) / count
+                metric_names.agent(agent, "tool_errors"): self.tool_errors.get(agent, 0) / count
                 for agent, count in self.tool_calls.items()
             },
             **{f"session/faults/{kind}": count for kind, count in self.faults.items()},

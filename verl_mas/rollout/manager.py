@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -12,9 +13,15 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.trajectories import folder_of, new_attempt, write_advantages
+from verl_mas.rollout.trajectories import folder_of
 from verl_mas.rollout.worker import ATTEMPT, RemoteMasAgentLoopWorker
+from verl_mas.run_folder.session_files import new_attempt, write_advantages
 from verl_mas.verl_types import Actor
+
+# A child of verl's logger, which has the handler in the trainer's process.
+logger = logging.getLogger(f"verl.{__name__}")
+
+SECONDS_TO_CANCEL = 30.0
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
@@ -22,6 +29,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._full = False
         # verl's __init__ sets its own class.
         self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
         with open_dict(self.config):
@@ -43,15 +51,24 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         ray.get([worker.resume.remote(policies) for worker in self._workers])
 
     def cancel_all(self) -> None:
-        """End every task that is still running, without rows."""
-        ray.get([worker.cancel_all.remote() for worker in self._workers])
+        """End every task that is still running, without rows. A workflow may catch its cancellation and continue: it is
+        not waited for, as its worker ends with the run."""
+        calls: list[ray.ObjectRef[None]] = [worker.cancel_all.remote() for worker in self._workers]
+        done, late = ray.wait(calls, num_returns=len(calls), timeout=SECONDS_TO_CANCEL)
+        if late:
+            logger.warning(
+                "sessions of %d agent-loop workers have not ended %g s after they were cancelled; they are left",
+                len(late),
+                SECONDS_TO_CANCEL,
+            )
+        ray.get(done)
 
     def record_advantages(self, step: int, advantages: Mapping[str, float]) -> None:
         """Written beside the sessions on disk; keys are those of the rows."""
         spec = load(self.config.get("mas")).trajectories
         if spec.enabled:
             folder = folder_of(spec, self.config.trainer.default_local_dir)
-            write_advantages(folder, step, self.config[ATTEMPT], advantages)
+            write_advantages(folder, step, self.config[ATTEMPT], advantages, compressed=spec.format == "zst")
 
     def pop_counts(self, validate: bool = False) -> SessionCounts:
         """The sessions since the last call: how many, what they reported, how many failed and why.
@@ -59,7 +76,20 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         Raises EngineLost when an engine was lost meanwhile.
         """
         parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in self._workers])
-        return sum(parts, SessionCounts())
+        counts = sum(parts, SessionCounts())
+        if counts.without_space and not self._full:
+            self._full = True
+            self._report_full()
+        return counts
+
+    def _report_full(self) -> None:
+        spec = load(self.config.get("mas")).trajectories
+        logger.warning(
+            "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training goes on. "
+            "To record again, raise it when the run is resumed, or set mas.trajectories.dir to another folder",
+            folder_of(spec, self.config.trainer.default_local_dir),
+            spec.max_gib,
+        )
 
     @property
     def _workers(self) -> list[Actor]:

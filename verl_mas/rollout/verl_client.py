@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -81,14 +81,22 @@ class Prompt:
     previous: AgentLoopOutput | None = None
 
 
+class TokenClient(Protocol):
+    """An engine without servers of verl's, such as one in this process. Cancelling a call ends the request."""
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: Fields, **media: object
+    ) -> TokenOutput: ...
+
+
 class VerlPolicy:
     """An LLMClient over verl's server client. `config` is the policy's own view of the configuration."""
 
-    def __init__(self, config: DictConfig, client: LLMServerClient, model: Model, dataset_cls: type):
+    def __init__(self, config: DictConfig, client: LLMServerClient | TokenClient, model: Model, dataset_cls: type):
         self.config, self.model = config, model
         self._rollout = config.actor_rollout_ref.rollout
         self.busy = Busy()
-        self.client = cancellable(client, self.busy)
+        self.client = cancellable(client, self.busy) if isinstance(client, LLMServerClient) else client
         self._dataset_cls = dataset_cls
         self._loops: dict[str, ToolAgentLoop] = {}
 

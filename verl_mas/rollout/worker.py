@@ -13,7 +13,6 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
@@ -22,14 +21,16 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_mas import data_plane
 from verl_mas.config import load
 from verl_mas.config.adapters import resident
-from verl_mas.config.capacity import sessions_per_worker
+from verl_mas.config.capacity import sessions_per_worker, workers
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.rollout.answer import answer_of
 from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.gates import Gate
 from verl_mas.rollout.resuming_client import ResumingClient
-from verl_mas.rollout.stored import failed_validation_row, stored_rows, with_tool_fields
+from verl_mas.rollout.stored import failed_validation_row, stored_rows
+from verl_mas.rollout.token_texts import TokenTexts
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
@@ -126,6 +127,10 @@ class MasAgentLoopWorker(_StockWorker):
         """What was counted since the last call. When engines were busy, with either kind, is counted in training's."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
+        if self.trajectories is not None:
+            # A step, or a validation, has ended.
+            written = await self.trajectories.acompress()
+            counts += SessionCounts(record_bytes=written.bytes, without_space=written.without_space)
         if validate:
             return counts
         clients = self.session_config.clients
@@ -177,6 +182,8 @@ class MasAgentLoopWorker(_StockWorker):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self.trajectories is not None:
+                await self.trajectories.aend_group(prompt[UID])
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
         # The clocks of a session start in its slot: what waits for one is only a coroutine and its data.
@@ -215,7 +222,7 @@ class MasAgentLoopWorker(_StockWorker):
 
     async def _score(self, session: Session, dataset: Fields) -> Score:
         """verl's reward loop on the answer: one of verl's scorers, or the user's function."""
-        answer = self._answer(session)
+        answer = answer_of(session, self.models, self.tokenizer)
         try:
             await self._compute_score([answer], kwargs=dataset)
         except ray.exceptions.RayActorError as error:
@@ -227,33 +234,6 @@ class MasAgentLoopWorker(_StockWorker):
                 fix="set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True",
             )
         return Score(answer.reward_score, answer.extra_fields.get(REWARD_EXTRA_INFO, {}))
-
-    def _answer(self, session: Session) -> AgentLoopOutput:
-        """The answer as an output that the reward function can decode, which it does with verl's own tokenizer."""
-        answer = session.outcome.answer if session.outcome else None
-        if answer is None:
-            raise WorkflowError(
-                "an outcome with neither an answer nor a reward",
-                rule="verl's reward function scores the answer",
-                fix="return Outcome(answer=...) or Outcome(reward=...)",
-            )
-        if isinstance(answer, Reply) and self._is_whole_row(answer, session):
-            return with_tool_fields(output_of(answer.generation), [answer])
-        text = session.answer or ""
-        ids = self.tokenizer.encode(text, add_special_tokens=False) or [self.tokenizer.eos_token_id]
-        return AgentLoopOutput(
-            prompt_ids=self.tokenizer.encode(session.task.question) or [self.tokenizer.eos_token_id],
-            response_ids=ids,
-            response_mask=[1] * len(ids),
-            num_turns=2,
-            metrics=AgentLoopMetrics(),
-            extra_fields={},
-        )
-
-    def _is_whole_row(self, reply: Reply, session: Session) -> bool:
-        model = self.models.get(reply.policy)
-        alone = sum(other.row == reply.row for other in session.replies) == 1
-        return alone and reply.generation.has_tokens and model is not None and model.tokenizer is self.tokenizer
 
     async def _teacher(self, reply: Reply, task: Task, dataset: Fields) -> None:
         if not (self.distillation_enabled and reply.generation.has_tokens):
@@ -309,7 +289,9 @@ class MasAgentLoopWorker(_StockWorker):
         spec = self.mas.trajectories
         if not spec.enabled:
             return None
-        return TrajectoryWriter(spec, folder_of(spec, self.config.trainer.default_local_dir), self.config[ATTEMPT])
+        folder = folder_of(spec, self.config.trainer.default_local_dir)
+        tokens = {name: TokenTexts(model.tokenizer) for name, model in self.models.items()} if spec.tokens else {}
+        return TrajectoryWriter(spec, folder, self.config[ATTEMPT], workers(self.config), tokens)
 
     @property
     def _log_probs(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,17 @@ def complete(folder: Path, run: Mapping[str, object]) -> None:
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     write_whole(folder / RUN_FILE, json.dumps({**run, FILES: sizes}, indent=1))
     write_whole(folder.parent / POINTER, str(step_of(folder)))
+
+
+def remove_shells(folder: Path) -> None:
+    """Checkpoints of a run's folder whose policies have all been pruned, which leaves what was written beside them."""
+    for path in folder.glob("global_step_*"):
+        run = _run_of(path) if step_of(path) is not None else None
+        listed = run.get(FILES) if isinstance(run, dict) else None
+        # Where each node has a disk of its own, a checkpoint of others may have no policy here from the start.
+        parts = [name for name in listed if "/" in name] if isinstance(listed, dict) else []
+        if parts and not any((path / name).exists() for name in parts):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -107,6 +119,15 @@ def read(folder: Path) -> Checkpoint | str:
         return f"{folder} is not named global_step_N"
     if not folder.is_dir():
         return f"{folder} is not there"
+    run = _run_of(folder)
+    if isinstance(run, str):
+        return run
+    damaged = next(_damaged(folder, run), None)
+    return f"{folder} is not complete: {damaged}" if damaged else Checkpoint(folder, step, run)
+
+
+def _run_of(folder: Path) -> dict[str, object] | str:
+    """What the `run.json` of a checkpoint holds, or why it cannot be read."""
     try:
         run = json.loads((folder / RUN_FILE).read_bytes())
     except FileNotFoundError:
@@ -115,10 +136,7 @@ def read(folder: Path) -> Checkpoint | str:
         return f"{folder / RUN_FILE} cannot be read: {error.strerror}"
     except ValueError:  # JSONDecodeError and UnicodeDecodeError
         return f"{folder / RUN_FILE} cannot be read as JSON"
-    if not isinstance(run, dict):
-        return f"{folder / RUN_FILE} holds no JSON object"
-    damaged = next(_damaged(folder, run), None)
-    return f"{folder} is not complete: {damaged}" if damaged else Checkpoint(folder, step, run)
+    return run if isinstance(run, dict) else f"{folder / RUN_FILE} holds no JSON object"
 
 
 def step_of(folder: Path) -> int | None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
+
+from verl_mas.errors import DiskError
 
 # How file systems without fsync of a folder answer, for example mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
@@ -21,10 +26,24 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line in one write, so that a process that is killed can cut at most the last line of a file."""
+    """Add a line in one write, so that a crash can cut at most the last line of a file. The next line ends that one."""
+    start = "\n" if _is_cut(path) else ""
+    append(path, f"{start}{line}\n".encode(errors="backslashreplace"))
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the last line of a file has no end."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def append(path: Path, left: bytes) -> None:
+    """Add to a file in one write. Raises OSError, and then nothing was added."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    left = f"{line}\n".encode(errors="backslashreplace")
     try:
         before = os.fstat(descriptor).st_size
         try:
@@ -38,6 +57,19 @@ def append_line(path: Path, line: str) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def recording(path: Path, what: str) -> Iterator[None]:
+    """Around a write beside the checkpoints of a run. `what`: what a run records there, for the message."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"{path} cannot be written: {error.strerror}; {free_space(path)}",
+            rule=f"a run records {what} beside its checkpoints",
+            fix="make room, or set trainer.default_local_dir to another disk",
+        ) from error
+
+
 def flush(path: Path) -> None:
     """Wait until a file's content, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -48,6 +80,16 @@ def flush(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files in a folder, in which others may work."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            total += status.st_size if S_ISREG(status.st_mode) else 0
+    return total
 
 
 def free_space(path: Path) -> str:

@@ -31,6 +31,7 @@ class RunLock:
     def __init__(self, folder: Path):
         """Raises ConfigError when another process has the folder."""
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         self.path = folder / LOCK
         self._file = self.path.open("a+")
         if not _lock(self._file.fileno(), fcntl.LOCK_EX):

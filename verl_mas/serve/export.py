@@ -14,9 +14,10 @@ from safetensors import SafetensorError
 
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
-from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, read, step_of, whole_checkpoints
+from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import free_space
 from verl_mas.serve.adapter import LORA_FILE, Adapter
+from verl_mas.serve.card import CARD, CURVE, Card, is_card
 from verl_mas.serve.model import TOKENIZER_FILE, available, copy_tokenizer, load_tokenizer, write_model
 from verl_mas.serve.reading import read_record, reading
 from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
@@ -26,8 +27,16 @@ from verl_mas.trainer.adapters.identity import BASES, fingerprint
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 
-def find_checkpoint(folder: Path) -> Checkpoint:
-    """A checkpoint, or the latest one of a run's folder."""
+def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
+    """A checkpoint, or that of a step, or the latest one of a run's folder."""
+    if step is not None:
+        if step_of(folder) is not None:
+            raise ConfigError(
+                f"--step {step} of {folder}",
+                rule="a step is chosen from a run's folder",
+                fix=f"give {folder.parent}, or leave out --step",
+            )
+        folder = folder_of_step(folder, step)
     whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
     found: Checkpoint | str
     if not folder.is_dir():
@@ -72,8 +81,11 @@ class Export:
                 written = self._policy(policy, folder)
             yield f"{name}: {written}"
         if only is None:
+            written_team = self._written(chosen)
             with _writing(team):
-                self._written(chosen).write(self.out)
+                Card.of(self.out.resolve().name, written_team, self.checkpoint.folder.parent).write(self.out)
+                written_team.write(self.out)
+            yield f"{self.out / CARD}"
             yield f"{team}"
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
@@ -115,7 +127,7 @@ class Export:
                 rule="they are of one step and written together; --policy writes one",
                 fix="give another folder, or leave out --policy",
             )
-        yield from self._there([*folders, team] if whole else folders)
+        yield from self._there([*folders, team, self.out / CARD, self.out / CURVE] if whole else folders)
         yield from self._other_bases(chosen)
         for needed in self._needed():
             for target in (target for target in folders if needed.resolve().is_relative_to(target.resolve())):
@@ -136,7 +148,8 @@ class Export:
         elif foreign := [path for path in there if not _is_exported(path)]:
             yield ConfigError(
                 f"{', '.join(map(str, foreign))}: not written by an export",
-                rule="--force replaces folders of models and adapters with their tokenizer, and team.yaml",
+                rule="--force replaces folders of models and adapters with their tokenizer, team.yaml, and the model "
+                "card that an export wrote",
                 fix="move it away, or give another folder",
             )
 
@@ -218,6 +231,8 @@ class Export:
 
 def _is_exported(path: Path) -> bool:
     """Also an empty folder, in which nothing can be lost."""
+    if path.name in (CARD, CURVE):
+        return is_card(path)
     if path.is_symlink() or not path.is_dir():
         return path.name == TEAM_FILE and path.is_file()
     return (path / TOKENIZER_FILE).is_file() or not any(path.iterdir())

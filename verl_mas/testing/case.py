@@ -90,8 +90,8 @@ def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> Case:
         malformed=sum(reply.malformed is not None for reply in session.replies),
         faults=[_described(fault) for fault in result.faults],
         answer=str(session.answer) if session.answer is not None else None,
-        rewards=rewards,
-        penalties=penalties,
+        rewards=dict(rewards),
+        penalties=dict(penalties),
         info=session.info,
         traces={
             f"{type(fault.__cause__)} {place}": _trace(fault) for fault in result.faults if (place := _place(fault))

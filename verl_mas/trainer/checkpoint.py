@@ -21,7 +21,7 @@ from verl_mas.config.merge import policy_value, snapshots, trained
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
-from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step
+from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
 from verl_mas.run_folder.disk import free_space
 from verl_mas.trainer.adapters.identity import ADAPTERS, BASES, adapter_identity
 from verl_mas.verl_types import Fields
@@ -115,6 +115,7 @@ class Checkpoints:
                 in_flight[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
                 self._queues.add(folder / QUEUE_FOLDER, self._keep)
             complete(folder, {**self.run, **in_flight})
+        remove_shells(folder.parent)
         return folder
 
     @property

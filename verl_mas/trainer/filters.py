@@ -16,7 +16,6 @@ from verl_mas.config.schema import FilterSpec
 from verl_mas.data_plane import Rows
 from verl_mas.errors import DataError
 from verl_mas.row import RowKey, RowTags
-from verl_mas.trainer.metrics import named
 from verl_mas.trainer.step import Columns, in_order
 
 # Batches in a row of which every task was dropped. Then no task teaches anything, and the run ends.
@@ -141,13 +140,13 @@ class Selection:
 
     def metrics(self) -> dict[str, float]:
         kept = self.kept
-        metrics = {"kept": len(kept), "dropped": len(self._sampled) - len(kept), "rounds": self._rounds}
+        counts = {"kept": len(kept), "dropped": len(self._sampled) - len(kept), "rounds": self._rounds}
         spreads = {
             name: fmean(task.spread for task in tasks)
             for name, tasks in (("spread", self._sampled), ("spread_kept", kept))
             if tasks
         }
-        return named("filter", {**metrics, **spreads})
+        return {f"filter/{name}": value for name, value in {**counts, **spreads}.items()}
 
 
 def nothing_teaches(tasks: Sequence[SampledTask]) -> DataError:

@@ -1,4 +1,7 @@
-"""The metrics of a step. verl's reducers choose by name ("min" in `mini`), so prefixes are added last."""
+"""The metrics of a step.
+
+verl's reducers choose by name ("min" in `mini`), so the names of agents and policies are added last.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from verl_mas import metric_names
 from verl_mas.row import is_padding
 
 if TYPE_CHECKING:
@@ -14,30 +18,35 @@ if TYPE_CHECKING:
 
     from verl_mas.trainer.step import Columns, PolicyRows
 
-ROOT = "mas"
+# verl's actor has no such metrics.
+OURS = ("rows/", "updated", "adapter/")
 
 
-def named(owner: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {f"{ROOT}/{owner}/{key}": value for key, value in metrics.items()}
+def of_agent(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {metric_names.agent(name, key): value for key, value in metrics.items()}
 
 
-def prefixed(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {f"{ROOT}/{key}": value for key, value in metrics.items()}
+def of_policy(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {metric_names.policy(name, key): value for key, value in metrics.items()}
 
 
 def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, float]:
-    """What verl logs for an actor, per policy; a team of one policy keeps verl's own names too."""
+    """Per policy its rows, and what verl logs for an actor: of the only policy under verl's own names.
+
+    verl also logs the seconds of the only policy, as those of the step.
+    """
     found: dict[str, float] = {}
     for name in policies:
         part = parts.get(name)
         if part is None:
-            found |= named(name, {"rows/real": 0, "rows/padding": 0, "updated": 0})
+            found |= of_policy(name, {"rows/real": 0, "rows/padding": 0, "updated": 0})
             continue
         padding = sum(is_padding(tag) for tag in part.batch.tags)
         own = {"rows/real": len(part.batch) - padding, "rows/padding": padding, "updated": 1, **part.metrics}
-        found |= named(name, own)
         if len(policies) == 1:
-            found |= {key: value for key, value in part.metrics.items() if not key.startswith(("rows/", "timing/"))}
+            found |= {key: value for key, value in part.metrics.items() if not key.startswith((*OURS, "timing/"))}
+            own = {key: value for key, value in own.items() if key.startswith(OURS)}
+        found |= of_policy(name, own)
     return found
 
 
@@ -76,17 +85,15 @@ def agent_metrics(
                 "advantage/std": float(adv.std()),
                 "advantage/zero": float((adv == 0).mean()),
             }
-        found |= named(str(agent), own)
-    for key, value in (diagnostics or {}).items():
-        found[f"{ROOT}/{_agent_first(key)}"] = value
-    return found
+        found |= of_agent(str(agent), own)
+    return found | {_agent_first(key): value for key, value in (diagnostics or {}).items()}
 
 
 def _agent_first(key: str) -> str:
-    """`advantage/<agent>/<name>` of the estimators, as `<agent>/group/<name>`."""
+    """`advantage/<agent>/<name>` of the estimators, as `agent/<agent>/group/<name>`."""
     kind, _, rest = key.partition("/")
     agent, _, name = rest.partition("/")
-    return f"{agent}/group/{name}" if kind == "advantage" and name else key
+    return metric_names.agent(agent, f"group/{name}") if kind == "advantage" and name else key
 
 
 def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, float], policies: Sequence[str]) -> str:
@@ -100,7 +107,8 @@ def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, floa
 
 
 def _rows(metrics: Mapping[str, float], name: str) -> str:
-    real, padding = metrics.get(f"{ROOT}/{name}/rows/real", 0), metrics.get(f"{ROOT}/{name}/rows/padding", 0)
-    skipped = metrics.get(f"{ROOT}/{name}/rows/skipped", 0)
+    real, padding, skipped = (
+        metrics.get(metric_names.policy(name, f"rows/{kind}"), 0) for kind in ("real", "padding", "skipped")
+    )
     notes = [f"{count:g} {word}" for count, word in ((padding, "padding"), (skipped, "skipped")) if count]
     return f"{name} {real:g} rows" + (f" ({', '.join(notes)})" if notes else "")

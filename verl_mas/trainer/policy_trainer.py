@@ -229,7 +229,7 @@ def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> Non
             f"the update of policy {policy} is not finite: {values}\n"
             "  rule: the loss and the gradient of every optimiser step are finite; verl skipped this step\n"
             "  fix:  resume from the last checkpoint with a smaller optim.lr; if it repeats, compare the log-probs of "
-            f"engine and trainer (mas/{policy}/training/rollout_probs_diff_max) and check the model's weights"
+            "engine and trainer (training/rollout_probs_diff_max) and check the model's weights"
         )
 
 

@@ -48,7 +48,7 @@ class RunningState:
         if not path.exists():
             yield ConfigWarning(
                 f"{folder} has no {RUNNING_FILE}",
-                reason="its run kept none; they restart with this run, as mas/<role>/group/running_count shows",
+                reason="its run kept none; they restart with this run, as agent/<role>/group/running_count shows",
                 fix="resume from a checkpoint that has them, unless the estimator or its shrinkage is new to the run",
             )
             return

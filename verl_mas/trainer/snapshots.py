@@ -21,6 +21,7 @@ from verl_mas.errors import DiskError
 from verl_mas.trainer.checkpoint import Kept, Saved
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.local_policy import LocalPolicy
+from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.weight_folder import record, step_of, use_folder
 from verl_mas.verl_types import Actor
@@ -105,7 +106,7 @@ def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: in
     """Of a step, whose replies are of the weights after the step before."""
     found: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():
-        found |= {f"{name}/snapshot/step": snapshot.step, f"{name}/snapshot/age": step - 1 - snapshot.step}
+        found |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from omegaconf import DictConfig
 
-from verl_mas import data_plane
+from verl_mas import data_plane, metric_names
 from verl_mas.data_plane import Rows
 from verl_mas.row import (
     ABORTS,
@@ -31,7 +31,7 @@ from verl_mas.row import (
     TagValues,
     is_padding,
 )
-from verl_mas.trainer.metrics import named
+from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.step import PolicyRows
 
 # This staleness and above is one class, so that a run has a bounded number of metrics.
@@ -62,12 +62,12 @@ def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfi
         if OLD_LOG_PROBS in part.data and ROLLOUT_LOG_PROBS in part.data:
             limits = clip_limits(corrections[name]) if name in corrections else None
             own |= weight_metrics(tokens_of(part, places, tags, extras, step), limits)
-        found |= named(name, own)
+        found |= of_policy(name, own)
         for key, tag in zip(rows.keys, tags, strict=True):
             parsed = RowKey.parse(key)
             session = parsed.uid, parsed.session
             mixed[session] = mixed.get(session, False) or tag.min_global_steps != tag.max_global_steps
-    return {**found, "mas/session/mixed_versions": sum(mixed.values()) / len(mixed)} if mixed else found
+    return {**found, metric_names.session("mixed_versions"): sum(mixed.values()) / len(mixed)} if mixed else found
 
 
 def row_metrics(tags: Sequence[RowTags], extras: Sequence[Mapping[str, object]], step: int) -> dict[str, float]:
@@ -169,8 +169,8 @@ class TokenCount:
         now = set(batch.keys)
         waiting = sum(tag[RESPONSE_LEN] for key, tag in left.items() if key not in now and tag.get(TRAINABLE))
         return {
-            "tokens/sampled": self.sampled,
-            "tokens/trained": self.trained,
-            "tokens/waiting": waiting,
-            "tokens/lost": self.sampled - self.trained - waiting,
+            "async/tokens/sampled": self.sampled,
+            "async/tokens/trained": self.trained,
+            "async/tokens/waiting": waiting,
+            "async/tokens/lost": self.sampled - self.trained - waiting,
         }

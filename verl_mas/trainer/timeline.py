@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from verl_mas.errors import DataError, DiskError
+from verl_mas import metric_names
+from verl_mas.errors import DataError
 from verl_mas.rollout.busy import Span, seconds, union
-from verl_mas.run_folder.disk import append_line, free_space
+from verl_mas.run_folder.disk import append_line, recording
 
 FILE = "timeline.jsonl"
 # Events. Those of TRAINING are a policy's training processes at work.
@@ -92,10 +93,12 @@ class Timeline:
         for policy, spans in busy.items():
             for begin, end in union(spans, BRIEF):
                 self._write(Event(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
-        found = {f"timing/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
+        found = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
         if now > window[0]:
-            found |= {f"{name}/idle/engine": idle(spans, window) for name, spans in busy.items()}
-            found |= {f"{name}/idle/trainer": idle(spans, window) for name, spans in self._training.items()}
+            found |= {metric_names.policy(name, "idle/engine"): idle(spans, window) for name, spans in busy.items()}
+            found |= {
+                metric_names.policy(name, "idle/trainer"): idle(spans, window) for name, spans in self._training.items()
+            }
         self._since = now
         self._training.clear()
         self._seconds.clear()
@@ -104,14 +107,8 @@ class Timeline:
     def _write(self, event: Event) -> None:
         if self._file is None:
             return
-        try:
+        with recording(self._file, "its timeline, 2 kB per step,"):
             append_line(self._file, json.dumps(asdict(event)))
-        except OSError as error:
-            raise DiskError(
-                f"{self._file} cannot be written: {error.strerror}; {free_space(self._file)}",
-                rule="a run records its timeline, 2 kB per step, beside its checkpoints",
-                fix="make room, or set trainer.default_local_dir to another disk",
-            ) from error
 
 
 def idle(spans: Sequence[Span], window: Span) -> float:

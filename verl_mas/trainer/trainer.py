@@ -56,11 +56,12 @@ from verl_mas.trainer.findings import Findings
 from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.members import start
-from verl_mas.trainer.metrics import agent_metrics, named, policy_metrics, prefixed, step_line
+from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
 from verl_mas.trainer.nodes import check_nodes
 from verl_mas.trainer.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools import Pools
 from verl_mas.trainer.profiling import Profiled
+from verl_mas.trainer.recorded import Recorded
 from verl_mas.trainer.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.step import (
     Columns,
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(f"verl.{__name__}")
 
 
-class TeamTrainer(Profiled):
+class TeamTrainer(Recorded, Profiled):
     """Of all modes; `trainer.modes` has one class for each."""
 
     mode: ClassVar[Mode]
@@ -125,6 +126,7 @@ class TeamTrainer(Profiled):
     # -- set-up ---------------------------------------------------------------------------------------------
 
     def _setup(self) -> None:
+        self.record()
         self._init_tokenizer()  # type: ignore[no-untyped-call]
         self._init_dataloader()  # type: ignore[no-untyped-call]
         self._init_dump_executor()  # type: ignore[no-untyped-call]
@@ -295,7 +297,7 @@ class TeamTrainer(Profiled):
             finally:
                 # A lost engine or failed sessions end the run here, by name, even if there are no rows to sample.
                 self._count_sessions()
-            metrics.update(prefixed(self._sessions.metrics()))
+            metrics.update(self._sessions.metrics())
             metrics.update(found)
             self.on_sample_end()
         idle = self.timeline.sampled(self._sessions.busy)
@@ -315,12 +317,12 @@ class TeamTrainer(Profiled):
             self._each(parts, lambda name: self._update(name, parts[name], columns, batch))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, found))
         metrics.update(policy_metrics(parts, list(self.trained)))
-        metrics.update(prefixed(snapshot_metrics(self.members, self.global_steps)))
+        metrics.update(snapshot_metrics(self.members, self.global_steps))
         if self.mode.asynchronous:
-            metrics.update(prefixed(idle))
+            metrics.update(idle)
             metrics.update(self._off_policy(batch, parts))
         for member in self.members.values():
-            metrics.update(named(member.name, member.metrics))
+            metrics.update(of_policy(member.name, member.metrics))
         return self._whole(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
@@ -345,7 +347,7 @@ class TeamTrainer(Profiled):
         left = self.replay_buffer.partitions[data_plane.TRAIN]
         corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
         return {
-            **prefixed(self._tokens.add(self._sessions.trainable_tokens, parts, left, batch)),
+            **self._tokens.add(self._sessions.trainable_tokens, parts, left, batch),
             **staleness.metrics(parts, corrections, self.global_steps),
         }
 

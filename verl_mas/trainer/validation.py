@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
-from verl_mas import data_plane
+from verl_mas import data_plane, metric_names
 from verl_mas.config.schema import FaultSpec
 from verl_mas.data_plane import Rows
 from verl_mas.rollout.counts import SessionCounts
@@ -32,7 +32,7 @@ from verl_mas.row import (
     RowTags,
     session_key,
 )
-from verl_mas.trainer.metrics import agent_metrics, prefixed
+from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
 from verl_mas.verl_types import Fields
@@ -207,8 +207,9 @@ class Validation:
     def _behaviour(self) -> dict[str, float]:
         if not self.columns:
             return {}
-        found = agent_metrics(stack_columns(self.columns)) | prefixed(self.counts.metrics())
-        return {f"val-aux/{key}": value for key, value in found.items()}
+        # verl averages what sessions reported per data source.
+        counts = replace(self.counts, infos={})
+        return metric_names.of_validation(agent_metrics(stack_columns(self.columns)) | counts.metrics())
 
 
 def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
@@ -228,7 +229,11 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
         task = values[source][uid]
         task += [0.0] * (count - len(task))
     of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
-    of_sets["mean_of_sets"] = mean_of_sets(list(of_sets.values()))
+    overall = mean_of_sets(list(of_sets.values()))
+    # verl has the mean accuracy of a source, with 0 for a session that failed, but no such mean of rewards.
+    for source in {session.source for session in sessions if session.info.get("acc") is not None}:
+        of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}
+    of_sets["mean_of_sets"] = overall
     return {f"val-core/{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()}
 
 
@@ -240,11 +245,12 @@ def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
             for verdict, right in verdicts:
                 word = {True: "accepts", False: "rejects", None: "malformed"}[verdict]
                 counts[agent][f"{word}_right" if right else f"{word}_wrong"] += 1
-    return {
-        f"val-aux/mas/{agent}/verdict/{kind}": count / of_agent.total()
+    shares = {
+        metric_names.agent(agent, f"verdict/{kind}"): count / of_agent.total()
         for agent, of_agent in counts.items()
         for kind, count in of_agent.items()
     }
+    return metric_names.of_validation(shares)
 
 
 def _is_plain(value: object) -> bool:

@@ -22,8 +22,8 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `scored_by_verl`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets (subclasses are
-    dataclasses). A value that does not fit its field's type is refused. The base owns construction
+    `scored_by_verl`, `answered_by`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets
+    (subclasses are dataclasses). A value that does not fit its field's type is refused. The base owns construction
     only.
     """
 
@@ -61,10 +61,17 @@ class Workflow:
         `run`: a subclass that has its own says it again."""
         return False
 
+    @property
+    def answered_by(self) -> str | None:
+        """The agent that acts once, with a reply that is the answer: a server streams it while it is sampled. None: the
+        answer is known when the session has ended. It belongs to `run`, too."""
+        return None
+
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
-        if "run" in vars(cls) and "scored_by_verl" not in vars(cls):
-            setattr(cls, "scored_by_verl", Workflow.scored_by_verl)  # noqa: B010
+        for name in ("scored_by_verl", "answered_by"):
+            if "run" in vars(cls) and name not in vars(cls):
+                setattr(cls, name, vars(Workflow)[name])
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
     def __post_init__(self) -> None:

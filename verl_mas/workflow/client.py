@@ -75,6 +75,8 @@ class Generation:
     response_mask: Sequence[int] = field(default=(), repr=False)
     log_probs: Sequence[float] | None = field(default=None, repr=False)
     sampled: int = 0
+    # Of an endpoint, which counts them; where there are ids they are counted there.
+    prompt_tokens: int = 0
     temperature: float | None = None
     tool_calls: Sequence[ToolCall] = ()
     # The message as the endpoint sent it, if it wants it back like that.

@@ -41,6 +41,7 @@ def greedy(scores: Sequence[float], temperature: float, rng: random.Random) -> i
 
 @register_commit_rule("softmax")
 def softmax(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
+    """At random, the better the more often: by exp(score / mas.branch.temperature)."""
     best = max(scores)
     weights = [math.exp((score - best) / temperature) for score in scores]
     return rng.choices(range(len(scores)), weights)[0]
@@ -48,9 +49,11 @@ def softmax(scores: Sequence[float], temperature: float, rng: random.Random) -> 
 
 @register_commit_rule("uniform", needs_scores=False)
 def uniform(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
+    """At random, each equally often."""
     return rng.randrange(len(scores))
 
 
 @register_commit_rule("first", needs_scores=False)
 def first(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
+    """The first, whatever its score."""
     return 0

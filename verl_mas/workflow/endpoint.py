@@ -26,7 +26,7 @@ def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterato
     """What is wrong with an endpoint; `path` names its settings in messages. No message has a password or a key."""
     yield from _check_address(base_url, f"{path}base_url")
     if api_key_env is not None:
-        yield from _check_key(api_key_env, f"{path}api_key_env")
+        yield from check_key(api_key_env, f"{path}api_key_env")
         if (parts := _parts(base_url)) and parts.scheme == "http" and _public(parts.hostname or ""):
             yield ConfigWarning(
                 f"{path}base_url={base_url} with api_key_env",
@@ -73,7 +73,8 @@ def _public(host: str) -> bool:
         return "." in host
 
 
-def _check_key(variable: str, setting: str) -> Iterator[ConfigError]:
+def check_key(variable: str, setting: str) -> Iterator[ConfigError]:
+    """What is wrong with the environment variable that is to hold a key."""
     if not VARIABLE.fullmatch(variable):
         yield ConfigError(
             f"{setting} is not the name of an environment variable; it is not repeated here, as it may be a key",

@@ -60,7 +60,7 @@ class McpServers:
     """
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
-        folder = Path(log_folder or tempfile.mkdtemp(prefix="verl-mas-mcp-"))
+        folder = Path(log_folder or (tempfile.mkdtemp(prefix="verl-mas-mcp-") if specs else ""))
         self._servers = [_Server(name, spec, folder / f"{name}-{os.getpid()}.log") for name, spec in specs.items()]
         self._loop: asyncio.AbstractEventLoop | None = None
         self.tools: list[Tool] = []

@@ -28,12 +28,15 @@ def main(client: int, command: list[str]) -> None:
     # The end of the server must be the end of its output, and the end of the client that of its input.
     os.close(0)
     os.close(1)
-    while not asked and os.getppid() == client:
-        status = _reaped(server)
-        if status is not None:
-            _log(f"the server ended with exit code {status}")
-            break
+    while (status := _reaped(server)) is None and not asked and os.getppid() == client:
         time.sleep(POLL_S)
+    # The client asks as soon as the output of a dying server ends, which is a moment before its exit.
+    moment = time.monotonic() + POLL_S
+    while status is None and time.monotonic() < moment:
+        time.sleep(0.005)
+        status = _reaped(server)
+    if status is not None:
+        _log(f"the server ended with exit code {status}")
     else:
         _signal(-server, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 
@@ -14,6 +16,8 @@ from verl_mas.workflow.client import Generation, Request
 from verl_mas.workflow.codecs.json_block import JsonObject
 from verl_mas.workflow.endpoint import check_endpoint, hidden, without_key
 from verl_mas.workflow.openai_messages import as_openai, calls_of, text_of
+from verl_mas.workflow.openai_stream import OPTIONS, Streamed
+from verl_mas.workflow.streaming import ON_TEXT
 
 # The name that we share with verl -> the name of OpenAI.
 RENAMED = {"max_new_tokens": "max_tokens"}
@@ -76,26 +80,39 @@ class OpenAIClient:
             text_of(message),
             choice.get("finish_reason"),
             sampled=usage.get("completion_tokens", 0),
+            prompt_tokens=usage.get("prompt_tokens", 0),
             tool_calls=calls,
             # Also what the endpoint added, as some want it back.
             message={name: value for name, value in message.items() if value is not None} if calls else None,
         )
 
     async def _post(self, body: JsonObject) -> JsonObject:
-        response = await self._client().post(f"{self.base_url}/chat/completions", json=body)
+        on_text = ON_TEXT.get()
+        body = body if on_text is None else {**body, **OPTIONS}
+        try:
+            async with self._client().stream("POST", f"{self.base_url}/chat/completions", json=body) as response:
+                if on_text is not None and response.headers.get("content-type", "").startswith("text/event-stream"):
+                    with self._completion("events that end early or have another form"):
+                        return _checked(await Streamed(on_text).read(response.aiter_lines()))
+                await response.aread()
+        except httpx.TransportError as error:
+            cause = f"{type(error).__name__} from {self.base_url}: {error}"
+            raise SessionFault(FaultKind.REFUSED, cause) from error
         # Cut after the key is hidden: half a key is not recognised.
         text = hidden(response.text, self._key)[:500]
         if response.is_error:
             raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
+        with self._completion(text):
+            return _checked(response.json())
+
+    @contextmanager
+    def _completion(self, found: str) -> Iterator[None]:
+        """Around the reading of a completion: some endpoints send their errors with status 200."""
         try:
-            completion: JsonObject = response.json()
-            message = completion["choices"][0]["message"]
-            text_of(message), calls_of(message)
+            yield
         except (ValueError, LookupError, TypeError, AttributeError):
-            # Some endpoints send their errors with status 200.
-            cause = f"the response of {self.base_url} is not a chat completion: {text}"
+            cause = f"the response of {self.base_url} is not a chat completion: {found}"
             raise SessionFault(FaultKind.REFUSED, cause) from None
-        return completion
 
     def _body(self, request: Request) -> JsonObject:
         sampling = {RENAMED.get(name, name): value for name, value in request.sampling.items()}
@@ -120,3 +137,9 @@ class OpenAIClient:
             )
             self._loop = loop
         return self._http
+
+
+def _checked(completion: JsonObject) -> JsonObject:
+    message = completion["choices"][0]["message"]
+    text_of(message), calls_of(message)
+    return completion

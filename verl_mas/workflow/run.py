@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import WorkflowError, raise_all
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
+from verl_mas.workflow.loop_thread import LoopThread
+from verl_mas.workflow.many import many
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import Session, SessionConfig, run_session
+from verl_mas.workflow.session import Session, SessionConfig, SessionResult, run_session
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
@@ -20,11 +22,13 @@ from verl_mas.workflow.tools import ToolLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Question: TypeAlias = Task | str | Sequence[Message]
+CONCURRENCY = 64
 
 
 async def arun(
     workflow: str | Workflow,
-    task: Task | str | Sequence[Message],
+    task: Question,
     clients: LLMClient | Mapping[str, LLMClient],
     *,
     agents: Mapping[str, AgentSpec] | None = None,
@@ -38,24 +42,69 @@ async def arun(
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
     Raises SessionFault when the last attempt failed.
     """
-    team = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
-    specs = dict(agents or {})
-    used = {spec.policy for spec in specs.values()} or {AgentSpec().policy}
-    served = clients if isinstance(clients, Mapping) else dict.fromkeys({*used, AgentSpec().policy}, clients)
-    members, known = members_of(team.agents, specs, dict.fromkeys(served, PolicySpec())), tools_of(tools)
-    raise_all(unknown_tools(members.values(), known))
-    config = SessionConfig(
-        members=members,
-        clients=served,
-        branch=branch or BranchSpec(),
-        faults=faults or FaultSpec(),
-        tools=known,
-        tool_limits=tool_limits or ToolLimits(),
-    )
-    finished = await run_session(lambda: team, Task.of(task), config)
+    team = _Team(workflow, clients, agents, branch, faults, tools, tool_limits)
+    finished = await team.session(task)
     if finished.failed:
         raise finished.faults[-1]
     return finished.session
+
+
+def run_many(
+    workflow: str | Workflow,
+    tasks: Iterable[Question],
+    clients: LLMClient | Mapping[str, LLMClient],
+    *,
+    concurrency: int = CONCURRENCY,
+    ordered: bool = True,
+    agents: Mapping[str, AgentSpec] | None = None,
+    branch: BranchSpec | None = None,
+    faults: FaultSpec | None = None,
+    tools: Sequence[ToolLike] = (),
+    tool_limits: ToolLimits | None = None,
+) -> Iterator[SessionResult]:
+    """Run a workflow on many tasks at the same time, and yield the result of each, in order or as they finish.
+
+    A session that failed is a result as well, with its `faults`. The other arguments are those of `run`.
+    """
+    team = _Team(workflow, clients, agents, branch, faults, tools, tool_limits)
+    loop = LoopThread("run_many")
+    try:
+        yield from loop.iterate(many(tasks, team.session, concurrency, ordered=ordered))
+    finally:
+        loop.close()
+
+
+class _Team:
+    """A workflow with what its sessions need."""
+
+    def __init__(
+        self,
+        workflow: str | Workflow,
+        clients: LLMClient | Mapping[str, LLMClient],
+        agents: Mapping[str, AgentSpec] | None,
+        branch: BranchSpec | None,
+        faults: FaultSpec | None,
+        tools: Sequence[ToolLike],
+        tool_limits: ToolLimits | None,
+    ):
+        self._workflow = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
+        specs = dict(agents or {})
+        used = {spec.policy for spec in specs.values()} or {AgentSpec().policy}
+        served = clients if isinstance(clients, Mapping) else dict.fromkeys({*used, AgentSpec().policy}, clients)
+        members = members_of(self._workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
+        known = tools_of(tools)
+        raise_all(unknown_tools(members.values(), known))
+        self._config = SessionConfig(
+            members=members,
+            clients=served,
+            branch=branch or BranchSpec(),
+            faults=faults or FaultSpec(),
+            tools=known,
+            tool_limits=tool_limits or ToolLimits(),
+        )
+
+    async def session(self, task: Question) -> SessionResult:
+        return await run_session(lambda: self._workflow, Task.of(task), self._config)
 
 
 def _blocking(coroutine: Callable[P, Coroutine[object, object, R]]) -> Callable[P, R]:

@@ -15,6 +15,7 @@ from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.row import VERDICTS
 from verl_mas.text import all_encodable
+from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.clock import Clock, ended, start
 from verl_mas.workflow.codecs.json_block import JsonObject
@@ -22,6 +23,7 @@ from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.record import session_record
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row, Score, candidate_score, needs_score, rows_of, team_reward
 from verl_mas.workflow.task import Task
@@ -33,6 +35,8 @@ from verl_mas.workflow.tools import Tool, Tools
 from verl_mas.workflow.tracebacks import traceback_of
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from verl_mas.workflow.base import Workflow
 
 
@@ -50,12 +54,22 @@ class SessionConfig:
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
 
+@dataclass(frozen=True)
+class Board:
+    """A state of the environment as text, after so many acts."""
+
+    title: str
+    text: str
+    acts: int
+
+
 class Session:
     """One attempt at a task, with its `replies`, `outcome`, `answer`, `team_reward` and `info`."""
 
     def __init__(self, task: Task, config: SessionConfig, attempt: int = 0):
         self.task, self.config, self.attempt = task, config, attempt
         self.replies: list[Reply] = []
+        self.boards: list[Board] = []
         self.outcome: Outcome | None = None
         self.score: Score | None = None
         self.started, self.seconds = time.time(), 0.0
@@ -181,12 +195,26 @@ class Session:
         verdicts = self.outcome.verdicts if self.outcome else {}
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
 
+    def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
+        """See `Team.draw`."""
+        if not line.alone:
+            self.boards.append(Board(title, board() if callable(board) else board, len(self.replies)))
+
     @property
     def answer(self) -> str | None:
         return self.outcome.text if self.outcome else None
 
     def __repr__(self) -> str:
         return f"<Session of task {self.task.key}: {len(self.replies)} acts, answer {self.answer!r:.60}>"
+
+    def __str__(self) -> str:
+        return transcript.as_text(session_record(self))
+
+    def __rich__(self) -> Text:
+        return transcript.as_rich(session_record(self))
+
+    def _repr_html_(self) -> str:
+        return transcript.as_html(session_record(self))
 
     def rows(self) -> list[Row]:
         return rows_of(self.task, self.replies, self.team_reward or 0.0, self.config.members, self.config.reward)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,13 @@ class Team:
     def random(self, name: str) -> random.Random:
         """Random numbers for one purpose; those of a candidate that is played on are its own."""
         return self._line.random(name)
+
+    def draw(self, board: str | Callable[[], str], title: str = "") -> None:
+        """Show a state of the environment, as text, in transcripts of the session, after the acts so far.
+
+        A function is called only where its text is shown: not while a candidate is played on.
+        """
+        self._session.draw(board, title, self._line)
 
     def _on(self, line: Line) -> Team:
         return Team(self._session, self._prefix, line)

@@ -26,6 +26,7 @@ from verl_mas.config.schema import (
     MasConfig,
     PolicySpec,
     RemoteSpec,
+    RewardSpec,
     Sampling,
 )
 from verl_mas.config.values import Count, Text, load_dataclass, settable
@@ -35,6 +36,7 @@ from verl_mas.run_folder.disk import write_whole
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
+from verl_mas.workflow.team_verl import settings_of
 
 TEAM_FILE = "team.yaml"
 # Raised when a reader of an earlier version would read the file wrongly.
@@ -74,6 +76,12 @@ class TeamPolicy:
     dtype: Dtype | None = None
     """Of its weights in the run's engines."""
 
+    prompt_length: Count | None = None
+    """Tokens of a prompt at most."""
+
+    response_length: Count | None = None
+    """Tokens of a reply at most; in a conversation, of all that follows the first prompt."""
+
     tokenizer: str | None = None
     """Where it is not that of `model`."""
 
@@ -110,6 +118,9 @@ class TeamFile:
     faults: FaultSpec = field(default_factory=FaultSpec)
     tools: TeamTools = field(default_factory=TeamTools)
     mcp: dict[str, McpSpec] = field(default_factory=dict)
+    reward: RewardSpec = field(default_factory=RewardSpec)
+    verl: FreeSettings = field(default_factory=dict)
+    """Settings of verl by their dotted names: how calls of tools are read, and how answers are scored."""
 
     def text(self) -> str:
         """As YAML, without what is as by default."""
@@ -179,6 +190,8 @@ def describe(config: DictConfig, mas: MasConfig) -> TeamFile:
         faults=mas.faults,
         tools=TeamTools(_placed(rollout.get("tool_config_path")), _placed(rollout.get("function_tool_path"))),
         mcp={name: _without_secrets(spec) for name, spec in mas.mcp.items()},
+        reward=mas.reward,
+        verl={name: _placed(value) if name.endswith(".path") else value for name, value in settings_of(config).items()},
     )
 
 
@@ -225,6 +238,8 @@ def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> 
         adapter_of=spec.adapter_of,
         snapshot_of=spec.snapshot.of if spec.snapshot else None,
         dtype=dtype if dtype in ("bfloat16", "float16", "float32") else None,
+        prompt_length=int(policy_value(config, spec, "rollout.prompt_length")),
+        response_length=int(policy_value(config, spec, "rollout.response_length")),
         tokenizer=_placed(optional_policy_value(config, spec, "model.tokenizer_path")),
         chat_template=optional_policy_value(config, spec, "model.custom_chat_template"),
         start_adapter=_placed(optional_policy_value(config, spec, "model.lora_adapter_path")),

@@ -7,6 +7,7 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 class Single(Workflow):
     agents = ("solver",)
     scored_by_verl = True
+    answered_by = "solver"
 
     async def run(self, task: Task, team: Team) -> Outcome:
         return Outcome(answer=await team.solver.act(task.messages))

@@ -119,11 +119,11 @@ def unevenness(results: Results, figure: Path) -> str:
 
 
 def norms(run: dict[str, Any], role: str) -> list[float]:
-    return run["series"][f"mas/{role}/actor/grad_norm"]
+    return run["series"][f"policy/{role}/actor/grad_norm"]
 
 
 def predicted(run: dict[str, Any], role: str) -> float:
-    return fmean(value for value in run["series"][f"mas/{role}/group/inflation"][:ALIKE] if value is not None)
+    return fmean(value for value in run["series"][f"agent/{role}/group/inflation"][:ALIKE] if value is not None)
 
 
 def _measured(results: Results, times: int, role: str) -> str:

@@ -94,6 +94,18 @@ ADAPTED = arm(
 )
 ADAPTER_ARMS = (APART, ADAPTED)
 
+# As many tasks, each sampled a step before it is trained on.
+COLOCATED = arm("colocate_async", *AGENT, "+mas/mode=colocate_async")
+APART_ENGINES = arm(
+    "separate_async",
+    *AGENT,
+    "+mas/mode=separate_async",
+    "++mas.pools.engines={n_gpus_per_node: 1}",
+    "++mas.policies.main.engines=engines",
+    "ray_kwargs.ray_init.num_gpus=2",
+)
+AHEAD_ARMS = (SHARED, COLOCATED, APART_ENGINES)
+
 # Candidates of one act instead of sessions. Without continuation only the last act has a score of its own. Probes
 # are replies, too: an arm with continuation has so many fewer tasks that as many replies are generated.
 BRANCH = ("actor_rollout_ref.rollout.n=1", f"mas.branch.k={K}", "mas.branch.commit=uniform", *using("at_grpo"))
@@ -145,6 +157,8 @@ CLAIMS = (
     Claim("an adapter per agent on one frozen base ends above the floor", success(ADAPTED), low=FLOOR),
     Claim("by messages, which are worth at least 0.3", influence(ADAPTED), low=0.3),
     Claim("and costs at most 0.1 against full weights per agent", gap(ADAPTED, APART), low=-0.1),
+    Claim("training on tasks of the step before costs at most 0.1, colocated", gap(COLOCATED, SHARED), low=-0.1),
+    Claim("and with engines on devices of their own", gap(APART_ENGINES, SHARED), low=-0.1),
     Claim("branching on an act's own score is worse than sessions", gap(CREDIT_ARMS[1], SHARED), high=0.0),
     Claim("continuation repairs it", gap(CREDIT_ARMS[2], CREDIT_ARMS[1]), low=0.0),
     Claim("but is not above sessions at equal replies", gap(CREDIT_ARMS[2], SHARED), high=0.02),
@@ -168,6 +182,7 @@ TASK = Task(
     (
         Group("clues_team", TEAM_ARMS, ("shuffled",)),
         Group("clues_adapters", ADAPTER_ARMS, ("shuffled",)),
+        Group("clues_ahead", AHEAD_ARMS, ("shuffled",)),
         Group("clues_credit", CREDIT_ARMS, ("shuffled",)),
         Group("clues_two_rounds", TWO_ROUND_ARMS, ("shuffled",)),
     ),

@@ -21,9 +21,9 @@ def tables(evidence):
 
 @pytest.fixture
 def results(evidence):
-    both = {f"mas/{role}/{name}": values for role in ("planner", "executor")
-            for name, values in {"actor/grad_norm": [1.0] * 30, "group/inflation": [1.0] * 30}.items()}  # fmt: skip
-    team = {**both, "mas/planner/actor/grad_norm": [3.0] * 30, "mas/planner/group/inflation": [9.0] * 30}
+    both = {name: [1.0] * 30 for role in ("planner", "executor")
+            for name in (f"policy/{role}/actor/grad_norm", f"agent/{role}/group/inflation")}  # fmt: skip
+    team = {**both, "policy/planner/actor/grad_norm": [3.0] * 30, "agent/planner/group/inflation": [9.0] * 30}
     return evidence("tables").Results(
         {
             "at_grpo_shared": {0: run(0.5, 0.9), 1: run(0.6, 0.8)},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.demos.metrics import Step
+from verl_mas.run_folder.metrics import Step
 
 SUCCESS = "val-core/plan_path/acc/mean@1"
 PLAN_PATH_STEPS = 20
@@ -128,13 +128,13 @@ def trial(evidence):
 
 
 def test_numbers_are_a_value_a_step_without_the_validation_before_training(runs, trial):
-    rows = "mas/planner/rows/real"
+    rows = "policy/planner/rows/real"
     steps = [
         Step(0, {SUCCESS: 0.5, SHUFFLED: 0.25}),
         Step(1, {rows: 8.0}),
-        Step(2, {rows: 9.0, "mas/planner/group/inflation": 1.5}),
+        Step(2, {rows: 9.0, "agent/planner/group/inflation": 1.5}),
     ]
-    kept = {rows: [8.0, 9.0], "mas/planner/group/inflation": [None, 1.5]}
+    kept = {rows: [8.0, 9.0], "agent/planner/group/inflation": [None, 1.5]}
     controls = {"shuffled": {"0": 0.25}}
     assert runs.numbers(trial, steps) == {"success": {"0": 0.5}, "controls": controls, "series": kept}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -55,11 +56,15 @@ def test_probes_dropped_sessions_and_other_agents_do_not_count():
 
 
 def test_a_folder_of_records_is_summed_up_by_agent(tmp_path, capsys):
-    import json
-
     (tmp_path / "train").mkdir()
-    lines = [json.dumps(record("t", number, [1.0 - number] * 2)) for number in range(2)]
-    lines = [line.replace('"agent"', '"key": null, "agent"') for line in lines]
-    (tmp_path / "train" / "000001-x-y.jsonl").write_text("\n".join(lines) + "\n")
+    task = {"messages": [], "index": 0, "data_source": "test"}
+    whole = {"partition": "train", "faults": [], "started": 0.0, "seconds": 0.0, "task": task}
+    whole["outcome"] = {"answer": None, "reward": None}
+    with (tmp_path / "train" / "000001-x-y.jsonl").open("w") as file:
+        for number in range(2):
+            session = whole | record("t", number, [1.0 - number] * 2)
+            for act in session["acts"]:
+                act |= {"key": None, "policy": "main", "malformed": None, "messages": []}
+            file.write(json.dumps(session) + "\n")
     main(str(tmp_path))
     assert capsys.readouterr().out.splitlines()[1] == "a: 1.000 (between 0.5000, within 0.0000, 1 groups)"

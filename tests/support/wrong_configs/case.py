@@ -12,6 +12,7 @@ from types import FrameType
 
 from verl_mas.checks.report import Report
 from verl_mas.checks.run import examine_command
+from verl_mas.cli import check
 from verl_mas.cli._arguments import hardware_of
 from verl_mas.errors import ConfigError
 
@@ -77,8 +78,8 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
         case.prepare(folder)
     try:
         with time_limit(TIME_LIMIT):
-            hardware, arguments = hardware_of(case.command(task, folder))
-            report = examine_command(arguments, hardware)
+            options, arguments = check.parser().parse_known_args(case.command(task, folder))
+            report = examine_command(arguments, hardware_of(options))
     except ConfigError as error:
         # Of --gpus, which is read before the configuration.
         report = Report(errors=[error])

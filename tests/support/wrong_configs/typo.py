@@ -17,7 +17,6 @@ CASES = (
     wrong("--config-nam=ppo_trainer", "did you mean '--config-name'?"),
     wrong("--config-dir={folder}/nowhere", "it is a folder that exists"),
     wrong("--config-name=ppo_trianer", "use --config-name ppo_trainer"),
-    wrong("--json", "option --json"),
     # Keys of verl.
     wrong("data.train_batchsize=8", "did you mean data.train_batch_size"),
     wrong("+data.train_batchsize=8", "did you mean data.train_batch_size"),

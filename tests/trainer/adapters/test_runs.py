@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from verl_mas.rollout.trajectories import read_sessions
 from verl_mas.run_folder.checkpoints import POINTER
+from verl_mas.sessions.reader import read_sessions
 
 pytestmark = pytest.mark.e2e
 ADAPTERS = ("one", "two")
@@ -102,7 +102,7 @@ def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_ow
         assert all(torch.equal(found[key], of_lora[key]) for key in found), name
         for key in ("actor/kl_loss", "actor/pg_loss", "actor/grad_norm", "actor/entropy"):
             one, other = (
-                [metrics[f"mas/{name}/{key}"] for metrics in run.steps.values()] for run in (shared, separate)
+                [metrics[f"policy/{name}/{key}"] for metrics in run.steps.values()] for run in (shared, separate)
             )
             assert one == pytest.approx(other, abs=1e-5), (name, key)
 
@@ -110,26 +110,28 @@ def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_ow
 def test_engine_and_trainer_agree_on_each_adapter_also_when_they_differ(shared):
     for metrics in shared.steps.values():
         for name in ADAPTERS:
-            assert metrics[f"mas/{name}/training/rollout_probs_diff_max"] < 1e-5
+            assert metrics[f"policy/{name}/training/rollout_probs_diff_max"] < 1e-5
     for name in ADAPTERS:
         first, last = (weights(shared, step, name) for step in (2, 4))
         assert any(not torch.equal(first[key], last[key]) for key in first)
 
 
 def test_each_adapter_has_its_own_rate_and_the_base_is_not_trained(shared):
-    updates = {name: [metrics[f"mas/{name}/adapter/updates"] for metrics in shared.steps.values()] for name in ADAPTERS}
+    updates = {
+        name: [metrics[f"policy/{name}/adapter/updates"] for metrics in shared.steps.values()] for name in ADAPTERS
+    }
     assert updates == {name: [1, 2, 3, 4] for name in ADAPTERS}
     for metrics in shared.steps.values():
         for name in ADAPTERS:
-            assert metrics[f"mas/{name}/actor/lr"] == pytest.approx(RATES[name])
-            assert metrics[f"mas/{name}/adapter/norm"] > 0
-        assert metrics["mas/main/sync/seconds"] > 0 and 0 < metrics["mas/main/sync/mb"] < 1
-        assert not any(key.startswith("mas/main/rows") for key in metrics)
+            assert metrics[f"policy/{name}/actor/lr"] == pytest.approx(RATES[name])
+            assert metrics[f"policy/{name}/adapter/norm"] > 0
+        assert metrics["policy/main/sync/seconds"] > 0 and 0 < metrics["policy/main/sync/mb"] < 1
+        assert not any(key.startswith("policy/main/rows") for key in metrics)
 
 
 def test_the_reference_is_the_base(shared):
     for name in ADAPTERS:
-        losses = [metrics[f"mas/{name}/actor/kl_loss"] for metrics in shared.steps.values()]
+        losses = [metrics[f"policy/{name}/actor/kl_loss"] for metrics in shared.steps.values()]
         assert losses[0] == 0.0 and all(loss > 0 for loss in losses[1:])
 
 

@@ -107,4 +107,4 @@ def test_verls_numbers_of_staleness_are_those_of_the_rows(run, trained):
 
 
 def test_a_validation_ends_while_tasks_of_the_training_are_in_flight(run):
-    assert [step for step, metrics in run.steps.items() if "val-core/letters/pass@1" in metrics] == [4, STEPS]
+    assert [step for step, metrics in run.steps.items() if "val-core/letters/pass@1" in metrics] == [SAVED, 4, STEPS]

@@ -1,37 +1,81 @@
-"""Write a data set in verl's format: one of a file of this folder, or of an installed package."""
+"""Write a data set in verl's format: generated, public, or rows of your own.
+
+`rows` turns a file of rows into one that verl reads. The other names are data sets, of this package or of an installed
+one: each writes train.parquet, test.parquet, validation.parquet and manifest.json into a folder.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import inspect
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from verl_mas.cli._arguments import add_json, add_out, free
+from verl_mas.cli._output import write_json
+from verl_mas.cli._parser import Parser
+from verl_mas.cli.data._rows import ABOUT, ROWS, add_arguments, write_rows
 from verl_mas.data import sources
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.prepare import FILES, MANIFEST, Prepared
+
+# What some data sets write beside their rows.
+BESIDE = ("corpus.jsonl", "model")
+
+
+def parser(only: str | None = None) -> Parser:
+    """With `only` one of the data sets; the others are not imported."""
+    made = Parser("verl-mas data", __doc__)
+    names = made.add_subparsers(metavar="NAME", required=True)
+    if only in (None, ROWS):
+        add_arguments(names.add_parser(ROWS, help=_first(ABOUT), description=ABOUT))
+    for name in DATA_SETS if only is None else [only] if only != ROWS else []:
+        dataset = DATA_SETS[name]()
+        about = inspect.cleandoc(dataset.__doc__ or "")
+        _add_arguments(names.add_parser(name, help=_first(about), description=about), dataset)
+    return made
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _add_arguments(parser: argparse.ArgumentParser, dataset: DataSet) -> None:
+    dataset.arguments(parser)
+    add_out(parser, "the folder to write", required=True)
+    add_json(parser)
+    parser.set_defaults(dataset=dataset)
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        lines = [f"  {name:12} {(DATA_SETS[name].__doc__ or '').splitlines()[0]}" for name in DATA_SETS]
-        sys.stdout.write("\n".join(["usage: verl-mas data <name> --out FOLDER [...]", "", *lines]) + "\n")
-        return 0
-    dataset = DATA_SETS[argv[0]]()
-    options = _parser(argv[0], dataset).parse_args(argv[1:])
-    prepared = dataset.prepare(options, load)
+    options = parser(argv[0] if argv and not argv[0].startswith("-") else None).parse_args(argv)
+    if "dataset" not in options:
+        return write_rows(options)
+    free(options.out, options.force, *FILES.values(), MANIFEST, *BESIDE)
+    prepared = options.dataset.prepare(options, load)
     manifest = prepared.write(options.out)
-    sys.stdout.write(json.dumps(manifest, indent=2) + "\n")
-    for name, source in prepared.sources.items():
-        if source.get("revision_pinned") is False:
-            sys.stdout.write(
-                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add "
-                f"--revision {name}={source['revision']}\n"
-            )
+    if options.json:
+        write_json(manifest)
+    else:
+        _report(options.out, manifest, prepared)
     return 0
 
 
-def _parser(name: str, dataset: DataSet) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"verl-mas data {name}", description=type(dataset).__doc__)
-    dataset.arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    return parser
+def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) -> None:
+    counts = manifest["rows"]
+    assert isinstance(counts, dict)
+    rows = ", ".join(f"{count} rows in {FILES[split]}" for split, count in counts.items())
+    lines = [f"{folder}: {rows}; {MANIFEST} says what they are"]
+    if manifest["train_duplicates_dropped"]:
+        lines.append(f"dropped: {manifest['train_duplicates_dropped']} training rows that are there twice")
+    if manifest["train_rows_also_in_test"]:
+        verb = "kept" if manifest["overlap_kept"] else "dropped"
+        lines.append(f"{verb}: {manifest['train_rows_also_in_test']} training rows that are also in the test")
+    for name, source in prepared.sources.items():
+        if source.get("revision_pinned") is False:
+            lines.append(
+                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add "
+                f"--revision {name}={source['revision']}"
+            )
+    sys.stdout.write("".join(f"{line}\n" for line in lines))

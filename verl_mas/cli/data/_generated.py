@@ -5,40 +5,42 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from verl_mas.cli._arguments import check_count, check_noise, values
+from verl_mas.cli._arguments import add_seed, add_settings, check_count, check_noise, values
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.train import WarmUp, log_loss, warm_up
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, train: int | None, test: int | None) -> None:
     """`train` and `test` are the default numbers of rows; None: as many as there are."""
-    parser.add_argument("--train-rows", type=int, default=train)
-    parser.add_argument("--test-rows", type=int, default=test)
+    add_rows(parser, train=train, test=test)
     add_warm_up(parser)
 
 
+def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | None) -> None:
+    parser.add_argument("--train-rows", type=int, default=train, metavar="N", help="rows to train on")
+    parser.add_argument("--test-rows", type=int, default=test, metavar="N", help="held-out rows")
+
+
 def add_warm_up(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=0)
+    add_seed(parser, "seed of what is generated; the held-out rows of a puzzle are the same for every seed")
     parser.add_argument(
         "--noise",
         type=float,
         metavar="SHARE",
-        help="also write a tiny model, warmed up on demonstrations with this share of errors",
+        help="also write a tiny model to model/, warmed up on demonstrations with this share of errors",
     )
-    parser.add_argument(
-        "--warm-up",
-        nargs="*",
-        default=[],
-        metavar="NAME=VALUE",
-        help="settings of the warm-up: steps, batch, hidden, ...",
-    )
+    add_settings(parser, "--warm-up", "settings of the warm-up: steps, batch, hidden, ...")
 
 
 def checked(options: argparse.Namespace, taught: WarmUp) -> WarmUp:
     """The warm-up of the tiny model; refuses wrong values before anything is written."""
+    check_rows(options)
+    return checked_warm_up(options, taught)
+
+
+def check_rows(options: argparse.Namespace) -> None:
     check_count("--train-rows", options.train_rows)
     check_count("--test-rows", options.test_rows)
-    return checked_warm_up(options, taught)
 
 
 def checked_warm_up(options: argparse.Namespace, taught: WarmUp) -> WarmUp:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from verl_mas.cli._arguments import pairs
+from verl_mas.cli._arguments import add_settings, pairs
 from verl_mas.data import sources
 from verl_mas.data.dataset import Loader
 from verl_mas.data.items import Item
@@ -20,9 +20,14 @@ MakeItem: TypeAlias = Callable[[Mapping[str, object], int, str], Item]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--train", type=Path, help="a .jsonl, .parquet or .arrow file instead of the public set")
-    parser.add_argument("--test", action="append", default=[], metavar="NAME=FILE", help="instead of the public sets")
-    parser.add_argument("--revision", action="append", default=[], metavar="SET=HASH", help="pin a public set")
+    parser.add_argument(
+        "--train",
+        type=Path,
+        metavar="FILE",
+        help="train on a .jsonl, .parquet or .arrow file instead",
+    )
+    add_settings(parser, "--test", "test on these files instead", form="NAME=FILE")
+    add_settings(parser, "--revision", "pin a public set", form="SET=HASH")
     parser.add_argument("--keep-overlap", action="store_true", help="keep test questions in the training file")
 
 

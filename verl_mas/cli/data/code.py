@@ -10,7 +10,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from verl_mas.cli._arguments import values
+from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._public import Reading, add_arguments
 from verl_mas.config.values import load_dataclass
 from verl_mas.data import sources
@@ -50,13 +50,11 @@ class Code(DataSet):
             help="whether a training task needs a golden program that passes its tests; rewards for a tester that "
             "agrees with it do (default: required)",
         )  # fmt: skip
-        parser.add_argument(
-            "--rules", nargs="*", default=[], metavar="NAME=VALUE",
-            help=f"what is kept of a task: {' '.join(f'{name}={value}' for name, value in asdict(Rules()).items())}",
-        )  # fmt: skip
-        parser.add_argument(
-            "--execution", nargs="*", default=[], metavar="NAME=VALUE",
-            help="how golden programs are run: executor, packages, cpu_s, memory_mb, output_bytes, url, slots "
+        rules = " ".join(f"{name}={value}" for name, value in asdict(Rules()).items())
+        add_settings(parser, "--rules", f"what is kept of a task: {rules}")
+        add_settings(
+            parser, "--execution",
+            "how golden programs are run: executor, packages, cpu_s, memory_mb, output_bytes, url, slots "
             "(default: one per CPU core); use the settings of the team",
         )  # fmt: skip
 

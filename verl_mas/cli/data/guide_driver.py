@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from verl_mas.cli._arguments import values
+from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._generated import add_arguments, checked, teach
 from verl_mas.data import guide_driver
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
@@ -25,7 +25,7 @@ class GuideDriverData(DataSet):
     """Boards for a guide and a driver. In the test every board is there twice, once with messages of another one."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--size", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the boards")
+        add_settings(parser, "--size", "settings of the boards")
         parser.add_argument("--speaks", default="once", help="once or every_turn, in the demonstrations")
         parser.add_argument("--control", default="none", help="none, all or part, in the demonstrations")
         add_arguments(parser, train=4096, test=200)

@@ -21,7 +21,7 @@ class SelfPlay(DataSet):
     """The starts of a game of two players, for workflow self_play."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--game", default="tic_tac_toe", help=", ".join(GAMES))
+        parser.add_argument("--game", default="tic_tac_toe", help="one that `verl-mas list games` lists")
         add_warm_up(parser)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -29,6 +29,8 @@ from verl_mas.verl_types import Fields
 # What sleeps and wakes up, by verl's names.
 WEIGHTS, CACHE = "weights", "kv_cache"
 HOST = "cpu"
+# Gets the tokens of a sample so far, after each step.
+Listener = Callable[[Sequence[int]], None]
 
 
 class TransformersServer:
@@ -50,6 +52,7 @@ class TransformersServer:
         self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank, device)
         self.global_steps: int | None = None
         self.futures: dict[Sample, asyncio.Future[None]] = {}
+        self._listeners: dict[Sample, Listener] = {}
         self._between_steps = asyncio.Lock()
         # Weights of one version, and not a part of the next one's already.
         self._whole = asyncio.Event()
@@ -76,11 +79,13 @@ class TransformersServer:
         video_data: list[object] | None = None,
         adapter: str | None = None,
         drawn: int = 0,
+        listener: Listener | None = None,
         **kwargs: object,
     ) -> TokenOutput:
         """One sample for one prompt: what verl's `LLMServerClient` calls. Without `adapter` the base replies.
 
-        `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`).
+        `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`). `listener` is for a
+        caller in the same process.
         """
         if sampling_params.get("n", 1) != 1:
             raise RequestError(
@@ -89,7 +94,7 @@ class TransformersServer:
                 fix="call generate_samples",
             )
         [sample] = await self.generate_samples(
-            prompt_ids, sampling_params, request_id, adapter, drawn,
+            prompt_ids, sampling_params, request_id, adapter, drawn, listener,
             image_data=image_data, video_data=video_data, **kwargs,
         )  # fmt: skip
         return sample
@@ -101,6 +106,7 @@ class TransformersServer:
         request_id: str,
         adapter: str | None = None,
         drawn: int = 0,
+        listener: Listener | None = None,
         **media: object,
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once."""
@@ -114,6 +120,8 @@ class TransformersServer:
             await self._gate.wait()
         self._check_awake()
         job = self.batcher.submit(list(prompt_ids), sampling, adapter, drawn)
+        if listener is not None:
+            self._listeners |= dict.fromkeys(job.samples, listener)
         await self._done(job)
         return [self._output(sample, with_log_probs) for sample in job.samples]
 
@@ -227,6 +235,8 @@ class TransformersServer:
                 async with self._between_steps:
                     # The first bucket of an update may have come since.
                     finished = await asyncio.to_thread(self.batcher.step) if self._whole.is_set() else []
+                for sample, listener in self._listeners.items():
+                    listener(sample.tokens)
                 self._resolve(finished)
                 if self.batcher.idle:
                     self._work.clear()
@@ -248,6 +258,7 @@ class TransformersServer:
     def _resolve(self, finished: list[Sample]) -> None:
         self._end_version(finished)
         for sample in finished:
+            self._listeners.pop(sample, None)
             future = self.futures.pop(sample)
             if not future.done():
                 future.set_result(None)

@@ -1,0 +1,105 @@
+"""Build the documentation's site: `make docs`.
+
+The pages are those that GitHub shows, at the same paths, so that their relative links hold in both places. They are
+copied to build/pages; links to files that are no pages go to the repository. Zensical builds the same mkdocs.yml.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "build"
+REPOSITORY = "https://github.com/verl-mas/verl-mas"
+PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/*.md",
+    "recipes/**/README.md",
+    "patches/*.md",
+    "benchmarks/*.md",
+)
+OTHERS = (
+    "docs/site.css",
+    "docs/figures/*",
+    "docs/images/*",
+    "recipes/*/*.png",
+    "benchmarks/*.png",
+    "benchmarks/evidence/figures/*.png",
+)
+LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)|(@import[^;]*//[^;]*)"""
+)
+
+
+def files(patterns: tuple[str, ...]) -> list[Path]:
+    """Paths in the repository."""
+    return sorted({file.relative_to(ROOT) for pattern in patterns for file in ROOT.glob(pattern)})
+
+
+def staged(page: Path, known: set[Path]) -> str:
+    """The page as the site has it: links to what the site does not have go to the repository."""
+
+    def target(match: re.Match[str]) -> str:
+        path, _, anchor = match[2].partition("#")
+        if not path or "://" in path:
+            return match[0]
+        file = Path(os.path.normpath(page.parent / path))
+        if file in known:
+            return match[0]
+        kind = "tree" if (ROOT / file).is_dir() else "blob"
+        return f"{match[1]}{REPOSITORY}/{kind}/main/{file}{'#' + anchor if anchor else ''}{match[3]}"
+
+    parts = FENCE.split((ROOT / page).read_text())
+    text = "".join(part if part.startswith("```") else LINK.sub(target, part) for part in parts)
+    # A table right under a comment is a table on GitHub only.
+    return re.sub(r"^(<!-- .* -->)\n(?=\S)", r"\1\n\n", text, flags=re.MULTILINE)
+
+
+def stage(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    pages, others = files(PAGES), files(OTHERS)
+    known = {*pages, *others}
+    for page in pages:
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
+        (folder / page).write_text(staged(page, known))
+    for other in others:
+        (folder / other).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / other, folder / other)
+
+
+def loaded_from_elsewhere(site: Path) -> Iterator[str]:
+    """What a browser would load from the network to show a page."""
+    for file in sorted((*site.rglob("*.html"), *site.rglob("*.css"))):
+        for match in LOADED.finditer(file.read_text()):
+            if 'rel="canonical"' not in match[0]:
+                yield f"{file.relative_to(site)}: {match[1] or match[2]}"
+
+
+def main() -> int:
+    stage(OUT / "pages")
+    # Not --quiet: it hides warnings from --strict as well.
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    # The theme prints an announcement otherwise.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    if code := subprocess.run(build, cwd=ROOT, env=environment, check=False).returncode:
+        return code
+    found = list(loaded_from_elsewhere(OUT / "site"))
+    if found:
+        sys.stderr.write("\n".join(["the site loads files from the network:", *found, ""]))
+        return 1
+    sys.stdout.write(f"{OUT / 'site' / 'index.html'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,25 @@
+"""Write the generated pages: `python scripts/generate_pages.py`, after which `git diff` shows what has changed.
+
+`tests/docs/test_generated.py` compares them with what is in the repository.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pages import api, cli, figures, gallery, settings
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "docs/settings.md": settings.page,
+    "docs/cli.md": cli.page,
+    "docs/api-reference.md": api.page,
+    "recipes/README.md": gallery.page,
+    "docs/figures/architecture.svg": figures.page_architecture,
+    "docs/figures/groups.svg": figures.page_groups,
+}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).write_text(page(ROOT))

@@ -1,0 +1,87 @@
+"""Writes docs/metrics.md from the table of metrics: `python scripts/metrics_page.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from verl_mas.metric_names import EARLIER, REPLACED
+from verl_mas.metric_table import METRICS, SECTIONS, TO_WATCH, Metric
+
+PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+HEAD = """\
+# Metrics
+
+Generated from `verl_mas/metric_table.py` by `python scripts/metrics_page.py`.
+
+verl's `Tracking` sends these to every logger that it knows, once per step. The first segment of a name says of what
+it is: `agent/<agent>/...` of an agent, `policy/<policy>/...` of a policy, `session/...` of all sessions, `filter/...`
+of the [filters of tasks](loss.md#filters-of-tasks), `async/...` of the [asynchronous modes](async.md); with `val-`
+before it, of the validation. verl's own metrics keep verl's names. Each number is logged once, so in a team of one
+trained policy verl's metrics of an actor have verl's names only: `actor/grad_norm`; in a team of several,
+`policy/solver/actor/grad_norm`.
+
+`verl-mas dashboard` arranges them for TensorBoard and Weights & Biases: [dashboards](#dashboards).
+
+## The ten to watch
+
+Look at these first. What to do when one of them is not as it should be: [GPU quickstart](gpu-quickstart.md).
+"""
+DASHBOARDS = """\
+## Dashboards
+
+TensorBoard and Weights & Biases make one section of everything before the first slash, so all agents share one. A
+layout has the ten to watch first, and then a section per agent, per policy and per kind of metric:
+
+    verl-mas dashboard checkpoints/my_run --tensorboard tensorboard_log/my_project/my_run
+    verl-mas dashboard checkpoints/my_run --wandb my_entity/my_project --out dashboard.py
+
+The agents and policies are those that the run has logged, so it has made a step. The first command writes the folder
+`dashboard` into the folder of event files that TensorBoard displays, for its tab Custom Scalars. The second writes a
+short program, because Weights & Biases keeps layouts on its server and has none in a file: with `pip install wandb-
+workspaces` and your key, `python dashboard.py` creates a workspace in the project and prints its address.
+"""
+OLD = """\
+## Names of earlier versions
+
+Files of earlier versions are read under today's names: `verl_mas.metric_names.renamed`.
+
+| was | is | of |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    sections = (
+        f"## {section.title}\n\n{section.about}\n\n{table(section.metrics, ('metric', 'meaning', 'unit'))}"
+        for section in SECTIONS
+    )
+    old = "".join(f"| {code(was)} | {code(now)} | {what} |\n" for was, now, what in renames())
+    watch = table(TO_WATCH, ("metric", "meaning", "healthy"))
+    return "\n".join([HEAD, watch, *sections, DASHBOARDS, f"{OLD}{old}"])
+
+
+def table(metrics: Sequence[Metric], columns: tuple[str, str, str]) -> str:
+    lines = [f"| {' | '.join(columns)} |", "|---|---|---|"]
+    for metric in metrics:
+        last = metric.watch if columns[2] == "healthy" else metric.unit
+        lines.append(f"| {code(metric.pattern)} | {metric.meaning} | {last} |")
+    return "\n".join(lines) + "\n"
+
+
+def renames() -> Iterator[tuple[str, str, str]]:
+    """Old name, new name, and which metrics these are."""
+    for new, old in EARLIER.items():
+        names = (name.removeprefix(new) for metric in METRICS for name in metric.names if name.startswith(new))
+        kinds = dict.fromkeys(name.split("/")[0] for name in names)
+        yield f"{old}...", f"{new}...", ", ".join(f"`{kind}`" for kind in kinds)
+    yield from ((old, new, "") for old, new in REPLACED.items())
+
+
+def code(text: str) -> str:
+    name, comma, rest = text.partition(",") if "{" not in text else (text, "", "")
+    return f"`{name}`{comma}{rest}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,82 @@
+"""docs/cli.md: every command with its arguments, from the parsers that read them.
+
+It is made from the arguments and not from argparse's help, which depends on the terminal and on Python's version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from pages.markdown import cell, plain
+from verl_mas.cli import GROUPS
+from verl_mas.cli._parser import Parser, with_default
+from verl_mas.cli._parsers import parsers
+
+HEAD = """\
+# Commands
+
+`verl-mas --help` lists the commands, and `--help` after a command describes it; `python -m verl_mas` is the same
+program where `verl-mas` is not on the path. `verl-mas --version` prints the versions, and
+[`verl-mas completion`](#verl-mas-completion) makes the shell complete commands and options. A run is trained with
+`python -m verl.trainer.main_ppo`; the ARGUMENTS of a command are those of a run.
+
+NAME=VALUE can be given several times, after one option or each after its own. The exit code is 0, 1 for what is
+refused or has failed, and 2 for wrong arguments. This page is generated (`python scripts/generate_pages.py`).
+"""
+
+
+def page(root: Path) -> str:
+    found = {command: parser for command, parser in parsers() if shipped(parser)}
+    lines = [HEAD]
+    for title, commands in GROUPS.items():
+        lines.append(f"## {title.partition(' (')[0]}\n")
+        for command in commands:
+            for name, parser in found.items():
+                if name.split()[0] == command:
+                    lines += [*described(name, parser), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def shipped(parser: Parser) -> bool:
+    """Whether it is not the data set of another package."""
+    dataset = parser.get_default("dataset")
+    return dataset is None or type(dataset).__module__.startswith("verl_mas.")
+
+
+def described(name: str, parser: Parser) -> Iterator[str]:
+    yield f"{'####' if ' ' in name else '###'} `verl-mas {name}`\n"
+    yield f"`{usage(name, parser)}`\n"
+    yield description(parser.description or "")
+    if parser.options():
+        yield "\n| argument | meaning |\n|---|---|"
+        for action in parser.options():
+            yield f"| `{written(action)}` | {cell(with_default(action).replace('%%', '%'))} |".replace("|  |", "| |")
+
+
+def usage(name: str, parser: Parser) -> str:
+    if parser.usage:
+        return parser.usage.replace(" [-h]", "")
+    needed = [written(action) for action in parser.options() if action.option_strings and action.required]
+    optional = any(action.option_strings and not action.required for action in parser.options())
+    positional = [written(action) for action in parser.options() if not action.option_strings]
+    below = ["NAME ..."] if parser.subcommands() else []
+    return " ".join([f"verl-mas {name}", *positional, *needed, *(["[OPTIONS]"] if optional else []), *below])
+
+
+def written(action: argparse.Action) -> str:
+    """`--out PATH`, `RUN ...`, `[KIND]`, `--golden required\\|optional`."""
+    value = str(action.metavar) if action.metavar else "\\|".join(map(str, action.choices or [action.dest.upper()]))
+    value = {0: "", "?": f"[{value}]", "+": f"{value} ..."}.get("" if action.nargs is None else action.nargs, value)
+    return " ".join([*action.option_strings[-1:], value]).strip()
+
+
+def description(text: str) -> str:
+    """Its paragraphs; those with columns or an indentation as they are written."""
+    parts = re.split(r"\n\s*\n", text.strip("\n"))
+    return "\n\n".join(
+        f"```text\n{textwrap.dedent(part)}\n```" if "  " in part else plain(" ".join(part.split())) for part in parts
+    )

@@ -1,0 +1,85 @@
+"""docs/settings.md: every setting, from the dataclasses that read the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pages.markdown import cell
+from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.config.describe import Setting, settings
+from verl_mas.config.schema import MasConfig
+from verl_mas.engines.transformers.options import PATH as ENGINE
+from verl_mas.engines.transformers.options import Options
+from verl_mas.workflow.base import WORKFLOWS
+
+HEAD = """\
+# Settings
+
+Every setting of `mas:`, of the advantages and of the embedded engine, then the arguments of the shipped workflows.
+Set one with `++<name>=<value>`, for example `++mas.agents.solver.sampling.temperature=0.7`; `<name>` is the name of
+an agent or its role, of a policy, a pool or a server. [Configuration](configuration.md) describes them by what you
+want to do. The rest of a command is verl's own: [what a team needs of it](trainer.md#verls-settings-in-a-team).
+
+This page is generated from the code that reads the values (`python scripts/generate_pages.py`). `verl-mas check
+--schema` prints the same in a terminal, also with the arguments of your own workflow. A cell without a default is a
+section or may be left out.
+"""
+# Of `mas.agents.<name>`: it takes what `sampling` takes.
+REPEATED = "mas.agents.<name>.validation_sampling."
+
+
+def page(root: Path) -> str:
+    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
+    found = [setting for setting in found if not setting.path.startswith(REPEATED)]
+    holds = {setting.path.rpartition(".")[0] for setting in found}
+    sections: dict[str, list[Setting]] = {}
+    for setting in found:
+        parent = setting.path.rpartition(".")[0].removesuffix(".<name>")
+        alone = parent == "mas" and not {setting.path, f"{setting.path}.<name>"} & holds
+        sections.setdefault(section(setting.path, alone), []).append(setting)
+    return "\n".join([HEAD, *tables(sections), "", *workflows()]) + "\n"
+
+
+def section(path: str, alone: bool) -> str:
+    """`mas.agents` for all below it; `mas` for a value without a section of its own."""
+    if not path.startswith("mas."):
+        return path.rpartition(".")[0]
+    return "mas" if alone else ".".join(path.split(".")[:2])
+
+
+def tables(sections: dict[str, list[Setting]]) -> Iterator[str]:
+    for name, found in sections.items():
+        (own,) = [setting for setting in found if setting.path == name] or [None]
+        below = [setting for setting in found if setting.path != name]
+        yield f"## `{name}`\n"
+        if own:
+            yield f"{own.meaning}\n"
+        if any(setting.path.endswith(".validation_sampling") for setting in below):
+            yield "`validation_sampling` takes the same settings as `sampling`.\n"
+        yield table(below, name) + "\n"
+
+
+def workflows() -> Iterator[str]:
+    yield "## `mas.workflow.args` of the shipped workflows\n"
+    for name in sorted(WORKFLOWS):
+        # Tests and benchmarks register further ones.
+        if not WORKFLOWS[name].__module__.startswith("verl_mas."):
+            continue
+        found = list(settings(WORKFLOWS[name], "mas.workflow.args"))
+        if found:
+            yield f"### `{name}`\n"
+            yield table(found, "mas.workflow.args") + "\n"
+
+
+def table(found: Iterable[Setting], prefix: str) -> str:
+    rows = [
+        f"| `{item.path.removeprefix(prefix + '.')}` | {cell(item.takes)} | {default(item)} | {cell(item.meaning)} |"
+        for item in found
+    ]
+    return "\n".join(["| setting | takes | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def default(setting: Setting) -> str:
+    required = setting.default.startswith("none: ")
+    return "required" if required else f"`{setting.default}`" if setting.default else ""

@@ -1,0 +1,37 @@
+"""The generated pages are what `python scripts/generate_pages.py` writes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+from generate_pages import PAGES  # noqa: E402
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_up_to_date(name):
+    assert (ROOT / name).read_text() == PAGES[name](ROOT), "fix: python scripts/generate_pages.py"
+
+
+def test_the_gallery_has_every_recipe_once():
+    listed = re.findall(
+        r"`[^`]*\+recipe=(\S+?)[` ]", (ROOT / "recipes/README.md").read_text().partition("## On a laptop")[2]
+    )
+    runs = {str(file.relative_to(ROOT / "recipes").with_suffix("")) for file in ROOT.glob("recipes/*/*.yaml")}
+    shared = {run for run in runs if run.partition("/")[2] in ("common", "roles")}
+    # The first run has no team.
+    assert set(listed) == runs - shared - {"first_run/laptop"}
+
+
+def test_the_settings_have_each_path_once():
+    rows = re.findall(
+        r"^\| `(<name>\.[^`]+)` \|", (ROOT / "docs/settings.md").read_text().partition("## `mas.policies`")[0], re.M
+    )
+    assert "<name>.sampling.temperature" in rows
+    assert len(rows) == len(set(rows))

@@ -1,0 +1,63 @@
+"""The site: its navigation has every page, its links go where GitHub's go, and nothing is loaded from the network."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+import build_site  # noqa: E402
+
+PAGES = build_site.files(build_site.PAGES)
+# A list right under a paragraph is a list on GitHub and text in the site.
+LIST_IN_PARAGRAPH = re.compile(r"^(?![-*|#>]|\d+\. |    )\S.*\n(?:[-*] |\d+\. )", re.MULTILINE)
+
+
+class Settings(yaml.SafeLoader):
+    """mkdocs.yml names a Python function, which is of no interest here."""
+
+
+Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
+
+
+def named(nav: object) -> list[str]:
+    """The pages of a navigation."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in named(part)]
+
+
+def test_the_navigation_has_every_page_once():
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=Settings)
+    assert sorted(named(settings["nav"])) == sorted(map(str, PAGES))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_lists_begin_after_an_empty_line(page):
+    text = "".join(build_site.FENCE.split(build_site.staged(page, set(PAGES)))[::2])
+    assert LIST_IN_PARAGRAPH.findall(text) == []
+
+
+def test_links_between_pages_stay_and_others_go_to_the_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_site, "ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text(
+        "[b](b.md#x) [code](../src/c.py) [web](https://x.org) [here](#y)\n```\n[k](../no.py)\n```\n"
+    )
+    text = build_site.staged(Path("docs/a.md"), {Path("docs/b.md")})
+    assert "[b](b.md#x)" in text
+    assert f"[code]({build_site.REPOSITORY}/blob/main/src/c.py)" in text
+    assert "[web](https://x.org) [here](#y)" in text
+    assert "[k](../no.py)" in text
+
+
+def test_what_a_browser_would_load_from_the_network_is_found(tmp_path):
+    page = '<a href="https://x.org">link</a><img src="y.png"><script src=https://x.org/z.js></script>'
+    (tmp_path / "a.html").write_text(page)
+    assert list(build_site.loaded_from_elsewhere(tmp_path)) == ["a.html: https://x.org/z.js"]

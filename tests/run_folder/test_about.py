@@ -1,0 +1,54 @@
+import pytest
+import yaml
+
+from verl_mas.errors import DiskError
+from verl_mas.run_folder.about import FILE, AboutFile, attempts, read_about
+
+
+def start(**values):
+    return {"started": "now", "resumed_from": None, **values}
+
+
+def test_every_start_is_kept_and_the_settings_are_those_of_the_last_one(tmp_path):
+    AboutFile(tmp_path, start(command="a"), {"data": {"lr": 1, "n": 2}, "old": 1}).end({"by": "finished", "step": 4})
+    AboutFile(tmp_path, start(command="b", resumed_from=4), {"data": {"lr": 1, "n": 3}, "new": [1]})
+    found = read_about(tmp_path)
+    first, second = attempts(found)
+    assert (first["command"], first["ended"]) == ("a", {"by": "finished", "step": 4})
+    assert second["changed"] == {"data.n": [2, 3], "old": [1, None], "new": [None, [1]]}
+    assert "ended" not in second, "it trains, or was killed"
+    assert found["config"] == {"data": {"lr": 1, "n": 3}, "new": [1]}
+
+
+def test_no_secret_is_written(tmp_path):
+    made = AboutFile(tmp_path, start(command="x --token abc"), {"api_key": "very secret", "env": {"A": "very secret"}})
+    made.end({"by": "Error: hf_abcdefghijklmnopqrst"})
+    text = (tmp_path / FILE).read_text()
+    assert "very secret" not in text and "hf_abc" not in text
+
+
+def test_a_damaged_file_is_kept_aside_and_the_run_starts(tmp_path, caplog):
+    (tmp_path / FILE).write_text("[1")
+    AboutFile(tmp_path, start(), {})
+    assert len(attempts(read_about(tmp_path))) == 1
+    assert (tmp_path / f"{FILE}.damaged").read_text() == "[1"
+    assert "is replaced" in caplog.text
+
+
+def test_a_folder_without_the_file_has_nothing(tmp_path):
+    assert read_about(tmp_path) == {}
+    assert attempts({}) == attempts({"attempts": "x"}) == []
+
+
+def test_what_yaml_cannot_hold_is_written_as_text(tmp_path):
+    AboutFile(tmp_path, start(folder=tmp_path), {1: {2.5}})
+    assert yaml.safe_load((tmp_path / FILE).read_text())["config"] == {"1": "{2.5}"}
+
+
+def test_a_full_disk_is_an_error_with_its_fix(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("verl_mas.run_folder.about.write_whole", full)
+    with pytest.raises(DiskError, match=r"No space(.|\n)*make room"):
+        AboutFile(tmp_path, start(), {})

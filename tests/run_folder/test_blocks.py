@@ -1,0 +1,91 @@
+"""Blocks of lines: what was written is read, and damage costs no other block."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pyarrow
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.blocks import append_block, block_at, block_of, blocks_of, lines_of
+
+LINES = st.lists(
+    st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b"") + b"\n"), max_size=5
+)
+CONTENTS = st.lists(st.tuples(LINES, st.binary(max_size=50)), min_size=1, max_size=4)
+
+# Machines that run tests are loaded.
+LOADED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("blocks") / "file.jsonl.zst"
+
+
+def whole(path):
+    """The index and the lines of each block that can be read."""
+    found = []
+    for block in blocks_of(path):
+        assert block_at(path, block.start) == block
+        with contextlib.suppress(DataError):
+            found.append((lines_of(path, block), block.index))
+    return found
+
+
+@given(CONTENTS)
+@LOADED
+def test_blocks_are_read_as_they_were_appended(path, contents):
+    path.unlink(missing_ok=True)
+    sizes = [append_block(path, b"".join(lines), index) for lines, index in contents]
+    assert whole(path) == contents
+    assert sum(sizes) == path.stat().st_size
+
+
+@given(CONTENTS, st.data())
+@LOADED
+def test_a_file_that_was_cut_has_all_blocks_but_the_last(path, contents, data):
+    blocks = [block_of(b"".join(lines), index) for lines, index in contents]
+    cut = data.draw(st.integers(1, len(blocks[-1])))
+    path.write_bytes(b"".join(blocks)[:-cut])
+    assert whole(path) == contents[:-1]
+
+
+@given(CONTENTS, st.data())
+@LOADED
+def test_a_byte_that_changed_costs_its_block_and_no_other(path, contents, data):
+    blocks = [block_of(b"".join(lines), index) for lines, index in contents]
+    number = data.draw(st.integers(0, len(blocks) - 1))
+    place = data.draw(st.integers(0, len(blocks[number]) - 1))
+    damaged = bytearray(blocks[number])
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(b"".join([*blocks[:number], bytes(damaged), *blocks[number + 1 :]]))
+    others = [*contents[:number], *contents[number + 1 :]]
+    assert whole(path) == others
+
+
+def test_what_is_damaged_and_what_was_not_finished_is_named(path, caplog):
+    blocks = [block_of(b"a\n", b"1"), block_of(b"b\n", b"2"), block_of(b"c\n", b"3")]
+    path.write_bytes(blocks[0] + b"rubbish" + blocks[1] + blocks[2][:-1])
+    assert whole(path) == [([b"a\n"], b"1"), ([b"b\n"], b"2")]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert f"byte {len(blocks[0])} is damaged" in first
+    assert f"byte {len(blocks[0]) + 7 + len(blocks[1])} was not finished" in second
+
+
+def test_other_programs_read_the_lines(path):
+    path.write_bytes(block_of(b"a\nb\n", b"index") + block_of(b"c\n", b"index"))
+    with pyarrow.input_stream(str(path), compression="zstd") as file:
+        assert file.read() == b"a\nb\nc\n"
+
+
+def test_lines_are_not_inflated_to_list_a_file(path, monkeypatch):
+    path.write_bytes(block_of(b"x" * 100_000 + b"\n", b"1"))
+    inflated = []
+    from verl_mas.run_folder import blocks
+
+    monkeypatch.setattr(blocks, "_inflated", lambda data, size: inflated.append(size) or b"")
+    assert len(list(blocks_of(path))) == 1 and inflated == [1]

@@ -1,0 +1,144 @@
+"""Records and their lines: nothing is lost, and each message is stored once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.records import EXCERPT, index_of, left_out, listed, packed, read_index, unpacked
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+PART = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": TEXT}), st.just({"type": "image", "file": "x"})
+)
+MESSAGE = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["system", "user", "tool"]),
+        "content": st.one_of(st.none(), TEXT, st.lists(PART, max_size=2)),
+    }
+)
+MESSAGES = st.lists(MESSAGE, max_size=4)
+LOG_PROB = st.one_of(st.none(), st.integers(-900, 0).map(lambda hundredths: hundredths / 100))
+TOKENS = st.lists(st.tuples(TEXT, LOG_PROB).map(list), max_size=5)
+REWARD = {"team": NUMBER, "local": NUMBER, "penalty": NUMBER, "score": NUMBER, "parts": st.dictionaries(TEXT, NUMBER)}
+ACT = {
+    "key": st.one_of(st.none(), TEXT),
+    "agent": st.sampled_from(["solver", "verifier"]),
+    "role": TEXT,
+    "policy": TEXT,
+    "instance": st.integers(0, 3),
+    "turn": st.integers(0, 3),
+    "probe": st.booleans(),
+    "line": TEXT,
+    "messages": MESSAGES,
+    "steps": MESSAGES,
+    "text": TEXT,
+    "tool_calls": st.just([]),
+    "versions": st.just([[3, 1]]),
+    "aborts": st.integers(0, 2),
+    "tokens": st.one_of(st.none(), TOKENS),
+    "malformed": st.one_of(st.none(), TEXT),
+    "reward": st.fixed_dictionaries(REWARD),
+    "advantage": st.none(),
+}
+TASK = {"messages": MESSAGES, "ground_truth": TEXT, "data_source": TEXT, "index": st.integers()}
+FAULT = {"kind": st.sampled_from(["timeout", "limit"]), "cause": TEXT, "traceback": TEXT}
+RECORD = st.fixed_dictionaries(
+    {
+        "schema": st.just(2),
+        "uid": TEXT,
+        "group": TEXT,
+        "session": st.integers(0, 9),
+        "step": st.integers(-1, 9),
+        "partition": st.sampled_from(["train", "val"]),
+        "status": st.sampled_from(["finished", "dropped"]),
+        "task": st.fixed_dictionaries(TASK),
+        "acts": st.lists(st.fixed_dictionaries(ACT), max_size=4),
+        "outcome": st.fixed_dictionaries(
+            {"answer": st.one_of(st.none(), TEXT), "reward": st.one_of(st.none(), NUMBER), "info": st.just({"acc": 1})}
+        ),
+        "faults": st.lists(st.fixed_dictionaries(FAULT), max_size=2),
+        "started": NUMBER,
+        "seconds": NUMBER,
+        "uniform": st.none(),
+        "boards": st.just([]),
+    }
+)
+SCHEMA_1 = Path(__file__).with_name("schema_1.jsonl")
+
+
+@given(RECORD)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_record_is_read_as_it_was_and_a_line_is_one_line(record):
+    line = packed(record)
+    assert unpacked(line) == record
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+
+
+@given(st.lists(RECORD, max_size=3))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_an_index_has_of_each_record_what_the_record_says(records):
+    entries = [listed(record) for record in records]
+    assert read_index(index_of(entries)) == entries
+    for entry, record in zip(entries, records, strict=True):
+        played = [act for act in record["acts"] if not act["probe"]]
+        assert entry.agents == list(dict.fromkeys(act["agent"] for act in record["acts"]))
+        scores = {name: [act["reward"]["score"] for act in played if act["agent"] == name] for name in entry.scores}
+        assert entry.scores == {name: [min(values), max(values)] for name, values in scores.items()}
+        assert entry.malformed == sum(act["malformed"] is not None for act in record["acts"])
+        assert len(entry.question) <= EXCERPT
+
+
+def record_with(*prompts):
+    act = {"messages": [], "steps": [], "tokens": None, "reward": {}}
+    return {"uid": "u", "session": 0, "task": {"messages": []}, "acts": [{**act, "messages": list(p)} for p in prompts]}
+
+
+def test_candidates_and_later_turns_store_no_message_again():
+    first, answer, second = ({"role": "user", "content": letter * 1000} for letter in "abc")
+    # Equal messages are one, also where they are not the same object.
+    line = packed(record_with([first], [dict(first)], [first, answer, second]))
+    assert len(line) < 3 * 1000 + 500
+    stored = json.loads(line)
+    assert [act["messages"] for act in stored["acts"]] == [[0, 1], [0, 1], [0, 3]]
+    assert [message["content"][0] for message in stored["messages"]] == list("abc")
+
+
+def test_a_conversation_of_many_turns_takes_room_in_proportion_to_its_turns():
+    messages = [{"role": "user", "content": f"turn {turn}"} for turn in range(400)]
+    sizes = [len(packed(record_with(*(messages[: turn + 1] for turn in range(turns))))) for turns in (200, 400)]
+    assert sizes[1] < 2.2 * sizes[0]
+
+
+def test_a_record_of_schema_1_is_read_with_the_fields_of_schema_2():
+    first, second = (unpacked(line) for line in SCHEMA_1.read_bytes().splitlines())
+    assert (first["schema"], first["group"], first["uniform"]) == (1, first["uid"], None)
+    for record in (first, second):
+        entry = listed(record)
+        assert entry.agents == ["solver", "verifier"] and entry.question.startswith("dddd")
+        for act in record["acts"]:
+            assert act["messages"][0]["role"] == "user" and act["reward"]["parts"] == {}
+            assert (act["tokens"], act["tool_calls"], act["probe"], act["instance"]) == (None, [], False, 0)
+
+
+def test_an_index_of_another_version_is_read_with_what_both_know():
+    index = json.dumps({"uid": ["u"], "session": [1], "step": [2], "partition": ["val"], "colour": ["red"]}).encode()
+    (entry,) = read_index(index)
+    assert (entry.key, entry.step, entry.status, entry.faults) == ("u_1", 2, "", ())
+
+
+def test_a_session_that_is_left_out_is_a_line_without_a_record():
+    record = unpacked(packed(left_out("u", 3, 2, "train")))
+    assert listed(record).left_out and listed(record).key == "u_3"
+
+
+def test_a_record_that_is_not_json_is_refused_with_the_reason():
+    record = {**record_with(), "outcome": {"info": {(1, 2): 0.5}}}
+    with pytest.raises(DataError, match=r"session u_0: keys must be str(.|\n)*use text as keys"):
+        packed(record)

@@ -1,0 +1,322 @@
+"""An exported team in Python, behind a server and in an evaluation. Its two policies are adapters on one base."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import httpx
+import pytest
+from saved_policies import adapted, save_adapter
+
+import verl_mas
+from verl_mas import cli
+from verl_mas.config.schema import AgentSpec, FaultSpec
+from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.serve.app import TeamServer
+from verl_mas.serve.model import copy_tokenizer
+from verl_mas.serve.runtime import Runtime
+from verl_mas.serve.settings import EngineSettings
+from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
+
+SAMPLING = {"temperature": 1.0, "max_tokens": 12}
+ENGINE = {"threads": 1}
+ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """As `verl-mas export` writes one."""
+    root = tmp_path_factory.mktemp("exported")
+    base, out = tiny_model(root / "model", hidden=32, layers=1, initial=0.1), root / "team"
+    for seed, name in enumerate(("a", "b")):
+        save_adapter(adapted(base, seed, rank=2 + 2 * seed), out / name)
+        copy_tokenizer(base, out / name)
+    agents = {
+        agent: AgentSpec(policy=policy, sampling=SAMPLING, validation_sampling=SAMPLING)
+        for agent, policy in (("solver", "a"), ("verifier", "b"))
+    }
+    shape = {"model": str(base), "adapter_of": "base", "dtype": "float32", "prompt_length": 512, "response_length": 32}
+    policies = {name: TeamPolicy(folder=name, **shape) for name in ("a", "b")}
+    workflow = TeamWorkflow("solver_verifier", args={"score": "math"})
+    policies["base"] = TeamPolicy(model=str(base))
+    TeamFile(FORMAT, workflow, agents, policies, step=3, faults=FaultSpec(retries=0)).write(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def team(folder):
+    with verl_mas.load(folder, engine=ENGINE) as loaded:
+        yield loaded
+
+
+def test_a_team_answers_a_question_without_a_ground_truth_and_its_text_is_reported_as_it_comes(team):
+    events = []
+    session = team.run("What is 2 + 2?", listener=events.append)
+    assert [reply.agent for reply in session.replies] == ["solver", "verifier", "solver"]
+    assert session.answer == session.replies[-1].text and session.team_reward is None
+    for number, reply in enumerate(session.replies, 1):
+        assert "".join(event.text for event in events if event.act == number) == reply.text
+    assert sum(event.last for event in events) == 3
+
+
+def test_with_a_ground_truth_a_session_is_scored(team):
+    task = verl_mas.Task([{"role": "user", "content": "2 + 2?"}], ground_truth="4")
+    assert team.run(task).team_reward == 0.0
+
+
+def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
+    """In one batch, and each in an engine of its own."""
+    servers = {client.client.server for client in team.runtime.clients.values()}
+    assert len(servers) == 1 and len(next(iter(servers)).batcher.adapters.names) == 2
+
+    async def asked(runtime, models):
+        """At the same time, so that rows of different adapters meet."""
+        server = TeamServer(runtime, name="team")
+        bodies = [{"model": f"team/{model}", "temperature": 0, "max_tokens": 12, **ASK} for model in models]
+        replies = await asyncio.gather(*[post(server, body) for body in bodies])
+        return [reply.json()["choices"][0]["message"]["content"] for reply in replies]
+
+    together = asyncio.run(asked(Runtime(folder, EngineSettings(threads=1)), ["a", "b"] * 3))
+    alone = [asyncio.run(asked(Runtime(folder, EngineSettings(threads=1)), [name])) for name in ("a", "b")]
+    assert together == [alone[0][0], alone[1][0]] * 3 and alone[0] != alone[1]
+
+
+def test_many_sessions_come_in_order_or_as_they_finish_and_a_failure_is_a_result(team):
+    too_long = "x" * 600
+    found = list(team.run_many(["1", too_long, "3"], concurrency=2))
+    assert [result.failed for result in found] == [False, True, False]
+    assert [result.session.task.question for result in found] == ["1", too_long, "3"]
+
+    async def collected():
+        return [result async for result in team.arun_many(iter("abcd"), concurrency=4, ordered=False)]
+
+    assert sorted(result.session.task.question for result in asyncio.run(collected())) == list("abcd")
+
+
+def test_the_end_of_an_iteration_ends_its_sessions(team):
+    sessions = team.run_many((str(number) for number in range(10**9)), concurrency=2)
+    assert not next(sessions).failed
+    sessions.close()
+
+
+def test_many_tasks_run_without_an_export(serve):
+    client = verl_mas.OpenAIClient(serve(lambda body: body["messages"][-1]["content"].upper()).url, "m")
+    found = verl_mas.run_many("single", ["a", "b", "c"], client, concurrency=2)
+    assert [result.session.answer for result in found] == ["A", "B", "C"]
+    with pytest.raises(verl_mas.WorkflowError, match="concurrency=0"):
+        list(verl_mas.run_many("single", ["a"], client, concurrency=0))
+
+
+def test_a_closed_team_and_blocking_in_a_loop_are_refused(folder, team):
+    async def blocking():
+        team.run("q")
+
+    with pytest.raises(verl_mas.WorkflowError, match=r"await team\.arun"):
+        asyncio.run(blocking())
+
+
+# -- what cannot be loaded ------------------------------------------------------------------------------------
+
+
+def test_an_export_without_all_policies_is_refused(folder, tmp_path):
+    (tmp_path / "team.yaml").write_text((folder / "team.yaml").read_text())
+    with pytest.raises(ConfigError, match=r"(?s)/a is not there.*/b is not there"):
+        verl_mas.load(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no team\.yaml"):
+        verl_mas.load(tmp_path / "..")
+
+
+def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=f"policy a at {url}/v1: ConnectError"):
+        verl_mas.load(folder, endpoints={"a": url})
+    with pytest.raises(ConfigError, match="an endpoint for policy base"):
+        verl_mas.load(folder, endpoints={"base": url})
+
+
+# -- the server -----------------------------------------------------------------------------------------------
+
+
+async def post(server, body, **headers):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    transport = httpx.ASGITransport(server.app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post("/v1/chat/completions", content=content, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def runtime(folder):
+    return Runtime(folder, EngineSettings(threads=1))
+
+
+def replies(runtime, *bodies, **settings):
+    """All at the same time, in the one loop of the runtime."""
+
+    async def all_of_them():
+        server = TeamServer(runtime, name="team", **settings)
+        return await asyncio.gather(*[post(server, body) for body in bodies])
+
+    return LOOP.run_until_complete(all_of_them())
+
+
+LOOP = asyncio.new_event_loop()
+
+
+def test_the_model_is_the_team_and_usage_is_of_all_acts(runtime):
+    body = {"model": "team", "temperature": 0.5, "verl_mas": {"transcript": True}, **ASK}
+    [reply] = replies(runtime, body)
+    found = reply.json()
+    acts = found["verl_mas"]["acts"]
+    assert [act["agent"] for act in acts] == ["solver", "verifier", "solver"]
+    assert found["choices"][0]["message"]["content"] == acts[-1]["text"] and found["model"] == "team"
+    usage = found["usage"]
+    assert 3 <= usage["completion_tokens"] <= 36 and usage["prompt_tokens"] > 100
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def events(reply):
+    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
+    ask = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
+    team_reply, policy_reply = replies(runtime, {"model": "team", **ask}, {"model": "team/a", **ask})
+    for reply in (team_reply, policy_reply):
+        found = events(reply)
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        assert found[0]["choices"][0]["delta"]["role"] == "assistant"
+        assert found[-2]["choices"][0]["finish_reason"] in ("stop", "length")
+        assert found[-1]["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"{", 400, "is not JSON"),
+        (b"[]", 400, "not a JSON object"),
+        ({"model": "team"}, 400, "no messages"),
+        ({"model": "team", "messages": []}, 400, "no messages"),
+        ({"model": "team", "messages": [{"role": "system", "content": "x"}]}, 400, "no message of role user"),
+        ({"model": "team", "messages": [{"role": "x", "content": "x"}]}, 400, "messages[0]"),
+        ({"model": "tame", **ASK}, 404, "did you mean 'team'"),
+        (ASK, 400, "no model; it is one of team, team/a, team/b"),
+        ({"model": "team", "temperature": -1, **ASK}, 400, "temperature=-1"),
+        ({"model": "team", "stop": ["x"], **ASK}, 400, "stop is for one policy"),
+        ({"model": "team", "n": 2, **ASK}, 400, "n=2"),
+        ({"model": "team", "banana": 2, **ASK}, 400, "banana is not supported"),
+        ({"model": "team", "messages": [{"role": "user", "content": "x" * 600}]}, 400, "does not fit"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_reason(runtime, body, status, says):
+    [reply] = replies(runtime, body)
+    assert reply.status_code == status and says in reply.json()["error"]["message"]
+
+
+def test_a_key_is_asked_for_and_a_limit_holds(runtime):
+    async def asked():
+        server = TeamServer(runtime, name="team", key="secret", max_sessions=1)
+        body = {"model": "team", **ASK}
+        assert (await post(server, body)).status_code == 401
+        assert (await post(server, body, Authorization="Bearer wrong")).status_code == 401
+        many = await asyncio.gather(*[post(server, body, Authorization="Bearer secret") for _ in range(3)])
+        return sorted(reply.status_code for reply in many)
+
+    assert LOOP.run_until_complete(asked()) == [200, 429, 429]
+
+
+def test_an_endpoint_that_fails_is_named(folder, serve):
+    endpoint = serve(lambda body: 500)
+    given = {name: {"base_url": endpoint.url, "model": name} for name in ("a", "b")}
+    runtime = Runtime(folder, endpoints=given)
+    [reply] = [asyncio.run(post(TeamServer(runtime, name="team"), {"model": "team", **ASK}))]
+    message = reply.json()["error"]["message"]
+    assert reply.status_code == 502 and f"policy a at {endpoint.url}" in message
+
+
+def test_a_port_in_use_and_an_open_host_are_refused_before_anything_is_loaded(tmp_path, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", str(tmp_path), "--port", str(port)]) == 1
+    assert "already in use" in capsys.readouterr().err.lower()
+    assert cli.main(["serve", str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 1
+    assert "--host 0.0.0.0 without --api-key-env" in capsys.readouterr().err
+
+
+# -- evaluation and chat --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path):
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"{number} + {number}?"}],
+            "data_source": "sums",
+            "reward_model": {"ground_truth": str(2 * number)},
+        }
+        for number in range(3)
+    ]
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder, data, tmp_path, capsys):
+    out = tmp_path / "sessions.jsonl"
+    command = [
+        "eval",
+        str(folder),
+        "--data",
+        str(data),
+        "--n",
+        "2",
+        "--out",
+        str(out),
+        "--json",
+        "--engine",
+        "threads=1",
+    ]
+    assert cli.main(command) == 0
+    first = json.loads(capsys.readouterr().out)["teams"][0]
+    assert first["tasks"] == 3 and first["sessions"] == 6 and first["failed"] == 0
+    assert first["sources"]["sums"]["pass@2"] == 0.0 and first["agents"]["solver"]["acts_per_session"] == 2
+    whole = out.read_text().splitlines()
+    # The last line is cut, as by a kill: its session is run again, and is the same.
+    out.write_text("\n".join([*whole[:-1], whole[-1][:40]]))
+    assert cli.main([*command, "--compare", str(folder)]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["teams"][0] == first
+    assert again["difference"]["sums"] == {
+        f"{name}{end}": 0.0 for name in ("mean@2", "pass@1", "pass@2") for end in ("", "/low", "/high")
+    }
+    assert cli.main([*command, "--sampling", "temperature=0.5"]) == 1
+    assert "another sampling" in capsys.readouterr().out
+
+
+def test_data_that_no_team_can_be_asked_is_refused(folder, data, tmp_path, capsys):
+    for content, says in (("{}\n", "has no prompt"), ('{"prompt": "text"}\n', "list of messages"), ("", "has no row")):
+        data.write_text(content)
+        assert cli.main(["eval", str(folder), "--data", str(data)]) == 1
+        assert says in capsys.readouterr().err
+
+
+def test_a_chat_reads_questions_from_a_pipe(folder, monkeypatch, capsys):
+    lines = iter(["hello", "/reset", "/nothing", "again", "/quit", "never asked"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    assert cli.main(["chat", str(folder), "--engine", "threads=1"]) == 0
+    found = capsys.readouterr()
+    assert found.out.count("[solver]") == 4 and found.out.count("[verifier]") == 2
+    assert "no command /nothing" in found.err
+
+
+def test_a_fault_of_a_session_is_raised_by_run(team):
+    with pytest.raises(SessionFault, match="does not fit"):
+        team.run("x" * 600)

@@ -1,0 +1,216 @@
+"""Sessions are read as they were written: attempts apart, compressed or not, damage limited to what it hit."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from session_records import Recorder
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.blocks import append_block
+from verl_mas.run_folder.records import index_of, listed, unpacked
+from verl_mas.run_folder.session_files import file_of, new_attempt, write_advantages
+from verl_mas.sessions.reader import SessionIndex, read_sessions
+
+SCHEMA_1 = Path(__file__).parents[1] / "run_folder" / "schema_1.jsonl"
+
+
+@pytest.fixture
+def record(tmp_path):
+    return Recorder(tmp_path)
+
+
+def acts(folder, **wanted):
+    sessions = read_sessions(folder, **wanted)
+    return [(s["step"], s["attempt"], act["text"], act["advantage"]) for s in sessions for act in s["acts"]]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_repeated_step_is_read_once_and_each_attempt_has_its_own_advantages(record, tmp_path, compressed):
+    first, second = new_attempt(), new_attempt()
+    assert first < second
+    for step, attempt, advantage in ((1, first, 1.0), (2, first, 2.0), (2, second, -2.0), (3, first, None)):
+        record(step, attempt)
+        if advantage is not None:
+            write_advantages(tmp_path, step, attempt, {f"{step}-0_0_0": advantage}, compressed)
+    if compressed:
+        record.compress()
+    a, b = f"text of {first}", f"text of {second}"
+    assert acts(tmp_path) == [(1, first, a, 1.0), (2, second, b, -2.0), (3, first, a, None)]
+    assert acts(tmp_path, step=2, attempts="all") == [(2, first, a, 2.0), (2, second, b, -2.0)]
+    with pytest.raises(DataError, match="attempts='every'"):
+        acts(tmp_path, attempts="every")
+
+
+def test_a_folder_of_an_earlier_version_is_read_as_one_attempt(tmp_path):
+    path = tmp_path / "train" / "000001-worker.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(SCHEMA_1.read_bytes())
+    path.with_name("000001-advantages.jsonl").write_text(json.dumps({"1-2_1_0": 1.5}) + "\n")
+    assert [(attempt, advantage) for _, attempt, _, advantage in acts(tmp_path)][:2] == [(None, 1.5), (None, None)]
+    assert [(entry.key, entry.malformed, entry.attempt) for entry in SessionIndex(tmp_path).entries] == [
+        ("1-2_1", 1, None),
+        ("1-3_0", 1, None),
+    ]
+
+
+def test_a_damaged_line_costs_only_itself_and_is_named(record, tmp_path, caplog):
+    for session in range(3):
+        record(1, session=session)
+    record(2)
+    first, _ = sorted((tmp_path / "train").iterdir())
+    lines = first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(lines[0] + lines[1][:-30] + b"\n" + b"5\n" + lines[2][:-30])
+    assert [step for step, *_ in acts(tmp_path)] == [1, 2]
+    damaged, number, unfinished = (entry.getMessage() for entry in caplog.records)
+    assert f"{first}, line 2 is damaged and is skipped" in damaged
+    assert f"{first}, line 3 is damaged and is skipped" in number
+    assert f"{first}, line 4 was not finished and is skipped" in unfinished
+
+
+def test_a_damaged_block_costs_only_its_sessions_and_is_named(record, tmp_path, caplog):
+    for step in (1, 2):
+        record(step)
+        record.compress()
+        record(step, session=1)
+        record.compress()
+    first, second = sorted((tmp_path / "train").iterdir())
+    content = bytearray(first.read_bytes())
+    content[-3] ^= 1
+    first.write_bytes(content)
+    second.write_bytes(second.read_bytes()[:-1])
+    assert len(SessionIndex(tmp_path).entries) == 3
+    caplog.clear()
+    assert [step for step, *_ in acts(tmp_path)] == [1, 2]
+    unfinished, damaged = (entry.getMessage() for entry in caplog.records)
+    assert f"{second}, a block at byte" in unfinished and "was not finished" in unfinished
+    assert f"{first}, the block at byte" in damaged
+
+
+def test_advantages_that_are_damaged_are_named_and_the_sessions_are_read(record, tmp_path, caplog):
+    record(2)
+    for compressed in (False, True):
+        write_advantages(tmp_path, 2, "a", {"2-0_0_0": 1.0}, compressed)
+        path = file_of(tmp_path, False, 2, "a", "advantages", compressed)
+        path.write_bytes(path.read_bytes()[:-4])
+        assert acts(tmp_path, step=2) == [(2, "a", "text of a", None)]
+    assert any(f"{path}, a block" in entry.getMessage() for entry in caplog.records)
+
+
+def test_other_files_in_the_folder_are_left_alone(record, tmp_path):
+    record(1)
+    for name in ("notes.jsonl", "notes.jsonl.zst", "000001-a-b.jsonl.old"):
+        (tmp_path / "train" / name).write_text(json.dumps({"note": 1}) + "\n")
+    assert len(acts(tmp_path)) == 1
+
+
+def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
+    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
+        list(read_sessions(tmp_path / "elsewhere"))
+    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
+        SessionIndex(tmp_path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_sessions_that_a_later_attempt_trained_on_are_read_with_its_advantages(record, tmp_path, compressed):
+    first, second = new_attempt(), new_attempt()
+    for session in range(3):
+        record(2, first, session=session)
+    # The checkpoint kept sessions 0 and 1. Session 2 was repeated; session 1 has not been trained yet.
+    record(2, second, session=2)
+    write_advantages(tmp_path, 2, first, {"2-0_2_0": 9.0})
+    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0, "2-0_2_0": 2.0})
+    if compressed:
+        record.compress()
+    a, b = f"text of {first}", f"text of {second}"
+    assert acts(tmp_path) == [(2, first, a, 1.0), (2, second, b, 2.0)]
+    everything = [(2, first, a, 1.0), (2, first, a, None), (2, first, a, 9.0), (2, second, b, 2.0)]
+    assert acts(tmp_path, attempts="all") == everything
+
+
+def test_a_session_that_was_not_sampled_again_is_not_taken_from_an_earlier_attempt(tmp_path):
+    first, second = new_attempt(), new_attempt()
+    Recorder(tmp_path)(2, first)
+    again = Recorder(tmp_path, sampling_rate=0.0)
+    again(2, second)
+    again.writer(second).end_group("2-0")
+    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
+    assert acts(tmp_path) == []
+    assert SessionIndex(tmp_path).left_out == 1
+
+
+def test_sessions_of_a_warm_up_are_read_as_of_step_0(record, tmp_path):
+    record(-1)
+    write_advantages(tmp_path, -1, "a", {"-1-0_0_0": 1.0})
+    assert [(text, advantage) for _, _, text, advantage in acts(tmp_path, step=0)] == [("text of a", 1.0)]
+
+
+def test_advantages_of_an_attempt_that_started_no_session_of_the_step_belong_to_the_attempt_before(record, tmp_path):
+    first, second = new_attempt(), new_attempt()
+    record(2, first)
+    write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
+    assert acts(tmp_path) == [(2, first, f"text of {first}", 1.0)]
+
+
+def test_the_index_lists_what_the_records_say(record, tmp_path):
+    for number, rewards in enumerate([(0.0, 1.0), (0.5, 0.5), (0.25,)]):
+        for session, reward in enumerate(rewards):
+            record(1, session=session, reward=reward, number=number, text=f"{number}/{session}")
+    record.compress()
+    record(4, validate=True, text="<answer>")
+    index = SessionIndex(tmp_path)
+    assert [(e.partition, e.step, e.key, e.reward, e.uniform) for e in index.entries] == [
+        ("train", 1, "1-0_0", 0.0, False),
+        ("train", 1, "1-0_1", 1.0, False),
+        ("train", 1, "1-1_0", 0.5, True),
+        ("train", 1, "1-1_1", 0.5, True),
+        ("train", 1, "1-2_0", 0.25, None),
+        ("val", 4, "4-0_0", None, None),
+    ]
+    for entry, session in zip(index.entries, index.records(), strict=True):
+        assert (session["uid"], session["session"], session["uniform"]) == (entry.uid, entry.session, entry.uniform)
+        assert (session["acts"][0]["text"], session["group"]) == (entry.answer or "<answer>", entry.uid)
+
+
+def test_the_index_of_a_run_that_trains_follows_it(record, tmp_path):
+    record(1)
+    index = SessionIndex(tmp_path)
+    (plain,) = index.entries
+    assert not index.refresh()
+    record(1, session=1)
+    assert index.refresh() and len(index.entries) == 2 and not index.refresh()
+    # Meanwhile the file of the entry is compressed, and gone.
+    record.compress()
+    assert index.read(plain)["session"] == 0
+    record(2)
+    assert index.refresh() and [entry.key for entry in index.entries] == ["1-0_0", "1-0_1", "2-0_0"]
+    assert [index.read(entry)["step"] for entry in index.entries] == [1, 1, 2]
+
+
+def test_a_worker_that_was_killed_between_compressing_and_deleting_leaves_no_session_twice(record, tmp_path):
+    record(1)
+    (path,) = (tmp_path / "train").iterdir()
+    lines = path.read_bytes()
+    record.compress()
+    path.write_bytes(lines)
+    assert len(acts(tmp_path)) == 1
+
+
+def test_twenty_thousand_sessions_are_listed_in_seconds(record, tmp_path):
+    record(1)
+    (path,) = (tmp_path / "train").iterdir()
+    line = path.read_bytes()
+    known = listed(unpacked(line))
+    path.unlink()
+    for step in range(20):
+        index = index_of(replace(known, step=step, uid=f"{step}-{number}") for number in range(1000))
+        append_block(file_of(tmp_path, False, step, "a", "b", compressed=True), line * 1000, index)
+    begin = time.perf_counter()
+    index = SessionIndex(tmp_path)
+    # 0.5 s when alone; tests share few cores.
+    assert time.perf_counter() - begin < 10
+    assert len(index.entries) == 20_000 and index.entries[-1].key == "19-999_0"

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_mas import cli
+from verl_mas.errors import DataError
+from verl_mas.run_folder.about import AboutFile
+from verl_mas.run_folder.metrics import MetricsFile
+from verl_mas.sessions import comparison
+from verl_mas.sessions.comparison import compare
+from verl_mas.sessions.report import report
+from verl_mas.sessions.run import open_run
+
+MAS = {
+    "agents": {"solver": {"policy": "main"}, "judge": {"policy": "still"}},
+    "policies": {"still": {"trainable": False}},
+}
+START = {"started": "2026-01-01", "resumed_from": None, "command": "python -m verl.trainer.main_ppo +mas=x"}
+
+
+def metrics(step: int, *, zero: float = 0.0, score: float = 0.5) -> dict[str, float]:
+    found = {
+        "policy/main/rows/real": 8,
+        "policy/main/updated": 1,
+        "actor/grad_norm": 0.7,
+        "actor/lr": 1e-6,
+        "timing_s/step": 2.0 + step,
+    }
+    for name in ("solver", "judge"):
+        found |= {
+            f"agent/{name}/acts": 8,
+            f"agent/{name}/reward/score": score,
+            f"agent/{name}/malformed": 0.1,
+            f"agent/{name}/advantage/zero": zero if name == "solver" else 1.0,
+            f"agent/{name}/group/groups_of_one": zero,
+            f"agent/{name}/group/groups_uniform": 0.0,
+            f"agent/{name}/length/response": 12.0,
+        }
+    return found
+
+
+def made(folder: Path, steps: list[dict[str, float]]) -> Path:
+    folder.mkdir(parents=True)
+    AboutFile(folder, START, {"mas": MAS, "data": {"train_batch_size": 4}}).end({"by": "finished", "step": len(steps)})
+    log = MetricsFile(folder)
+    for number, values in enumerate(steps, 1):
+        log.log(values, number)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Of its agents, the solver has no advantage in steps 3 to 8, and the judge is not trained."""
+    return made(tmp_path / "run", [metrics(step, zero=float(3 <= step <= 8)) for step in range(1, 13)])
+
+
+def test_a_finding_has_the_steps_at_which_it_held_and_its_cause(run):
+    (found,) = report(open_run(run)).found
+    assert (found.kind, found.first, found.last, found.holds) == ("no_advantage", 3, 8, False)
+    assert "steps 3 to 8 (no longer): no row of any agent has had an advantage for 6 steps" in found.line
+    assert "Raise rollout.n" in found.line
+
+
+def test_an_agent_that_is_not_trained_is_no_finding(run):
+    assert [one.name for one in report(open_run(run)).found] == ["team"], "all that learn"
+
+
+def test_the_text_has_the_start_the_curves_and_the_agents(run):
+    text = report(open_run(run)).text()
+    assert "start 1 of 1: 2026-01-01 from the beginning; finished" in text
+    assert "command    python -m verl.trainer.main_ppo +mas=x" in text
+    assert "data.train_batch_size=4" in text
+    line = next(line for line in text.splitlines() if line.startswith("timing_s/step"))
+    assert line.split()[1:3] == ["3", "14"] and "▁▂" in line and line.endswith("1 to 12")
+    table = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith(("solver", "judge"))}
+    assert table["solver"] == ["0.5", "0.1", "0.6", "0", "-", "12", "0.7"]
+    assert table["judge"][-1] == "-", "its policy has no gradient"
+
+
+def test_a_run_of_an_earlier_version_is_reported_and_says_what_is_missing(run):
+    (run / "run.yaml").unlink()
+    text = report(open_run(run)).text()
+    assert "its command, settings and versions are not recorded" in text and "no row of agent judge" in text
+
+
+def test_a_run_that_has_just_begun_has_no_findings_yet(tmp_path):
+    assert "they need 3 steps" in report(open_run(made(tmp_path / "new", [metrics(1)]))).text()
+    with pytest.raises(DataError, match=r"has no metrics: nothing in .*metrics\.jsonl"):
+        report(open_run(made(tmp_path / "empty", [])))
+
+
+def test_the_command_prints_json_and_writes_files_that_it_does_not_replace_unasked(run, tmp_path, capsys):
+    assert cli.main(["report", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["agents"]["solver"]["reward"] == 0.5 and found["findings"][0]["first"] == 3
+    assert found["watched"]["timing_s/step"]["12"] == 14
+    out = tmp_path / "out"
+    assert cli.main(["report", str(run), "--out", str(out)]) == 0
+    assert {"report.txt", "curves.svg"} <= {path.name for path in out.iterdir()}
+    assert str(out / "curves.svg") in capsys.readouterr().out
+    assert cli.main(["report", str(run), "--out", str(out)]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert cli.main(["report", str(run), "--out", str(out), "--force"]) == 0
+
+
+def record(index: int, acc: float) -> dict[str, object]:
+    task = {"data_source": "letters", "index": index, "messages": []}
+    return {"task": task, "outcome": {"reward": 0.0, "info": {"acc": acc}}, "status": "finished"}
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    """Of run B the score is 0.1 higher at every step, and half of the tasks that A fails are solved."""
+    folders = []
+    for name, score, solved in (("a", 0.5, 4), ("b", 0.6, 7)):
+        steps = [metrics(step, score=score + 0.01 * (step % 2)) for step in range(1, 13)]
+        steps[5]["val-core/letters/acc/mean@1"] = solved / 10
+        folder = made(tmp_path / name, steps)
+        (folder / "trajectories" / "val").mkdir(parents=True)
+        folders.append(folder)
+    records = {
+        folders[0]: [record(i, float(i < 4)) for i in range(10)],
+        folders[1]: [record(i, float(i < 7)) for i in range(10)],
+    }
+    monkeypatch.setattr(
+        comparison, "read_sessions", lambda folder, validate, step: records[folder.parent] if step == 6 else []
+    )
+    return folders
+
+
+def test_two_runs_are_compared_by_step_and_by_task_of_the_validation(two):
+    found = {one.what: one for one in compare(*(report(open_run(folder)) for folder in two)).differences}
+    score = found["agent/solver/reward/score"]
+    assert score.b - score.a == pytest.approx(0.1) and score.over == "10 steps"
+    assert score.low <= 0.1 + 1e-9 and score.high >= 0.1 - 1e-9 and score.high - score.low < 1e-6, "paired"
+    success = found["success of letters, step 6"]
+    assert (success.a, success.b, success.over) == (0.4, 0.7, "10 tasks")
+    assert 0 <= success.low < 0.3 < success.high <= 0.6
+
+
+def test_the_command_compares_two_runs_and_says_what_an_interval_is_over(two, tmp_path, capsys):
+    assert cli.main(["report", *map(str, two), "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert "paired by task; bootstrap interval over the tasks" in text and "paired by step" in text
+    assert "A solver" in (tmp_path / "out" / "curves.svg").read_text()
+    assert cli.main(["report", *map(str, two), "--json"]) == 0
+    assert {one["what"] for one in json.loads(capsys.readouterr().out)["differences"]} >= {"success of letters, step 6"}
+
+
+def test_what_cannot_be_compared_is_refused(two, tmp_path, capsys):
+    other = made(tmp_path / "other", [{"step_only": 1.0}])
+    assert cli.main(["report", str(two[0]), str(other)]) == 1
+    assert "no metric in common" in capsys.readouterr().err
+    assert cli.main(["report", *map(str, two), str(other)]) == 2
+    assert "give one or two folders" in capsys.readouterr().err
+    assert cli.main(["report", str(tmp_path)]) == 1
+    assert "is not the folder of a run" in capsys.readouterr().err

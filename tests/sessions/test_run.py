@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import yaml
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.metrics import MetricsFile
+from verl_mas.sessions.run import open_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "trajectories").mkdir(parents=True)
+    content = {"format": 1, "attempts": [{"command": "x"}], "config": {"mas": {"trajectories": {"dir": None}}}}
+    (folder / "run.yaml").write_text(yaml.safe_dump(content))
+    MetricsFile(folder).log({"a": 1}, 1)
+    return folder
+
+
+def test_a_run_has_its_settings_metrics_and_sessions(run):
+    found = open_run(run)
+    assert found.folder == run
+    assert found.config.mas.trajectories.dir is None
+    assert found.about == {"format": 1, "attempts": [{"command": "x"}]}
+    assert [(step.number, step.values) for step in found.steps()] == [(1, {"a": 1.0})]
+    assert found.trajectories == run / "trajectories"
+
+
+def test_sessions_are_where_the_run_was_set_to_write_them(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    about = yaml.safe_load((run / "run.yaml").read_text())
+    about["config"]["mas"]["trajectories"]["dir"] = str(tmp_path / "elsewhere")
+    (run / "run.yaml").write_text(yaml.safe_dump(about))
+    assert open_run(run).trajectories == tmp_path / "elsewhere"
+
+
+def verls(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"step": 1, "data": {"a": value}}) + "\n")
+
+
+def test_of_an_earlier_version_the_file_of_verls_logger_is_read_where_it_usually_is(tmp_path):
+    folder = tmp_path / "checkpoints" / "project" / "experiment"
+    (folder / "trajectories").mkdir(parents=True)
+    found = open_run(folder)
+    assert (found.config, found.about, found.metrics, found.steps()) == (None, {}, None, [])
+    verls(folder.parent / "metrics.jsonl", 2)
+    assert open_run(folder).steps()[0].values == {"a": 2}
+    verls(tmp_path / "project" / "experiment.jsonl", 1)
+    assert open_run(folder).steps()[0].values == {"a": 1}
+
+
+def test_a_folder_that_is_no_run_is_refused_and_the_runs_in_it_are_named(run, tmp_path):
+    with pytest.raises(DataError, match=r"not the folder of a run(.|\n)*run.yaml or (.|\n)*give .*/run$"):
+        open_run(tmp_path)
+    with pytest.raises(DataError, match=r"give .*/run$"):
+        open_run(run / "trajectories")
+    with pytest.raises(DataError, match="is not there"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="is not a folder"):
+        open_run(run / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("[1", "cannot be read"), ("- 1", "holds no mapping"), ("format: 7", "reads format 1")]
+)
+def test_a_damaged_run_yaml_is_refused(run, content, message):
+    (run / "run.yaml").write_text(content)
+    with pytest.raises(DataError, match=message):
+        open_run(run)

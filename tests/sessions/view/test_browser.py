@@ -1,0 +1,234 @@
+"""The page in headless Chromium, opened from the disk as a user opens it."""
+
+# ruff: noqa: RUF001  # programs in JavaScript, and the signs that the page writes
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from view_runs import HOSTILE, act, session, write_metrics, write_run
+
+from verl_mas.sessions.view import ViewOptions, write_view
+from verl_mas.sessions.view.live import refresh
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason='needs Playwright: pip install ".[browser]"', exc_type=ImportError
+)
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or its path in CHROMIUM"),
+]
+TITLES = "[...document.querySelectorAll('#rows .row')].length"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[sync_api.Browser]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium):
+    """Opens a page. Whatever its console has, or anything that it asks a network for, fails the test."""
+    wrong: list[str] = []
+    context = chromium.new_context(viewport={"width": 1200, "height": 800})
+
+    def opened(path: Path, expected: str = "nothing") -> sync_api.Page:
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: expected in message.text or wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector(".transcript, #session .empty:not(#opening)")
+        return page
+
+    yield opened
+    context.close()
+    assert wrong == []
+
+
+def view_of(folder: Path, records: list[dict], **options) -> Path:
+    return write_view(write_metrics(write_run(folder, records)), ViewOptions(**options))[0]
+
+
+def text_of(page: sync_api.Page, selector: str) -> str:
+    return page.text_content(selector) or ""
+
+
+def until(page: sync_api.Page, expression: str) -> None:
+    """Playwright's own waiting compiles a text, which the page's policy forbids."""
+    for _ in range(500):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError(expression)
+
+
+def test_a_session_is_a_transcript_of_its_agents(opened, tmp_path):
+    acts = [
+        act(branch=0, committed=False, text="Answer: 5"),
+        act(branch=1, text="Answer: 4"),
+        act("checker", "no verdict", malformed="no line `Verdict:`"),
+    ]
+    fault = {"attempt": 0, "kind": "timeout", "agent": "checker", "turn": 0, "cause": "slow", "traceback": "line 3"}
+    page = opened(view_of(tmp_path, [session(acts=acts, faults=[fault])]))
+    assert text_of(page, "#count") == "1 sessions"
+    assert text_of(page, ".task .message .text") == "2 + 2?"
+    columns = page.query_selector_all(".columns .act")
+    assert [column.query_selector(".reply").text_content() for column in columns] == ["Answer: 5", "Answer: 4"]
+    assert [column.query_selector(".badge.good") is not None for column in columns] == [False, True]
+    assert "no line `Verdict:`" in text_of(page, ".act .reason") and "timeout" in text_of(page, ".fault")
+    assert "line 3" not in text_of(page, ".fault")
+    page.keyboard.press("f")
+    assert "line 3" in text_of(page, ".fault") and "You are checker." in text_of(page, ".acts")
+    names = page.query_selector_all(".agent, #agents .chip")
+    colours = {}
+    for name in names:
+        colours.setdefault(name.text_content(), set()).add(name.evaluate("(one) => getComputedStyle(one).color"))
+    assert {name: len(found) for name, found in colours.items()} == {"solver": 1, "checker": 1}
+    assert colours["solver"] != colours["checker"]
+
+
+def test_hostile_text_is_shown_as_text(opened, tmp_path):
+    calls = [
+        {"name": text, "arguments": text, "result": text, "error": None, "reward": None, "seconds": 0}
+        for text in HOSTILE
+    ]
+    records = [
+        session(
+            uid=text,
+            number=0,
+            acts=[act(agent=text, policy=text, text=text, malformed=text), act(text=text, tool_calls=calls)],
+            outcome={"answer": text, "reward": 1.0, "info": {text: text}},
+            faults=[{"attempt": 0, "kind": text, "agent": text, "turn": 0, "cause": text, "traceback": text}],
+            task={"messages": [{"role": text, "content": text}], "ground_truth": text, "data_source": text, "index": 0},
+        )
+        for text in HOSTILE
+    ]
+    page = opened(view_of(tmp_path, records))
+    title = page.title()
+    for _ in HOSTILE:
+        page.keyboard.press("f")
+        page.wait_for_timeout(30)
+        page.keyboard.press("j")
+    page.wait_for_timeout(100)
+    assert (
+        page.title() == title and page.query_selector("#session script, #session img, #side script, #side img") is None
+    )
+    assert "\\x1b[2J" in text_of(page, "#rows") and "\x1b" not in text_of(page, "body")
+    assert "\u202e" not in text_of(page, "body") and "<img src=x" in text_of(page, "#rows")
+
+
+def test_the_list_has_only_the_rows_in_sight(opened, tmp_path):
+    page = opened(view_of(tmp_path, [session(step, f"{step}-{n}", 0) for step in range(1, 5) for n in range(500)]))
+    assert text_of(page, "#count") == "2 000 sessions" and page.evaluate(TITLES) < 60
+    page.evaluate("document.getElementById('list').scrollTop = 1e9")
+    page.wait_for_timeout(100)
+    assert page.evaluate(TITLES) < 60 and "1-499·0" in text_of(page, "#rows")
+
+
+def test_keys_move_through_sessions_and_filters_leave_those_that_match(opened, tmp_path):
+    records = [session(1, f"1-{n}", k, float(k), acts=[act(text=f"lamp {n}")]) for n in range(3) for k in (0, 1)]
+    page = opened(view_of(tmp_path, records))
+    where = lambda: text_of(page, ".session-head h2")  # noqa: E731
+    assert "task 1-0, session 0" in where()
+    page.keyboard.press("j")
+    until(page, "document.querySelector('.session-head h2').textContent.includes('1-0, session 1')")
+    page.keyboard.press("k")
+    until(page, "document.querySelector('.session-head h2').textContent.includes('1-0, session 0')")
+    page.keyboard.press("/")
+    page.keyboard.type('"LAMP 2')
+    assert text_of(page, "#count") == "2 of 6 sessions"
+    page.keyboard.press("Enter")
+    page.keyboard.press("j")
+    until(page, "document.querySelector('.session-head h2').textContent.includes('1-2, session 0')")
+    page.fill("#reward-from", "0.5")
+    assert text_of(page, "#count") == "1 of 6 sessions"
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Escape")
+    assert text_of(page, "#count") == "6 sessions" and page.input_value("#search") == ""
+    page.keyboard.press("g")
+    page.wait_for_selector(".beside .transcript")
+    assert len(page.query_selector_all(".beside .transcript")) == 2
+
+
+def test_a_session_has_an_address(opened, tmp_path):
+    path = view_of(tmp_path, [session(1, f"1-{n}") for n in range(3)])
+    page = opened(path)
+    page.keyboard.press("j")
+    until(page, "document.querySelector('.session-head h2').textContent.includes('1-1')")
+    again = opened(Path(path))
+    again.goto(page.url)
+    again.reload()
+    again.wait_for_selector(".transcript")
+    assert "task 1-1" in text_of(again, ".session-head h2")
+
+
+def test_a_long_reply_is_cut_until_it_is_asked_for(opened, tmp_path):
+    page = opened(view_of(tmp_path, [session(acts=[act(text="a" * 10_000_000 + "the end")])]))
+    assert len(text_of(page, ".reply")) < 5_000
+    page.click(".reply .more")
+    assert 200_000 < len(text_of(page, ".reply")) < 210_000
+    page = opened(view_of(tmp_path / "short", [session(acts=[act(text="b" * 9_000 + "the end")])]))
+    page.click(".reply .more")
+    assert text_of(page, ".reply").endswith("the end") and page.query_selector(".reply .more") is None
+
+
+def test_a_token_has_its_log_prob_under_the_pointer(opened, tmp_path):
+    page = opened(
+        view_of(tmp_path, [session(acts=[act(tokens=[["Ans", -0.1], ["wer", -2.302585], ["<|im_end|>", None]])])])
+    )
+    page.hover(".token:nth-child(2)")
+    assert text_of(page, "#tip") == "log-prob −2.303\nprobability 10.0 %"
+    assert text_of(page, ".tokens") == "Answer<|im_end|>"
+
+
+def test_curves_show_the_values_of_the_step_under_the_pointer(opened, tmp_path):
+    page = opened(view_of(tmp_path, [session(step, f"{step}-0") for step in (1, 2, 3)]))
+    box = page.query_selector(".panel svg").bounding_box()
+    assert "0.75" in text_of(page, ".panel .values")
+    page.mouse.move(box["x"] + 3, box["y"] + 10)
+    assert "0.25" in text_of(page, ".panel .values") and text_of(page, ".panel .at") == "step 1"
+    page.mouse.click(box["x"] + 3, box["y"] + 10)
+    until(page, "document.querySelector('.session-head h2').textContent.includes('Step 1')")
+
+
+def test_a_page_with_a_folder_loads_the_sessions_that_are_looked_at(opened, tmp_path):
+    path = view_of(tmp_path, [session(step, f"{step}-0") for step in (1, 2)], inline=10)
+    page = opened(path, expected="ERR_FILE_NOT_FOUND")
+    assert "Step 2" in text_of(page, ".session-head h2")
+    next(path.with_name("view_data").glob("train-000001-*")).unlink()
+    page.keyboard.press("j")
+    page.wait_for_selector(".empty.bad")
+    assert "keep it beside this page" in text_of(page, ".empty.bad")
+
+
+def test_an_open_page_follows_its_run(opened, tmp_path):
+    run = write_metrics(write_run(tmp_path, [session(1, "1-0")]))
+    path, view = write_view(run, live=True)
+    page = opened(path)
+    assert text_of(page, "#count") == "1 sessions"
+    write_run(run, [session(2, "2-0"), session(2, "2-1")], worker="1")
+    # The page has asked for the version that it shows.
+    until(page, "page.version !== null")
+    assert refresh(path, view)
+    until(page, "document.getElementById('count').textContent === '3 sessions'")
+    assert "task 1-0" in text_of(page, ".session-head h2"), "the session that is read has changed"
+
+
+def test_the_theme_and_the_keys_are_a_key_away(opened, tmp_path):
+    page = opened(view_of(tmp_path, [session()]))
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.keyboard.press("t")
+    assert page.evaluate(ground) != light
+    page.keyboard.press("?")
+    assert page.is_visible("#help") and "next and previous session" in text_of(page, "#help")

@@ -1,0 +1,58 @@
+"""What the list and the search know of a session."""
+
+from __future__ import annotations
+
+from view_runs import act, session
+
+from verl_mas.sessions.view.index import Page, cut_to, groups_of, index_of, search_of
+from verl_mas.sessions.view.source import Part
+
+
+def page(*records: dict) -> Page:
+    return Page(Part("train", 1, ()), groups_of(records), (("chunk", len(records)),))
+
+
+def test_a_group_is_uniform_if_all_its_rewards_are_equal():
+    uniform = [
+        groups_of([session(number=n, reward=reward) for n, reward in enumerate(rewards)])[0].uniform
+        for rewards in ([1.0, 1.0], [1.0, 0.0], [1.0], [None, None])
+    ]
+    assert uniform == [True, False, False, False]
+
+
+def test_the_reader_knows_better_whether_a_group_is_uniform():
+    assert not groups_of([session(number=n, reward=1.0, uniform=False) for n in (0, 1)])[0].uniform
+
+
+def test_sessions_of_another_attempt_are_another_group():
+    records = [session(attempt="a"), session(attempt="b")]
+    assert [len(group.entries) for group in groups_of(records)] == [1, 1]
+
+
+def test_a_set_of_agents_does_not_depend_on_who_acts_first():
+    acts = [act("solver"), act("checker", malformed="no verdict")]
+    index = index_of([page(session(acts=acts), session(number=1, acts=acts[::-1]))], {})
+    assert index["columns"]["agents"] == [0, 0] and index["sets"][0] == (0, 1)
+    assert index["sets"][index["columns"]["malformed"][0]] == (index["agents"].index("checker"),)
+
+
+def test_agents_have_the_order_of_the_configuration():
+    assert index_of([page(session())], {}, ["idle", "checker"])["agents"] == ["idle", "checker", "solver"]
+
+
+def test_replies_answers_and_faults_are_searched():
+    fault = {"attempt": 0, "kind": "timeout", "agent": None, "turn": None, "cause": "Slow\nEngine", "traceback": ""}
+    text, cut = search_of([page(session(faults=[fault], acts=[act(text="Lamps\u2028and  BRICKS")]))])
+    assert "slow engine" in text and "lamps and bricks" in text and "2 + 2?" in text and "sums" in text
+    assert cut == 0 and "\n" not in text
+
+
+def test_a_text_that_is_too_long_keeps_its_begin_and_its_end():
+    (short, long), cut = cut_to(["ab", "first " + 500 * "x" + " Answer: 7"], 60)
+    assert cut and short == "ab" and long.startswith("first xx") and long.endswith("answer: 7") and len(long) <= 60
+
+
+def test_a_message_of_parts_is_searched_and_titled_by_its_texts():
+    content = [{"type": "image"}, {"type": "text", "text": "What is\nthis?"}]
+    task = {"messages": [{"role": "user", "content": content}], "ground_truth": None, "data_source": None, "index": 0}
+    assert groups_of([session(task=task)])[0].title == "What is this?"

@@ -1,0 +1,196 @@
+"""What is written, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from view_runs import HOSTILE, act, session, write_metrics, write_run
+
+from verl_mas import cli
+from verl_mas.errors import ConfigError
+from verl_mas.sessions.view import ViewOptions, write_view
+from verl_mas.sessions.view.live import refresh
+from verl_mas.sessions.view.payload import unpacked
+
+GROUPS = [session(step, f"{step}-{task}", n) for step in (1, 2, 3) for task in (0, 1) for n in (0, 1)]
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    return write_metrics(write_run(tmp_path / "run", GROUPS))
+
+
+def payloads(page: Path) -> dict[str, str]:
+    """The data of a page, from itself or the folder beside it."""
+    inside = dict(re.findall(r'data-name="([a-z0-9-]+)">([^<]*)<', page.read_text()))
+    beside = page.with_name(f"{page.stem}_data").glob("*.js")
+    files = dict(re.fullmatch(r'verlMasView\.arrive\("(.+)","(.+)"\);\n', file.read_text()).groups() for file in beside)
+    return {name: payload if name == "live" else unpacked(payload) for name, payload in {**inside, **files}.items()}
+
+
+def index_of(page: Path) -> dict:
+    return json.loads(payloads(page)["index"])
+
+
+def bodies(page: Path) -> list[dict]:
+    """All sessions, in the order of the index."""
+    found, index = payloads(page), index_of(page)
+    places = zip(index["columns"]["chunk"], index["columns"]["place"], strict=True)
+    return [json.loads(found[index["chunks"][chunk]])["sessions"][place] for chunk, place in places]
+
+
+def test_one_file_has_all_sessions_in_the_order_of_the_run(run):
+    page, view = write_view(run)
+    assert page == run / "view.html" and view.count == 12
+    assert not page.with_name("view_data").exists()
+    assert [(body["uid"], body["session"]) for body in bodies(page)] == [(r["uid"], r["session"]) for r in GROUPS]
+    index = index_of(page)
+    assert index["blocks"] == {"partition": ["train"] * 3, "step": [1, 2, 3], "size": [4, 4, 4]}
+    assert index["agents"] == ["solver", "checker"]
+    assert index["curves"]["values"]["agent/solver/reward/score"] == [0.25, 0.5, 0.75]
+
+
+def test_many_sessions_are_in_a_folder_beside_the_page(run, tmp_path):
+    page, _ = write_view(run, ViewOptions(tmp_path / "new" / "page.html", inline=10))
+    assert 'data-folder="page_data"' in page.read_text() and 'data-name="index' not in page.read_text()
+    assert len(bodies(page)) == 12
+
+
+def test_a_prompt_is_stored_once_per_chunk(run):
+    page, _ = write_view(run)
+    chunk = json.loads(payloads(page)[index_of(page)["chunks"][0]])
+    assert [message["content"] for message in chunk["messages"]] == ["2 + 2?", "You are solver.", "You are checker."]
+    assert chunk["sessions"][3]["acts"][1]["messages"] == [2, 0]
+
+
+def test_no_text_of_a_model_is_in_the_page_as_it_is(tmp_path):
+    records = [session(uid=f"1-{n}", acts=[act(agent=text, text=text)]) for n, text in enumerate(HOSTILE)]
+    page, _ = write_view(write_run(tmp_path / "<script>run", records))
+    text = page.read_text()
+    assert [body["acts"][0]["text"] for body in bodies(page)] == HOSTILE
+    assert "owned" not in text and "\u202e" not in text and "<title>&lt;script&gt;run" in text
+    scripts = re.findall(r"<script[^>]*>", text)
+    assert scripts == [f'<script type="text/plain" data-name="{name}">' for name in payloads(page)] + ["<script>"]
+
+
+def test_only_the_script_and_the_style_of_the_page_are_allowed(run):
+    text = write_view(run)[0].read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1].replace("&#39;", "'")
+    for tag in ("script", "style"):
+        own = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[-1]
+        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    # A page that looked for anything in a network would have its address.
+    assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_numbers_that_json_does_not_have_are_texts(tmp_path):
+    page, _ = write_view(write_run(tmp_path, [session(acts=[act(advantage=None, seconds=float("nan"))])]))
+    assert bodies(page)[0]["acts"][0]["seconds"] == "nan"
+
+
+def test_an_earlier_page_is_kept_without_force(run):
+    page, _ = write_view(run, ViewOptions(inline=10))
+    before = page.read_text()
+    with pytest.raises(ConfigError, match=r"view\.html exists(.|\n)*--force"):
+        write_view(run)
+    assert page.read_text() == before
+    write_view(run, ViewOptions(force=True))
+    assert not page.with_name("view_data").exists(), "data of the earlier page are left behind"
+
+
+def test_force_replaces_nothing_that_is_not_of_a_page(run):
+    (run / "view_data").mkdir()
+    (run / "view_data" / "thesis.js").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"thesis\.js"):
+        write_view(run, ViewOptions(force=True))
+    assert (run / "view_data" / "thesis.js").exists() and not (run / "view.html").exists()
+
+
+def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
+    empty = write_metrics(tmp_path)
+    for arguments, message in (
+        ([str(tmp_path / "none")], "is not there"),
+        ([str(run.parents[1])], "is not the folder of a run"),
+        ([str(empty)], "has no sessions"),
+        ([str(run), "--steps", "7-9"], "use --steps 1-3"),
+        ([str(run), "--steps", "3-1"], "use --steps 3-8"),
+        ([str(run), "--limit", "0"], "at least 1"),
+        ([str(run), "--out", str(tmp_path / "page.pdf")], "page.html"),
+        ([str(run), "--out", str(run / "metrics.jsonl" / "page.html")], "cannot be written"),
+    ):
+        assert cli.main(["view", *arguments]) != 0
+        error = capsys.readouterr().err
+        assert message in error and "rule:" in error and "fix:" in error, error
+    assert sorted(path.name for path in run.iterdir()) == ["metrics.jsonl", "trajectories"]
+
+
+def test_the_command_says_what_it_wrote(run, capsys):
+    assert cli.main(["view", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"page": str(run / "view.html"), "sessions": 12}
+
+
+def test_a_line_that_is_cut_is_left_out(run, caplog):
+    file = next((run / "trajectories" / "train").glob("000003-*.jsonl"))
+    file.write_bytes(file.read_bytes()[:-50])
+    _, view = write_view(run)
+    assert view.count == 11 and "was not finished and is skipped" in caplog.text
+
+
+def test_steps_and_limit_choose_sessions(run):
+    assert index_of(write_view(run, ViewOptions(steps=(2, 2)))[0])["blocks"]["step"] == [2]
+    page, _ = write_view(run, ViewOptions(limit=6, force=True))
+    assert index_of(page)["blocks"] == {"partition": ["train"] * 2, "step": [2, 3], "size": [2, 4]}
+    assert index_of(page)["groups"]["uid"] == ["2-1", "3-0", "3-1"], "not the newest ones"
+
+
+def test_a_validation_follows_the_training_of_its_step(run):
+    write_run(run, [session(2, "val2-0", partition="val")])
+    blocks = index_of(write_view(run)[0])["blocks"]
+    assert list(zip(blocks["partition"], blocks["step"], strict=True))[1:3] == [("train", 2), ("val", 2)]
+
+
+def test_a_run_without_metrics_has_the_rewards_of_its_sessions(tmp_path):
+    page, _ = write_view(
+        write_run(tmp_path, [session(1, reward=1.0), session(1, number=1, reward=0.0), session(2, reward=None)])
+    )
+    assert index_of(page)["curves"] == {"steps": [1], "values": {"session/reward/mean": [0.5]}, "logged": False}
+
+
+def test_an_image_is_in_the_page_and_no_other_file_is(tmp_path):
+    images = tmp_path / "trajectories" / "images"
+    images.mkdir(parents=True)
+    (images / "a.png").write_bytes(b"\x89PNG")
+    (tmp_path / "key.png").write_bytes(b"not of the run")
+    names = ["images/a.png", "../key.png", "images/none.png"]
+    parts = [{"type": "image", "file": name} for name in names]
+    page, _ = write_view(write_run(tmp_path, [session(acts=[act(messages=[{"role": "user", "content": parts}])])]))
+    chunk = json.loads(payloads(page)[index_of(page)["chunks"][0]])
+    stored = next(message for message in chunk["messages"] if isinstance(message["content"], list))["content"]
+    assert [part.get("data") for part in stored] == ["data:image/png;base64,iVBORw==", None, None]
+
+
+def test_a_live_page_gets_what_is_new_and_only_that(run):
+    page, view = write_view(run, live=True)
+    before = payloads(page)
+    assert refresh(page, view) is False and payloads(page) == before
+    write_run(run, [session(3, "3-2"), session(4, "4-0")], worker="1")
+    assert refresh(page, view) is True
+    after = payloads(page)
+    assert view.count == len(bodies(page)) == 14 and after["live"] != before["live"]
+    kept = set(before) & set(after) - {"index", "search", "live"}
+    assert {name[:12] for name in kept} >= {"train-000001", "train-000002"}
+
+
+def test_a_live_page_may_be_opened_before_the_first_session(tmp_path):
+    run = write_metrics(tmp_path)
+    page, view = write_view(run, live=True)
+    assert index_of(page)["columns"]["session"] == []
+    write_run(run, GROUPS[:4])
+    assert refresh(page, view) and len(bodies(page)) == 4

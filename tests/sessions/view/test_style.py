@@ -1,0 +1,57 @@
+"""Colours can be read: WCAG asks for a contrast of 4.5 between text and ground."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import pytest
+
+from verl_mas.sessions.view.page import HERE, STYLE
+
+CSS = (HERE / STYLE).read_text()
+AGENTS = [f"a{number}" for number in range(12)]
+
+
+def colours(block: str) -> dict[str, str]:
+    return dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", block))
+
+
+LIGHT = colours(CSS[CSS.index(":root {") : CSS.index("@media (prefers-color-scheme")])
+SYSTEM_DARK = colours(CSS[CSS.index("@media (prefers-color-scheme") : CSS.index(':root[data-theme="dark"]')])
+DARK = colours(CSS[CSS.index(':root[data-theme="dark"]') : CSS.index("* { box-sizing")])
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_measure_is_that_of_the_standard():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_texts_and_the_names_of_agents_can_be_read(theme):
+    pairs = [*product(["ink", "muted", *AGENTS, "up", "down", "focus"], ["panel", "ground"]), ("muted", "sunk")]
+    pairs += [("up", "up-soft"), ("down", "down-soft"), ("ink", "chosen"), ("muted", "chosen"), ("ink", "found")]
+    assert {
+        pair: contrast(*(theme[name] for name in pair))
+        for pair in pairs
+        if contrast(*(theme[name] for name in pair)) < 4.5
+    } == {}
+
+
+def test_the_dark_theme_is_that_of_a_dark_system():
+    assert SYSTEM_DARK == DARK and set(DARK) >= set(AGENTS)
+
+
+def test_no_two_agents_have_one_colour():
+    assert len({LIGHT[name] for name in AGENTS}) == len({DARK[name] for name in AGENTS}) == len(AGENTS)

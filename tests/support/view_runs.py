@@ -1,0 +1,102 @@
+"""Small runs with made-up sessions, for the tests of the viewer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_mas.run_folder.records import Record
+
+# What a model, a tool or a user may write to get out of its place.
+HOSTILE = [
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "<!--<script>",
+    "\u2028\u2029 line separators",
+    "\x1b[2J\x1b]0;owned\x07 an escape",
+    "right to left \u202eevil\u202c and \u2066isolate",
+    "{{ title }} ${document.title='owned'} `;document.title='owned'//",
+    "a lone surrogate \udc80, a null \x00",
+]
+
+
+def act(agent: str = "solver", text: str = "Answer: 4", **more: object) -> Record:
+    reward = {"team": 1.0, "local": 0.0, "penalty": 0.0, "score": 1.0, "parts": {}}
+    return {
+        "key": None,
+        "agent": agent,
+        "role": agent,
+        "policy": "main",
+        "instance": 0,
+        "turn": 0,
+        "branch": 0,
+        "committed": True,
+        "trainable": True,
+        "probe": False,
+        "line": "",
+        "messages": [{"role": "system", "content": f"You are {agent}."}, {"role": "user", "content": "2 + 2?"}],
+        "text": text,
+        "steps": [],
+        "tool_calls": [],
+        "prompt_tokens": 8,
+        "response_tokens": 3,
+        "sampled_tokens": 3,
+        "stop_reason": "stop",
+        "temperature": 1.0,
+        "versions": [],
+        "aborts": 0,
+        "parses": [],
+        "malformed": None,
+        "reward": reward,
+        "advantage": None,
+        "started": 0.0,
+        "seconds": 1.0,
+        **more,
+    }
+
+
+def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | None = 1.0, **more: object) -> Record:
+    acts = more.pop("acts", None) or [act(), act("checker", "Verdict: right")]
+    assert isinstance(acts, list)
+    keyed = [{**one, "key": one["key"] or f"{uid}_{number}_{place}"} for place, one in enumerate(acts)]
+    return {
+        "schema": 1,
+        "uid": uid,
+        "session": number,
+        "step": step,
+        "partition": "train",
+        "status": "finished",
+        "task": {
+            "messages": [{"role": "user", "content": "2 + 2?"}],
+            "ground_truth": "4",
+            "data_source": "sums",
+            "index": 0,
+        },
+        "acts": keyed,
+        "outcome": {"answer": "4", "reward": reward, "info": {}},
+        "faults": [],
+        "started": 1.79e9,
+        "seconds": 2.0,
+        **more,
+    }
+
+
+def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Path:
+    """The folder of a run with these sessions, in the files of their steps. More can be added."""
+    for record in records:
+        name = f"{record['step']:06d}-20261123T000000000000Z-{worker}.jsonl"
+        path = folder / "trajectories" / record["partition"] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    return folder
+
+
+def write_metrics(folder: Path, steps: int = 3) -> Path:
+    lines = [
+        {"step": step, "time": step, "metrics": {"agent/solver/reward/score": step / 4, "agent/checker/malformed": 0.5}}
+        for step in range(1, steps + 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import subprocess
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.config import cluster as clusters
+from verl_mas.config.compose import compose
+from verl_mas.config.load import load
+from verl_mas.run_folder.about import AboutFile, attempts, read_about
+from verl_mas.run_folder.lock import RunLock
+from verl_mas.trainer import attempt as attempt_module
+from verl_mas.trainer.attempt import attempt, cluster, git_state, places, seeds
+from verl_mas.trainer.recorded import PPOTrainer, Recorded
+
+
+@pytest.fixture(scope="module")
+def config():
+    return compose(
+        ["+mas=team", "+platform=cpu", "trainer.logger=[console,file]", "trainer.save_freq=5", "data.seed=3"]
+    )
+
+
+def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(config, monkeypatch):
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "verl.trainer.main_ppo", "x=${y}", "api_key=abc"])
+    monkeypatch.setattr(clusters, "address", lambda config: None)
+    monkeypatch.setenv(clusters.COMMAND, "")
+    clusters.send_command(config)
+    found = attempt(config, load(config.mas), resumed=4)
+    assert found["command"] == "python -m verl.trainer.main_ppo 'x=${y}' 'api_key=(not written)'"
+    assert found["resumed_from"] == 4
+    assert found["versions"]["verl"] == "0.9.1"
+    assert found["seeds"]["data.seed"] == 3
+    assert found["cluster"] is None, "Ray does not run"
+
+
+def test_the_workers_of_a_cluster_that_runs_already_get_the_command_by_the_configuration(config, monkeypatch):
+    config = config.copy()
+    monkeypatch.setattr("sys.orig_argv", ["python", "x=${y}"])
+    monkeypatch.setattr(clusters, "address", lambda config: "auto")
+    monkeypatch.setenv(clusters.COMMAND, "")
+    clusters.send_command(config)
+    sent = OmegaConf.to_container(config.ray_kwargs, resolve=True)["ray_init"]["runtime_env"]["env_vars"]
+    monkeypatch.setenv(clusters.COMMAND, sent[clusters.COMMAND])
+    assert clusters.sent_command() == "python 'x=${y}'"
+
+
+def test_git_is_read_where_it_is(tmp_path, monkeypatch):
+    assert git_state(tmp_path) is None
+    for command in ("init -q -b main", "-c user.name=a -c user.email=a commit -q --allow-empty -m a"):
+        subprocess.run(["git", "-C", str(tmp_path), *command.split()], check=True)
+    found = git_state(tmp_path)
+    assert len(found["commit"]) == 40 and found["branch"] == "main" and found["changed_files"] == []
+    monkeypatch.setattr(attempt_module.shutil, "which", lambda name: None)
+    assert git_state(tmp_path) is None
+
+
+def test_every_seed_of_a_configuration_is_found():
+    assert dict(seeds({"a": {"seed": 1, "b": [2]}, "seed": None, "p": {"overrides": {"x.seed": 5}}})) == {
+        "a.seed": 1,
+        "p.overrides.x.seed": 5,
+    }
+
+
+def test_a_cluster_is_the_sum_of_its_nodes_that_live():
+    node = {"CPU": 8.0, "GPU": 2.0, "memory": 2.0**34, "accelerator_type:H200": 1.0}
+    nodes = [{"Alive": True, "Resources": node}, {"Alive": True, "Resources": node}, {"Alive": False, "Resources": {}}]
+    assert cluster(nodes) == {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16, "memory_gib": 32}
+
+
+def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VERL_FILE_LOGGER_PATH", raising=False)
+    lines = places(config, load(config.mas), tmp_path).splitlines()
+    assert lines[0] == f"folder of this run: {tmp_path}"
+    named = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert named["sessions"] == f"{tmp_path}/trajectories"
+    assert named["checkpoints"] == f"{tmp_path}/global_step_N, every 5 steps"
+    assert named["loggers"].startswith(f"console, file ({tmp_path}/verl")
+
+
+class Trainer(Recorded):
+    def __init__(self, config, folder):
+        self.config, self.mas = config, load(config.mas)
+        self.lock = RunLock(folder)
+        self.global_steps = 0
+
+    def on_sample_end(self):
+        """Of no interest here."""
+
+    on_step_end = on_sample_end
+
+
+@pytest.mark.parametrize(("error", "by"), [(None, "finished"), (ValueError("no\nway"), "ValueError: no")])
+def test_a_run_records_how_it_ended(config, tmp_path, monkeypatch, error, by):
+    def fit(self, manager):
+        if error:
+            raise error
+
+    monkeypatch.setattr(PPOTrainer, "fit", fit)
+    trainer = Trainer(config, tmp_path)
+    trainer.record()
+    with pytest.raises(ValueError, match="no") if error else nullcontext():
+        trainer.fit(SimpleNamespace())
+    (start,) = attempts(read_about(tmp_path))
+    assert start["ended"]["by"] == by
+    trainer.lock.close()
+
+
+def test_an_evaluation_writes_nothing(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(PPOTrainer, "fit", lambda self, manager: None)
+    monkeypatch.setattr(AboutFile, "__init__", None)
+    trainer = Trainer(config, tmp_path / "other")
+    trainer.lock.close()
+    trainer.lock = None
+    trainer.record()
+    trainer.fit(SimpleNamespace())
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == [".lock"]

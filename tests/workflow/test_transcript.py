@@ -1,0 +1,130 @@
+"""Transcripts: what they show of a session, and that hostile text only prints."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+import verl_mas
+from verl_mas.config.schema import AgentSpec, BranchSpec
+from verl_mas.puzzles.boards import row
+from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.workflow import transcript
+from verl_mas.workflow.record import session_record
+from verl_mas.workflows.planner_executor import PlannerExecutor
+
+HOSTILE = "\x1b[2J\x07\u202eevil\u2066 <script>alert(1)</script> [bold]x[/bold] & \r\x00"
+
+
+class Branching(verl_mas.Workflow):
+    agents = ("writer", "judge")
+    branches = True
+
+    async def run(self, task, team):
+        team.draw("a board", "start")
+        replies = await team.writer.branch(task.messages, k=3)
+        for reply in replies:
+            reply.reward = float(reply.text)
+        chosen = team.commit(replies)
+        team.draw(lambda: "board two", "later")
+        return verl_mas.Outcome(await team.judge.act(f"Judge {chosen}."), reward=0.5, info={"acc": 1.0})
+
+
+def branched():
+    llm = ScriptedLLM({"writer": lambda request, branch: str(branch), "judge": "Fine."})
+    return verl_mas.run(Branching(), "Write.", llm, branch=BranchSpec(k=3, commit="greedy"))
+
+
+def test_a_transcript_has_acts_in_order_candidates_rewards_boards_and_each_prompt_once():
+    assert str(branched()).splitlines() == [
+        "Session task_0 · step 0 · acts 4",
+        "  start",
+        "  a board",
+        "  user: Write.",
+        "writer, turn 0, candidate 0 of 3",
+        "  reward 0.5 · 1 tokens",
+        "  0",
+        "writer, turn 0, candidate 1 of 3",
+        "  reward 1.5 (team 0.5, local 1) · 1 tokens",
+        "  1",
+        "writer, turn 0, candidate 2 of 3 (committed)",
+        "  reward 2.5 (team 0.5, local 2) · 1 tokens",
+        "  2",
+        "  later",
+        "  board two",
+        "  user: Judge 2.",
+        "judge, turn 0",
+        "  reward 0.5 · 5 tokens",
+        "  Fine.",
+        "answer Fine. · team reward 0.5 · acc 1.0",
+    ]
+
+
+def test_a_record_that_was_read_shows_what_the_trainer_added():
+    record = session_record(branched(), "dropped")
+    record["acts"][0] |= {"advantage": -0.5, "malformed": "no tag", "stop_reason": "length"}
+    record["faults"] = [{"kind": "timeout", "cause": "slow", "traceback": "in run"}]
+    text = transcript.as_text(record)
+    assert "Session task_0 · step 0 · train · dropped · acts 4" in text
+    assert "reward 0.5 · advantage -0.500 · 1 tokens · malformed: no tag · cut at its maximal length" in text
+    assert "timeout: slow\nin run" in text
+
+
+def test_calls_of_tools_and_their_results_are_shown():
+    def press(button: str) -> str:
+        """Press a button."""
+        return f"{button} is on"
+
+    script = [calls(("press", {"button": "red"}), ("pres", {}), text="Now."), "Done."]
+    agents = {"solver": AgentSpec(tools=["press"])}
+    text = str(verl_mas.run("single", "q", ScriptedLLM(script), agents=agents, tools=[press]))
+    assert '    press({"button": "red"}) -> red is on' in text and "    pres({}) -> error: Unknown" in text
+
+
+def hostile():
+    return verl_mas.run("single", verl_mas.Task([{"role": "user", "content": HOSTILE}]), ScriptedLLM(HOSTILE))
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent():
+    session = hostile()
+    file = io.StringIO()
+    Console(file=file, force_terminal=False, width=200).print(session)
+    for text in (str(session), file.getvalue(), session._repr_html_()):
+        assert not any(mark in text for mark in "\x1b\x07\u202e\u2066\r\x00")
+        assert r"\x1b[2J\x07\u202eevil\u2066" in text
+    # Rich's own markup is text as well.
+    assert "[bold]x[/bold]" in file.getvalue()
+
+
+def test_html_of_a_model_is_text():
+    html = hostile()._repr_html_()
+    assert "<script>" not in html and "&lt;script&gt;alert(1)&lt;/script&gt;" in html and " &amp; " in html
+
+
+@pytest.mark.parametrize("show", [str, lambda session: session._repr_html_()])
+def test_a_reply_of_ten_megabytes_is_cut(show):
+    text = show(verl_mas.run("single", "q", ScriptedLLM("x" * 10_000_000)))
+    assert len(text) < 20_000 and "... (10000000 characters)" in text
+
+
+def test_a_puzzle_draws_its_board_at_the_start_and_after_every_turn():
+    fields = row("plan_path", 3, "train", {"size": 4})
+    task = verl_mas.Task([{"role": "user", "content": "play"}], extra_info=fields["extra_info"])
+    llm = ScriptedLLM("<actions>U</actions>")
+    session = verl_mas.run(PlannerExecutor(max_turns=2), task, llm)
+    boards = session_record(session)["boards"]
+    assert [(board["title"], board["after"]) for board in boards] == [
+        ("start", None),
+        ("after turn 1", 1),
+        ("after turn 2", 3),
+    ]
+    assert all(board["text"].count("\n") == 3 and "A" in board["text"] for board in boards)
+    assert f"  {boards[0]['text'].splitlines()[0]}" in str(session)
+
+
+def test_no_repr_lists_tokens():
+    session = verl_mas.run("single", "q", ScriptedLLM("x" * 5000))
+    for value in (session, session.replies[0], session.replies[0].generation, session.rows()[0]):
+        assert "120" not in repr(value) and len(repr(value)) < 6000

@@ -1,0 +1,178 @@
+"""What a name in a configuration means: a setting of verl-mas or of verl, or an entry of a registry."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+
+import yaml
+
+from verl_mas.cli._names import HYDRA, KINDS, recipe_command
+from verl_mas.cli._settings import known_settings
+from verl_mas.config.describe import Setting, settings
+from verl_mas.config.merge import leaves
+from verl_mas.config.values import describe
+from verl_mas.config.verl_settings import section_at, verl_settings
+from verl_mas.errors import ConfigError
+from verl_mas.metric_names import described, renamed
+
+ARGS = "mas.workflow.args"
+# verl's settings that a policy of a team can have of its own.
+PER_POLICY = "actor_rollout_ref."
+# A section with more settings is listed by `verl-mas check --schema`.
+MOST = 40
+
+
+@dataclass(frozen=True)
+class Explained:
+    name: str
+    kind: str
+    meaning: str = ""
+    takes: str = ""
+    default: str = ""
+    set_by: str = ""
+    settings: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, object]:
+        return {key: value for key, value in asdict(self).items() if value}
+
+    def __str__(self) -> str:
+        fields = {"takes": self.takes, "default": self.default, "set by": self.set_by}
+        lines = [f"{self.name} ({self.kind})"]
+        for paragraph in self.meaning.split("\n\n") if self.meaning else ():
+            lines += [*textwrap.wrap(" ".join(paragraph.split()), 100, initial_indent="  ", subsequent_indent="  ")]
+        lines += [f"  {label + ':':9}{text}" for label, text in fields.items() if text]
+        lines += ["  settings:", *(f"    {path}" for path in self.settings)] if self.settings else []
+        return "\n".join(lines)
+
+
+def explained(given: str) -> list[Explained]:
+    """All that the name may mean; at least one entry."""
+    name = given.lstrip("+~").partition("=")[0].strip()
+    found = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
+    if not found:
+        raise ConfigError(
+            f"NAME {given}",
+            rule="a setting of verl-mas or verl, or a name that `verl-mas list` lists",
+            fix=_near(name),
+        )
+    return found
+
+
+def _setting(name: str) -> Iterator[Explained]:
+    """A setting of `mas`, by its path or the end of it, in which <name> is any name."""
+    known = known_settings()
+    exact = [one for one in known if _is(one.path, name)]
+    for one in exact or [one for one in known if one.path.endswith(f".{name}")]:
+        below = [other.path for other in known if other.path.startswith(f"{one.path}.")]
+        yield _of_setting(one, "a setting of verl-mas", below[:MOST])
+
+
+def _is(path: str, name: str) -> bool:
+    return re.fullmatch(re.escape(path).replace("<name>", r"[\w<>]+"), name) is not None
+
+
+def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained:
+    path = one.path
+    plain = path in _in_yaml() and "<name>" not in path
+    set_by = f"{'' if plain else '++'}{path}=VALUE" + ("" if plain else ", or in a YAML file of the team")
+    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below)
+
+
+@cache
+def _in_yaml() -> frozenset[str]:
+    """The settings that `+mas=team` has, so that they are set without `++`."""
+    tree = yaml.safe_load((HYDRA / "mas" / "team.yaml").read_text(encoding="utf-8"))
+    return frozenset(".".join(path) for path, _ in leaves(tree))
+
+
+def _argument(name: str) -> Iterator[Explained]:
+    """A field of workflows: `mas.workflow.args.rounds`, or `rounds`."""
+    from verl_mas.workflow.base import WORKFLOWS
+
+    prefix, _, last = name.rpartition(".")
+    if prefix not in ("", ARGS):
+        return
+    for workflow in WORKFLOWS:
+        for one in settings(WORKFLOWS[workflow], ARGS):
+            if one.path == f"{ARGS}.{last}":
+                yield _of_setting(one, f"an argument of the workflow {workflow}")
+
+
+def _of_verl(name: str) -> Iterator[Explained]:
+    root = verl_settings()
+    prefix, _, key = name.rpartition(".")
+    section = section_at(prefix, root)
+    if section is None or not section.knows(key) or name.split(".")[0] == "mas":
+        return
+    below = section.below(key)
+    set_by = f"{name}=VALUE"
+    if name.startswith(PER_POLICY):
+        set_by += f", or of one policy: ++mas.policies.<name>.overrides.{name.removeprefix(PER_POLICY)}=VALUE"
+    default = section.yaml.get(key)
+    yield Explained(
+        name,
+        "a section of verl" if below else "a setting of verl",
+        takes="" if below else describe(section.hint(key)),
+        default="" if below else str(default),
+        set_by="" if below else set_by,
+        settings=[f"{name}.{one}" for one in below.keys][:MOST] if below else (),
+    )
+
+
+def _metric(name: str) -> Iterator[Explained]:
+    """`agent/solver/reward/score`, also by the name that an earlier version gave it."""
+    [today] = renamed({name: 0.0}) or [name]
+    metric = described(today)
+    if metric and "/" in name:
+        healthy = f"\n\nOne of the ten to watch; healthy: {metric.watch}." if metric.watch else ""
+        yield Explained(today, "metric", metric.meaning + healthy, takes=metric.unit)
+
+
+def _listed(name: str) -> Iterator[Explained]:
+    for kind, (where, names) in KINDS.items():
+        if kind == "metrics":
+            continue
+        found = names()
+        if name in found:
+            singular = {"data": "data set", "codecs": "codec"}.get(kind, kind.removesuffix("s").replace("-", " "))
+            about = found[name] + _more(kind, name)
+            yield Explained(name, singular, about, set_by=where.replace("NAME", name))
+
+
+def _more(kind: str, name: str) -> str:
+    if kind == "recipes":
+        return f"\n\n{recipe_command(name)}"
+    if kind == "estimators":
+        from verl_mas.advantage.estimator import ESTIMATORS
+
+        estimator = ESTIMATORS[name]
+        defaults = ", ".join(f"mas.advantage.{option}={value}" for option, value in estimator.defaults.items())
+        formula = inspect.getdoc(estimator.function) or ""
+        return f"\n\n{formula}" + (f"\n\nIts own defaults: {defaults}" if defaults else "")
+    return ""
+
+
+def _value(given: str) -> Iterator[Explained]:
+    """`algorithm.adv_estimator=agent_grpo`: what the value names."""
+    _, equals, value = given.partition("=")
+    if equals and value:
+        yield from (one for one in _listed(value) if given.lstrip("+") in one.set_by)
+
+
+def _near(name: str) -> str:
+    last = name.rpartition(".")[2]
+    verl = [".".join(path) for path, _ in leaves(verl_settings().yaml)]
+    paths = [*(one.path for one in known_settings()), *verl]
+    names = [name for _, of_kind in KINDS.values() for name in of_kind()]
+    close = [path for path in paths if path.rpartition(".")[2] == last]
+    close = close or difflib.get_close_matches(name, [*paths, *names], n=3, cutoff=0.7)
+    ends = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    close = close or [ends[end] for end in difflib.get_close_matches(last, ends, n=3, cutoff=0.8)]
+    listed = "`verl-mas list` and `verl-mas check --schema` list what there is"
+    return f"did you mean {', '.join(close[:3])}? {listed}" if close else listed

@@ -1,0 +1,123 @@
+"""The parser of the commands: argparse, with errors in our form and options that take several NAME=VALUE."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
+
+from verl_mas.errors import ConfigError
+
+SETTING = "NAME=VALUE"
+
+
+class UsageError(ConfigError):
+    """Arguments that a command does not take; the exit code is 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options are not abbreviated, so that a new option cannot change what a script means."""
+
+    def __init__(self, prog: str, description: str | None = None, **kwargs: object):
+        # argparse has no public names for what was added.
+        self._added: list[argparse.Action] = []
+        self._below: Mapping[str, Parser] = {}
+        kwargs.setdefault("formatter_class", _Formatter)
+        super().__init__(prog, description=description, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
+
+    def add_argument(self, *names: str, **settings: object) -> argparse.Action:
+        action = super().add_argument(*names, **settings)  # type: ignore[arg-type]
+        self._added.append(action)
+        return action
+
+    def add_subparsers(self, **settings: object):  # type: ignore[no-untyped-def]
+        action = super().add_subparsers(**settings)  # type: ignore[call-overload]
+        self._below = action.choices
+        return action
+
+    def subcommands(self) -> Mapping[str, Parser]:
+        """`rows` of `verl-mas data`, for example."""
+        return self._below
+
+    def options(self) -> list[argparse.Action]:
+        """Arguments and options in the order of their help, without --help and those that help leaves out."""
+        return [action for action in self._added if action.dest != "help" and action.help is not argparse.SUPPRESS]
+
+    def parse_known_args(  # type: ignore[override]  # argparse declares it for namespaces of any type
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        # argparse would give every word that follows such an option to it, also the command's own arguments.
+        repeated = {option for action in self._added if _takes_pairs(action) for option in action.option_strings}
+        return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
+
+    def error(self, message: str) -> NoReturn:
+        usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")
+        raise UsageError(_plain(message), rule=f"the command is: {usage}", fix=self._fix(message))
+
+    def _fix(self, message: str) -> str:
+        listed = f"`{self.prog} --help` lists the arguments"
+        unknown = re.match(r"unrecognized arguments: (\S+)", message)
+        known = [option for action in self.options() for option in action.option_strings]
+        close = difflib.get_close_matches(unknown[1].partition("=")[0], known, n=1) if unknown else []
+        return f"did you mean {close[0]!r}? {listed}" if close else listed
+
+
+def _takes_pairs(action: argparse.Action) -> bool:
+    return action.metavar is not None and "=" in str(action.metavar) and bool(action.option_strings)
+
+
+def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
+    """`--size a=1 b=2` as `--size=a=1 --size=b=2`."""
+    option, taken = "", True
+    for item in arguments:
+        if item in repeated:
+            if not taken:
+                yield option
+            option, taken = item, False
+        elif option and "=" in item and not item.startswith("-"):
+            taken = True
+            yield f"{option}={item}"
+        else:
+            if not taken:
+                # What follows is no pair: the value is checked where it is read, and missing if it is an option.
+                yield option
+            option, taken = "", True
+            yield item
+    if not taken:
+        yield option
+
+
+def _plain(message: str) -> str:
+    """argparse's message, without the words for its own concepts."""
+    missing = re.match(r"the following arguments are required: (.*)", message)
+    if missing:
+        return f"missing: {missing[1]}"
+    return re.sub(r"^unrecognized arguments: ", "not known: ", message).removeprefix("argument ")
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Wraps every paragraph by itself, keeps indented lines, and adds the defaults."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = re.split(r"\n\s*\n", text.strip())
+        return "\n\n".join(
+            part if "\n  " in f"\n{part}" or "  " in part else textwrap.fill(" ".join(part.split()), width)
+            for part in paragraphs
+        )
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return with_default(action)
+
+
+def with_default(action: argparse.Action) -> str:
+    """The help of an argument with its default, where it has one that says something."""
+    text, default = action.help or "", action.default
+    if any(default is none for none in (None, False, argparse.SUPPRESS)) or (
+        isinstance(default, list | tuple) and not default
+    ):
+        return text
+    written = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    return text if "default" in text else f"{text} (default: {written})".strip()

@@ -1,0 +1,45 @@
+"""Arguments of the commands that load an exported team."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_mas.cli._arguments import add_settings, values
+
+if TYPE_CHECKING:
+    from verl_mas.serve.runtime import Runtime
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """How the policies are served; read by `load_runtime`."""
+    parser.add_argument(
+        "--endpoint", metavar="POLICY=URL", action="append", default=[],
+        help="an OpenAI-compatible server that has this policy; can be given for each. Without one the policy is "
+        "loaded into this process",
+    )  # fmt: skip
+    add_settings(parser, "--engine", "settings of the engine of this process: threads, device, dtype, cache_gib, seed")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
+
+
+def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Runtime:
+    from verl_mas.config.values import load_dataclass
+    from verl_mas.serve.endpoints import read_endpoints
+    from verl_mas.serve.runtime import Runtime
+    from verl_mas.serve.settings import EngineSettings
+
+    endpoints = read_endpoints(options.endpoint)
+    engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
+    return Runtime(folder, engine, endpoints, sampling=sampling, trust=options.trust_remote_code)
+
+
+@contextmanager
+def loaded(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Iterator[Runtime]:
+    runtime = load_runtime(options, folder, sampling)
+    try:
+        yield runtime
+    finally:
+        runtime.stop()

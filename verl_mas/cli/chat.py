@@ -1,0 +1,147 @@
+"""Talk to an exported team in the terminal, and read what its agents say to each other.
+
+Every line is a question, which the team gets with the conversation so far. /reset begins a new conversation, and
+/quit ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from verl_mas.cli._arguments import add_settings, add_team, values
+from verl_mas.cli._parser import Parser
+from verl_mas.cli._team import add_loading, loaded
+from verl_mas.errors import SessionFault
+from verl_mas.text import visible
+
+if TYPE_CHECKING:
+    from verl_mas.serve.runtime import Runtime
+    from verl_mas.workflow.client import Message
+    from verl_mas.workflow.loop_thread import LoopThread
+    from verl_mas.workflow.streaming import ActText
+
+COMMANDS = {"/reset": "begins a new conversation", "/quit": "ends"}
+COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas chat", __doc__)
+    add_team(made)
+    add_settings(made, "--sampling", "settings over those of every agent's validation, such as temperature=0.7")
+    made.add_argument("--quiet", action="store_true", help="the answers only")
+    add_loading(made)
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    with loaded(options, options.dir, values(options.sampling)) as runtime:
+        from verl_mas.workflow.loop_thread import LoopThread
+
+        loop = LoopThread("chat")
+        try:
+            return _chat(runtime, loop, quiet=options.quiet)
+        finally:
+            loop.close()
+
+
+def _chat(runtime: Runtime, loop: LoopThread, *, quiet: bool) -> int:
+    """The exit code: 1 if a question without a terminal had no answer."""
+    failed = False
+    history: list[Message] = []
+    _say(f"{runtime.name}: {', '.join(runtime.members)}. {_commands()}\n", sys.stdin.isatty())
+    for line in _lines():
+        if line.startswith("/"):
+            if line == "/quit":
+                break
+            if line == "/reset":
+                history = []
+            else:
+                sys.stderr.write(f"no command {line}: {_commands()}\n")
+            continue
+        asked = [*history, {"role": "user", "content": line}]
+        try:
+            answer = _answer(runtime, loop, asked, quiet=quiet)
+        except SessionFault as fault:
+            failed = True
+            sys.stderr.write(f"{fault}\n")
+        except KeyboardInterrupt:
+            _say("\n(cancelled)\n")
+        else:
+            history = [*asked, {"role": "assistant", "content": answer}]
+    return int(failed and not sys.stdin.isatty())
+
+
+def _answer(runtime: Runtime, loop: LoopThread, asked: list[Message], *, quiet: bool) -> str:
+    from verl_mas.serve.replies import answer_of
+    from verl_mas.workflow.task import Task
+
+    acts = Acts(list(runtime.members), colours=sys.stdout.isatty())
+    ended = loop.result(runtime.session(Task(asked), listener=None if quiet else acts.add))
+    if ended.result.failed:
+        raise ended.result.faults[-1]
+    answer = answer_of(ended.result.session).text
+    if quiet or visible(answer).strip() != acts.last.strip():
+        _say(f"{'' if quiet else '= '}{visible(answer)}\n")
+    return answer
+
+
+class Acts:
+    """Writes the acts of a session: one as it comes, and those beside it when it has ended."""
+
+    def __init__(self, agents: list[str], *, colours: bool):
+        self._agents, self._colours = agents, colours
+        self._texts: dict[int, str] = {}
+        self._ended: set[int] = set()
+        self._shown: int | None = None
+        self.last = ""
+
+    def add(self, event: ActText) -> None:
+        if self._shown is None and event.act not in self._ended:
+            self._show(event)
+        self._texts[event.act] = self._texts.get(event.act, self._title(event.agent)) + visible(event.text)
+        if event.act == self._shown:
+            _say(visible(event.text))
+        if event.last:
+            self._end(event)
+
+    def _show(self, event: ActText) -> None:
+        self._shown = event.act
+        _say(self._texts.get(event.act, self._title(event.agent)))
+
+    def _end(self, event: ActText) -> None:
+        self._ended.add(event.act)
+        whole = self._texts.pop(event.act)
+        self.last = whole.removeprefix(self._title(event.agent))
+        if event.act == self._shown:
+            self._shown = None
+            _say("\n")
+        else:
+            _say(f"\n{whole}\n")
+
+    def _title(self, agent: str) -> str:
+        if not self._colours:
+            return f"[{agent}] "
+        return f"\x1b[{COLOURS[self._agents.index(agent) % len(COLOURS)]}m[{agent}]\x1b[0m "
+
+
+def _lines() -> Iterator[str]:
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if line:
+            yield line
+
+
+def _say(text: str, wanted: bool = True) -> None:
+    if wanted:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _commands() -> str:
+    return ", ".join(f"{name} {meaning}" for name, meaning in COMMANDS.items())

@@ -1,0 +1,115 @@
+"""Evaluate an exported team on the tasks of a file: pass@k with intervals, and a row per agent.
+
+Rewards are those of the training: the workflow's own, or verl's reward function. Sessions are written as they end; the
+same command continues an evaluation that was stopped, and repeats sessions that failed. Intervals are 95 %, over tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_mas.cli._arguments import add_json, add_limit, add_out, add_settings, add_team, values, whole
+from verl_mas.cli._output import console, write_json
+from verl_mas.cli._parser import Parser
+from verl_mas.cli._team import add_loading, load_runtime
+from verl_mas.errors import ConfigWarning, SessionsFailed
+
+if TYPE_CHECKING:
+    from verl_mas.serve.runtime import Runtime
+    from verl_mas.verl_types import Fields
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas eval", __doc__)
+    add_team(made)
+    made.add_argument("--data", required=True, type=Path, metavar="FILE", help="parquet or jsonl, as for training")
+    made.add_argument("--n", type=whole(1), default=1, metavar="N", help="sessions per task")
+    add_limit(made, "tasks at most: the first ones of the file")
+    made.add_argument("--compare", type=Path, metavar="DIR", help="another team, on the same tasks")
+    add_out(made, "the file of the sessions; without it DIR/eval/FILE.jsonl")
+    add_settings(made, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
+    made.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
+    made.add_argument("--concurrency", type=whole(1), default=256, metavar="N", help="sessions at once")
+    add_loading(made)
+    add_json(made)
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    teams = [options.dir, *([options.compare] if options.compare else [])]
+    found = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
+
+    from verl_mas.cli._eval_tables import tables
+    from verl_mas.serve.eval_report import difference, summary
+
+    made = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, found, strict=True)]
+    compared = difference(*found) if len(found) == 2 else {}
+    if options.json:
+        write_json({"teams": made, **({"difference": compared} if compared else {})})
+    else:
+        for table in tables(made, compared):
+            console().print(table)
+    for folder, records in zip(teams, found, strict=True):
+        _check(folder, records)
+    return 0
+
+
+def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
+    """The sessions of one team. Those that are in its file already are not run again."""
+    from verl_mas.cli._progress import Progress
+    from verl_mas.config.values import load_dataclass
+    from verl_mas.serve.eval_data import read_rows
+    from verl_mas.serve.evaluate import Evaluation, Identity, Results
+    from verl_mas.serve.places import open_export
+    from verl_mas.serve.runtime import TRAINING, checked_sampling
+    from verl_mas.serve.settings import EngineSettings
+
+    team = open_export(folder)
+    rows = read_rows(options.data, str(team.verl.get("data.prompt_key", "prompt")), options.limit)
+    given = checked_sampling(values(options.sampling), "--sampling")
+    sampling = TRAINING if options.training_sampling else given
+    seed = load_dataclass(EngineSettings, values(options.engine), "--engine").seed
+    out = options.out or folder / "eval" / f"{options.data.stem}.jsonl"
+    if number and options.out:
+        out = options.out.with_suffix(f".compare{options.out.suffix}")
+    results = Results.open(out, Identity.of(folder, team.step, options.data, seed, sampling), force=options.force)
+    if missing := len(results.missing(len(rows), options.n)):
+        runtime = load_runtime(options, folder, sampling)
+        _warn_of_equal_sessions(runtime, options.n)
+        with Progress(f"{folder}", missing) as progress:
+            evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
+            asyncio.run(evaluation.run(lambda record: progress.add(record["value"])))
+    sys.stderr.write(f"{out}\n")
+    return results.of(len(rows), options.n)
+
+
+def _warn_of_equal_sessions(runtime: Runtime, sessions: int) -> None:
+    settings = [member.spec.validation_sampling for member in runtime.members.values()]
+    if sessions > 1 and all(one.get("temperature") == 0 for one in settings):
+        warning = ConfigWarning(
+            f"--n {sessions} with temperature 0 of all agents",
+            "greedy sessions on one task are equal, so pass@k is pass@1",
+            "add --sampling temperature=1.0, or --training-sampling",
+        )
+        sys.stderr.write(f"{warning}\n")
+
+
+def _check(folder: Path, records: list[Fields]) -> None:
+    """As validation: where too many failed, that is an error and not a score."""
+    from verl_mas.serve.places import open_export
+
+    failed = [record for record in records if record["failed"]]
+    limit = open_export(folder).faults.max_dropped_share
+    if len(failed) > limit * len(records) or len(failed) == len(records):
+        first = failed[0]["faults"][-1]
+        raise SessionsFailed(
+            f"{len(failed)} of {len(records)} sessions of {folder} failed\n"
+            f"  the first: {first['kind']}: {first['cause']}\n"
+            f"  rule: they count as 0, which is no score with more than mas.faults.max_dropped_share={limit:g}\n"
+            "  fix:  remove the cause; the same command repeats the sessions that failed"
+        )

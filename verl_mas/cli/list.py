@@ -1,0 +1,51 @@
+"""List what a configuration can name: teams, recipes, workflows, estimators, codecs, ...
+
+Also what installed packages add. Without KIND, how many there are of each. `verl-mas explain NAME` says more.
+"""
+
+from __future__ import annotations
+
+from verl_mas.cli._arguments import add_json
+from verl_mas.cli._names import KINDS
+from verl_mas.cli._output import console, write_json
+from verl_mas.cli._parser import Parser
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas list", __doc__)
+    made.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(KINDS))
+    add_json(made)
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    if options.kind is None:
+        return _kinds(as_json=options.json)
+    if options.kind not in KINDS:
+        raise ConfigError(
+            f"KIND {options.kind}", rule="a kind of names that can be listed", fix=nearest(options.kind, list(KINDS))
+        )
+    where, names = KINDS[options.kind]
+    found = names()
+    if options.json:
+        write_json({"kind": options.kind, "used_as": where, "names": found})
+        return 0
+    out, width = console(), max(map(len, found), default=0)
+    for name, about in found.items():
+        out.print(f"{name:{width}}  {about}", markup=False, highlight=False, no_wrap=False)
+    out.print(f"\nused as {where}", markup=False, highlight=False)
+    return 0
+
+
+def _kinds(*, as_json: bool) -> int:
+    found = {kind: {"used_as": where, "names": list(names())} for kind, (where, names) in KINDS.items()}
+    if as_json:
+        write_json({"kinds": found})
+        return 0
+    out = console()
+    for kind, (where, names) in KINDS.items():
+        out.print(f"{kind:13} {len(names()):3}  {where}", markup=False, highlight=False)
+    return 0

@@ -1,0 +1,86 @@
+"""Write a folder with a team of your own: a workflow, its settings, tasks, a test and a README.
+
+What is written passes `verl-mas check` and its own test, and trains: change it from there.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+import shutil
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from verl_mas.cli._arguments import add_out, free
+from verl_mas.cli._parser import Parser
+from verl_mas.errors import ConfigError
+
+TEMPLATES = Path(__file__).parent / "_new_team"
+TEAMS = Path(__file__).parents[1] / "config" / "hydra" / "mas"
+# The name in the templates and in the names of their files, as a module and as a class.
+MODULE, CLASS = "my_team", "MyTeam"
+# Where Hydra looks for `+mas=NAME`.
+FOLDERS = {".yaml": "mas"}
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas new", __doc__)
+    made.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
+    add_out(made, "the folder to write; without it one of that name, here")
+    made.add_argument(
+        "--tiny-model", action="store_true", help="also write model/, a tiny model with random weights, for a CPU"
+    )
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    name = _checked(options.name)
+    folder = options.out or Path(name)
+    files = {target: text for target, text in _files(name)}
+    free(folder, options.force, *files, *(["model"] if options.tiny_model else []))
+    for target, text in files.items():
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        (folder / target).write_text(text, encoding="utf-8")
+    if options.tiny_model:
+        from verl_mas.warmup.tiny_model import tiny_model
+
+        shutil.rmtree(folder / "model", ignore_errors=True)
+        tiny_model(folder / "model")
+    sys.stdout.write("".join(f"{folder / target}\n" for target in files))
+    sys.stdout.write(f"next: cd {folder}, and see README.md\n")
+    return 0
+
+
+def _files(name: str) -> list[tuple[str, str]]:
+    """The files relative to the folder, with the team's name in place of the templates'."""
+    kind = "".join(word.capitalize() for word in name.split("_"))
+    found = []
+    for template in sorted(TEMPLATES.glob("*.txt")):
+        file = Path(template.stem.replace(MODULE, name))
+        text = template.read_text(encoding="utf-8").replace(MODULE, name).replace(CLASS, kind)
+        found.append((str(Path(FOLDERS.get(file.suffix, "")) / file), text))
+    return found
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) or keyword.iskeyword(name):
+        words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
+        raise ConfigError(
+            f"NAME {name}",
+            rule="it names a Python module: lower-case letters, digits and underscores, and no keyword",
+            fix=f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}",
+        )
+    if name in sys.stdlib_module_names or (TEAMS / f"{name}.yaml").exists() or _installed(name):
+        raise ConfigError(
+            f"NAME {name}", rule="no module that is installed and no team that is shipped has it", fix=f"use my_{name}"
+        )
+    return name
+
+
+def _installed(name: str) -> bool:
+    """Whether a module or package outside the current folder has the name; a folder without code has not."""
+    spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
+    return spec is not None and spec.origin is not None

@@ -1,0 +1,47 @@
+"""Report on a run: curves, a table of its agents and what is wrong; or compare two runs.
+
+With one run: the metrics to watch, the agents, and findings with the steps at which they held. With two runs: their
+difference, with intervals. --out writes the text and the curves (SVG; PNG, too, if matplotlib is installed).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from verl_mas.cli._arguments import add_json, add_out, add_run, free
+from verl_mas.cli._output import write_json
+from verl_mas.cli._parser import Parser, UsageError
+
+FILES = ("report.txt", "curves.svg", "curves.png")
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas report", __doc__)
+    add_run(made, several=True)
+    add_out(made, "a folder for the report and its curves")
+    add_json(made)
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    if len(options.run) > 2:
+        raise UsageError(
+            f"{len(options.run)} runs", rule="one run is reported, or two are compared", fix="give one or two folders"
+        )
+    out = None if options.out is None else free(options.out, options.force, *FILES)
+    from verl_mas.sessions.comparison import compare
+    from verl_mas.sessions.report import report
+    from verl_mas.sessions.run import open_run
+
+    reports = [report(open_run(folder)) for folder in options.run]
+    found = reports[0] if len(reports) == 1 else compare(*reports)
+    if options.json:
+        write_json(found.json())
+    else:
+        sys.stdout.write(found.text())
+    if out is not None:
+        written = found.write(out)
+        if not options.json:
+            sys.stdout.write("".join(f"{path}\n" for path in ["", *written]))
+    return 0

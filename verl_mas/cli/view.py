@@ -1,0 +1,50 @@
+"""Look at the sessions of a run: one HTML page with every prompt, reply, reward and advantage.
+
+The page needs no network and no server. Where the sessions are many, their texts are in a folder beside it, which
+belongs to the page: copy both.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, steps_of
+from verl_mas.cli._output import write_json
+from verl_mas.cli._parser import Parser
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas view", __doc__)
+    add_run(made)
+    add_out(made, "the HTML file; without it view.html in the folder of the run")
+    add_steps(made)
+    add_limit(made, "sessions at most, the newest ones")
+    made.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
+    made.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
+    add_json(made)
+    return made
+
+
+def main(argv: list[str]) -> int:
+    from verl_mas.sessions.view import ViewOptions, follow, write_view
+
+    options = parser().parse_args(argv)
+    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
+    out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
+    if options.json:
+        write_json({"page": str(out), "sessions": view.count})
+    else:
+        sys.stdout.write(f"{out}: {view.count} sessions\n")
+    if options.open:
+        import webbrowser
+
+        webbrowser.open(out.absolute().as_uri())
+    if options.live:
+        sys.stderr.write("Following the run. Ctrl-C ends it; the page stays.\n")
+        sys.stdout.flush()
+        follow(out, view)
+    return 0
+
+
+def _progress(done: int, of: int) -> None:
+    sys.stderr.write(f"\r{done} of {of} steps read{'' if done < of else chr(10)}")

@@ -1,0 +1,210 @@
+"""Rows of a user's own file in verl's format: a prompt from a template, the ground truth, and what else is kept."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_mas.errors import DataError
+from verl_mas.registry import nearest
+from verl_mas.retrieval.files import Row, read_rows
+from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+
+# verl's columns, by data.prompt_key and data.image_key, and what stands in a prompt where an image is.
+PROMPT, IMAGES, IMAGE = "prompt", "images", "<image>"
+CSV = {".csv": ",", ".tsv": "\t"}
+FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+
+
+@dataclass(frozen=True)
+class Format:
+    """Which columns become what. `prompt`, `source` and `system` are templates, which name columns in braces."""
+
+    prompt: str
+    answer: str | None
+    source: str
+    split: str
+    system: str | None = None
+    images: str | None = None
+    keep: Sequence[str] = ()
+
+
+def read(path: Path) -> Iterator[Row]:
+    """The rows of a file; its name ends with one of FORMATS."""
+    if not path.name.endswith(FORMATS) or not path.is_file():
+        raise DataError(
+            f"file {path}", rule=f"the file must exist and end in {', '.join(FORMATS)}", fix="give another path"
+        )
+    if path.suffix == ".json":
+        return _json(path)
+    return _csv(path, CSV[path.suffix]) if path.suffix in CSV else read_rows(path)
+
+
+def _json(path: Path) -> Iterator[Row]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}", rule="a .json file holds a list of objects", fix="correct it") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        fix = "write a list; a file with one object per line is named .jsonl"
+        raise DataError(f"{path}: no list of objects", rule="a .json file holds a list of objects", fix=fix)
+    yield from rows
+
+
+def _csv(path: Path, delimiter: str) -> Iterator[Row]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+        try:
+            for row in reader:
+                if None in row or None in row.values():
+                    raise DataError(
+                        f"{path}, line {reader.line_num} has {_cells(row)} cells",
+                        rule=f"every row has the {len(reader.fieldnames or ())} cells of the header",
+                        fix="correct the line; put a cell that contains the separator into double quotes",
+                    )
+                yield row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path}, line {reader.line_num}: {error}", rule="the file is CSV in UTF-8", fix="correct the line"
+            ) from error
+
+
+def _cells(row: Mapping[str | None, object]) -> int:
+    return sum(len(cell) if isinstance(cell, list) else cell is not None for cell in row.values())
+
+
+def convert(rows: Iterable[Row], form: Format, folder: Path) -> list[Row]:
+    """Rows for verl. `folder`: where the files of images are that have no absolute path."""
+    made: list[Row] = []
+    for number, row in enumerate(rows, 1):
+        place = f"row {number}"
+        images = _images(row, form, folder, place)
+        found = {
+            DATA_SOURCE: fill(form.source, row, place),
+            PROMPT: _messages(row, form, place, len(images)),
+            REWARD_MODEL: {"style": "rule", GROUND_TRUTH: _answer(row, form, place)},
+            EXTRA_INFO: {"split": form.split, "index": number - 1}
+            | {name: _value(row, name, place) for name in form.keep},
+        }
+        made.append(found | ({IMAGES: images} if form.images else {}))
+    if not made:
+        raise DataError("no rows", rule="a file of training or test data has at least one row", fix="give another file")
+    return made
+
+
+def fill(template: str, row: Row, place: str) -> str:
+    """The template with the row's values in place of the columns in braces."""
+    return "".join(text + ("" if name is None else str(_value(row, name, place))) for text, name in _parts(template))
+
+
+def _parts(template: str) -> list[tuple[str, str | None]]:
+    """Texts, each with the column that follows it."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise _wrong_template(template, str(error)) from error
+    for _, name, form, conversion in parts:
+        if name == "" or form or conversion:
+            raise _wrong_template(template, "braces without a column" if name == "" else "a format in braces")
+    return [(text, name) for text, name, _, _ in parts]
+
+
+def _wrong_template(template: str, problem: str) -> DataError:
+    return DataError(
+        f"template {template!r}: {problem}",
+        rule="a template names columns in braces, as in 'Question: {question}'",
+        fix="write {{ and }} for braces in the text",
+    )
+
+
+def _value(row: Row, name: str, place: str) -> object:
+    if name not in row:
+        raise DataError(f"{place} has no column {name!r}", rule="every row has it", fix=nearest(name, list(row)))
+    value = row[name]
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        raise DataError(f"{place}: {name} is empty", rule="every row has a value", fix="fill it in, or remove the row")
+    return value
+
+
+def _messages(row: Row, form: Format, place: str, images: int) -> list[dict[str, str]]:
+    system = [] if form.system is None else [{"role": "system", "content": fill(form.system, row, place)}]
+    [*others, (text, name)] = _parts(form.prompt) or [("", None)]
+    whole = row.get(name) if name and not others and not text else None
+    if isinstance(whole, list):
+        return [*system, *_given(whole, f"{place}: {name}")]
+    content = fill(form.prompt, row, place)
+    named = content.count(IMAGE)
+    if named not in (0, images):
+        raise DataError(
+            f"{place}: {named} times {IMAGE} in the prompt, {images} images",
+            rule=f"{IMAGE} stands where an image is; without any, the images are before the text",
+            fix=f"write {IMAGE} into the template as many times as a row has images",
+        )
+    return [*system, {"role": "user", "content": content if named else IMAGE * images + content}]
+
+
+def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
+    """A column that holds a conversation already."""
+    found = []
+    for message in messages:
+        if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
+            raise DataError(
+                f"{what} has the message {str(message)[:80]}",
+                rule="a message is an object with the texts `role` and `content`",
+                fix="correct the row, or build the prompt with --template",
+            )
+        found.append({"role": message["role"], "content": message["content"]})
+    return found
+
+
+def _answer(row: Row, form: Format, place: str) -> object:
+    """A number becomes a text, so that a column has one type."""
+    if form.answer is None:
+        return ""
+    value = _value(row, form.answer, place)
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _images(row: Row, form: Format, folder: Path, place: str) -> list[dict[str, object]]:
+    """The files' content, so that the data set needs no other file."""
+    if form.images is None:
+        return []
+    value = _value(row, form.images, place)
+    paths = value if isinstance(value, list) else [value]
+    found: list[dict[str, object]] = []
+    for path in paths:
+        if isinstance(path, Mapping) and path.get("bytes"):
+            found.append({"bytes": path["bytes"]})
+        elif isinstance(path, str) and (folder / path).is_file():
+            found.append({"bytes": (folder / path).read_bytes()})
+        else:
+            raise DataError(
+                f"{place}: image {str(path)[:80]!r} is no file in {folder}",
+                rule=f"{form.images} holds paths of images, relative to the folder of the rows",
+                fix="correct the path",
+            )
+    return found
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """As parquet; `out` is replaced only by a whole file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pa.Table.from_pylist(list(rows))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(
+            f"rows with different types: {error}",
+            rule="a column of parquet has one type: all ground truths are texts, or all are lists",
+            fix="make the answers and the columns of --keep alike in all rows",
+        ) from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f"{out.name}.part")
+    pq.write_table(table, part)
+    part.replace(out)

@@ -1,0 +1,114 @@
+"""`run.yaml`: what a run was started with, in its folder.
+
+format: 1
+attempts:               every start in this folder, the last one at the end
+- started: 2026-01-31T12:00:00+00:00
+  resumed_from: 20      the step of the checkpoint; null for a start at the beginning
+  command, folder       the command line, and where it was given
+  versions, git, seeds, host, cluster
+  changed:              settings that differ from the start before: name -> [before, now]
+  ended: {at, step, by} by: finished, or the error; missing while the run trains, and after a kill
+config: ...             the resolved configuration of the last start
+
+No key or password is in it (`run_folder.secrets`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.disk import recording, write_whole
+from verl_mas.run_folder.secrets import without_secrets
+
+FILE = "run.yaml"
+# Raised when a reader of an earlier version would read the file wrongly.
+FORMAT = 1
+CONFIG, ATTEMPTS, CHANGED, ENDED = "config", "attempts", "changed", "ended"
+Plain: TypeAlias = dict[str, object]
+# A child of verl's logger, which has the handler in the trainer's process.
+logger = logging.getLogger(f"verl.{__name__}")
+
+
+class AboutFile:
+    """Written by the trainer."""
+
+    def __init__(self, folder: Path, attempt: Mapping[str, object], config: object):
+        """Adds a start of the run. `config`: its whole configuration, resolved, as plain data."""
+        self._path = folder / FILE
+        before = self._before(folder)
+        self._config = without_secrets(config)
+        self._attempt: Plain = {key: without_secrets(value, key) for key, value in attempt.items()}
+        earlier = before.get(CONFIG)
+        if isinstance(earlier, dict) and (changed := dict(_changes(earlier, self._config))):
+            self._attempt[CHANGED] = changed
+        self._earlier = attempts(before)
+        self._write()
+
+    def end(self, ended: Mapping[str, object]) -> None:
+        """How this start ended."""
+        self._attempt[ENDED] = without_secrets(dict(ended))
+        self._write()
+
+    def _before(self, folder: Path) -> Plain:
+        try:
+            return read_about(folder)
+        except DataError as error:
+            # No reason not to train, and no reason to lose it.
+            aside = self._path.with_name(f"{FILE}.damaged")
+            self._path.replace(aside)
+            logger.warning("%s is replaced, and kept as %s: %s", self._path, aside.name, error.value)
+            return {}
+
+    def _write(self) -> None:
+        content = {"format": FORMAT, ATTEMPTS: [*self._earlier, self._attempt], CONFIG: self._config}
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+        with recording(self._path, "its settings"):
+            write_whole(self._path, text)
+
+
+def attempts(content: Mapping[str, object]) -> list[Plain]:
+    """The starts of a run, of what `read_about` has read."""
+    found = content.get(ATTEMPTS)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def read_about(folder: Path) -> Plain:
+    """What `run.yaml` holds; nothing where there is none, as in the folder of an earlier version."""
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _refused(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict):
+        raise _refused(f"{path} holds no mapping")
+    if content.get("format") != FORMAT:
+        raise DataError(
+            f"{path}: format {content.get('format')}",
+            rule=f"this version of verl-mas reads format {FORMAT}",
+            fix="use the version of verl-mas that wrote it, or a later one",
+        )
+    return content
+
+
+def _refused(value: str) -> DataError:
+    return DataError(
+        value,
+        rule="it describes a run, as the trainer writes it",
+        fix="restore it, or remove it: metrics and sessions can be read without it",
+    )
+
+
+def _changes(before: object, now: object, name: str = "") -> Iterator[tuple[str, list[object]]]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            yield from _changes(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+    elif before != now:
+        yield name, [before, now]

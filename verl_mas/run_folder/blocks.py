@@ -1,0 +1,139 @@
+"""Files of lines in zstd, in blocks that can be listed without being inflated.
+
+A block is a skippable frame (RFC 8878), which has an index, and a frame with lines. `zstd -dc FILE` gives the lines, as
+every reader of zstd passes over skippable frames. A process that is killed can cut the last block of its file; a block
+that is damaged costs only itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+import pyarrow
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.disk import append
+
+LEVEL = 9
+# A skippable frame: its magic number, and the size of what follows.
+FRAME = struct.Struct("<II")
+MAGIC, TAG = 0x184D2A5D, b"mas2"
+START = re.compile(re.escape(struct.pack("<I", MAGIC)) + b"(?s:....)" + TAG)
+logger = logging.getLogger(__name__)
+
+
+class Head(NamedTuple):
+    """The start of the skippable frame; the index follows."""
+
+    tag: bytes
+    checksum: int  # of the rest of the head and of the index as it is stored
+    index_size: int  # inflated
+    lines_checksum: int
+    lines_stored: int
+    lines_size: int  # inflated
+
+
+HEAD = struct.Struct("<4s5I")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a file: `start` to `stop`, with its lines from `lines_at` on."""
+
+    start: int
+    stop: int
+    lines_at: int
+    index: bytes
+    head: Head
+
+
+def append_block(path: Path, lines: bytes, index: bytes) -> int:
+    """Adds a block in one write; returns its size. Raises OSError, and then nothing was added."""
+    made = block_of(lines, index)
+    append(path, made)
+    return len(made)
+
+
+def block_of(lines: bytes, index: bytes) -> bytes:
+    stored, listed = _deflated(lines), _deflated(index)
+    head = Head(TAG, 0, len(index), zlib.crc32(stored), len(stored), len(lines))
+    head = head._replace(checksum=_checksum(head, listed))
+    return FRAME.pack(MAGIC, HEAD.size + len(listed)) + HEAD.pack(*head) + listed + stored
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    """The blocks of a file. What is damaged or was not finished is skipped with a warning."""
+    with path.open("rb") as file:
+        size, start = path.stat().st_size, 0
+        while start < size:
+            block = _block(file, start, size)
+            if block is not None:
+                yield block
+                start = block.stop
+                continue
+            after = _next_start(file, start)
+            kind = "was not finished" if after is None else "is damaged"
+            logger.warning("%s, a block at byte %d %s and is skipped", path, start, kind)
+            start = size if after is None else after
+
+
+def block_at(path: Path, start: int) -> Block | None:
+    """The block at a position; None if there is none, or no whole one."""
+    with path.open("rb") as file:
+        return _block(file, start, path.stat().st_size)
+
+
+def lines_of(path: Path, block: Block) -> list[bytes]:
+    """Raises DataError if they are damaged."""
+    with path.open("rb") as file:
+        file.seek(block.lines_at)
+        stored = file.read(block.head.lines_stored)
+    if zlib.crc32(stored) != block.head.lines_checksum:
+        raise DataError(
+            f"{path}, the block at byte {block.start} is damaged",
+            rule="the checksum of a block is that of its lines",
+            fix="copy the file again from where it was written; its other blocks can be read",
+        )
+    return _inflated(stored, block.head.lines_size).splitlines(keepends=True)
+
+
+def _block(file: BinaryIO, start: int, size: int) -> Block | None:
+    """The block at a position, if there is a whole one."""
+    file.seek(start)
+    found = file.read(FRAME.size + HEAD.size)
+    if len(found) < FRAME.size + HEAD.size:
+        return None
+    (magic, length), head = FRAME.unpack_from(found), Head(*HEAD.unpack_from(found, FRAME.size))
+    lines_at = start + FRAME.size + length
+    stop = lines_at + head.lines_stored
+    if magic != MAGIC or head.tag != TAG or stop > size:
+        return None
+    listed = file.read(length - HEAD.size)
+    if head.checksum != _checksum(head, listed):
+        return None
+    return Block(start, stop, lines_at, _inflated(listed, head.index_size), head)
+
+
+def _next_start(file: BinaryIO, start: int) -> int | None:
+    file.seek(start + 1)
+    found = START.search(file.read())
+    return start + 1 + found.start() if found else None
+
+
+def _checksum(head: Head, listed: bytes) -> int:
+    return zlib.crc32(listed, zlib.crc32(HEAD.pack(*head._replace(checksum=0))))
+
+
+def _deflated(data: bytes) -> bytes:
+    return cast(bytes, pyarrow.Codec("zstd", compression_level=LEVEL).compress(data, asbytes=True))
+
+
+def _inflated(data: bytes, size: int) -> bytes:
+    return cast(bytes, pyarrow.Codec("zstd").decompress(data, size, asbytes=True)) if size else b""

@@ -1,0 +1,154 @@
+"""The metrics of a run, whatever its loggers are: one JSON line per step in the folder of the run.
+
+<trainer.default_local_dir>/metrics.jsonl           {"step": 3, "time": 1764000000.0, "metrics": {...}}
+<trainer.default_local_dir>/metrics.dropped.jsonl   lines of steps that a run repeats after a resume or a restart
+
+A step may have two lines: a run that resumes logs the validation before its first step under the step of its
+checkpoint. Values that are not finite are null in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import SupportsFloat
+
+from verl_mas.errors import DataError
+from verl_mas.metric_names import renamed
+from verl_mas.run_folder.disk import append_line, recording, write_whole
+
+FILE = "metrics.jsonl"
+DROPPED = "metrics.dropped.jsonl"
+METRICS = "metrics"
+# How names of earlier versions begin that have others today.
+BEFORE = ("mas/", "val-aux/mas/")
+RECORDED = "its metrics, some 10 kB per step,"
+# verl's own logger of such lines, and its key for METRICS.
+LOGGER, VERLS = "file", "data"
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+    values: dict[str, float]
+    # When it was logged, in seconds of the wall clock; None in a file of verl's logger.
+    time: float | None = None
+
+
+class MetricsFile:
+    """Written by the trainer. A run that resumes drops what was logged after its checkpoint."""
+
+    def __init__(self, folder: Path, resumed: int | None = None):
+        """`resumed`: the step of the checkpoint; None for a run that starts at the beginning."""
+        self.path = folder / FILE
+        self.last = resumed  # the last step that was logged
+        if self.path.exists():
+            with recording(self.path, RECORDED):
+                _drop_after(self.path, -1 if resumed is None else resumed)
+
+    def log(self, data: Mapping[str, object], step: int) -> None:
+        """As verl calls its loggers."""
+        numbers = {key: _finite(value) for key, value in data.items() if _is_number(value)}
+        with recording(self.path, RECORDED):
+            append_line(self.path, json.dumps({"step": step, "time": round(time.time(), 3), METRICS: numbers}))
+        self.last = step
+
+
+def read_steps(file: Path) -> list[Step]:
+    """The steps of a metrics file, by number; none if there is no file. Also of a file of verl's `file` logger.
+
+    Names of earlier versions become today's. A last line that is being written, or that a kill has cut, is left out.
+    """
+    if not file.exists():
+        return []
+    return merged(_lines(file))
+
+
+def merged(lines: Iterable[Step]) -> list[Step]:
+    """One step per number, with the later of two values."""
+    found: dict[int, Step] = {}
+    for line in lines:
+        before = found.get(line.number)
+        found[line.number] = Step(line.number, {**before.values, **line.values}, line.time) if before else line
+    return [found[number] for number in sorted(found)]
+
+
+def series(steps: Sequence[Step], key: str) -> tuple[list[int], list[float]]:
+    """The steps at which `key` was logged, and its values there."""
+    points = [(step.number, step.values[key]) for step in steps if key in step.values]
+    return [number for number, _ in points], [value for _, value in points]
+
+
+def file_of_verl(project: str, experiment: str) -> Path:
+    """Where verl's logger `file` writes."""
+    given = os.environ.get("VERL_FILE_LOGGER_PATH")
+    root = os.path.expanduser(os.environ.get("VERL_FILE_LOGGER_ROOT", "."))
+    return Path(given or os.path.join(root, project, f"{experiment}.jsonl"))
+
+
+def split(text: str, until: float) -> tuple[list[str], list[str]]:
+    """The whole lines of a metrics file: those of steps up to this one, and the others."""
+    kept: list[str] = []
+    dropped: list[str] = []
+    for line in text.split("\n")[:-1]:
+        try:
+            earlier = bool(json.loads(line)["step"] <= until)
+        except (ValueError, TypeError, KeyError):
+            earlier = False
+        (kept if earlier else dropped).append(line)
+    return kept, dropped
+
+
+def _drop_after(path: Path, until: int) -> None:
+    kept, dropped = split(path.read_text(encoding="utf-8", errors="replace"), until)
+    if dropped:
+        append_line(path.with_name(DROPPED), "\n".join(dropped))
+    write_whole(path, "".join(f"{line}\n" for line in kept))
+
+
+def _lines(file: Path) -> Iterator[Step]:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    # What follows the last line break is incomplete.
+    lines = text.split("\n")[:-1]
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _step(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DataError(
+                f"{file}, line {number}: {line[:80]!r}",
+                rule=f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}',
+                fix=f"give the folder of a run, or remove the line if something else wrote into {FILE}",
+            ) from None
+
+
+def _step(record: Mapping[str, object]) -> Step:
+    values = record[METRICS] if METRICS in record else record[VERLS]
+    number, when = record["step"], record.get("time")
+    if not isinstance(values, dict) or not isinstance(number, int):
+        raise TypeError(record)
+    read = {key: math.nan if value is None else float(value) for key, value in values.items() if _is_read(value)}
+    if any(key.startswith(BEFORE) for key in read):
+        read = renamed(read)
+    return Step(number, read, float(when) if isinstance(when, int | float) else None)
+
+
+def _is_read(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _is_number(value: object) -> bool:
+    """Numbers of Python, numpy and torch; verl logs some tables and texts."""
+    return isinstance(value, SupportsFloat) and not isinstance(value, str)
+
+
+def _finite(value: object) -> float | None:
+    assert isinstance(value, SupportsFloat)
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,244 @@
+"""How a session record is stored as a line, and what the index of its block says of it.
+
+A record is complete: each act has its prompt. A line has each message once, in `messages`; where a record has a list of
+messages, the line has pairs of a start and a stop in it. So the candidates of a branch share their prompt, and the
+turns of a conversation what was there before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, TypeAlias
+
+from verl_mas.errors import DataError
+from verl_mas.row import session_key
+
+SCHEMA = 2
+# A session as plain data.
+Record: TypeAlias = dict[str, Any]
+MESSAGES, LEFT_OUT = "messages", "left_out"
+# Of the question and the answer in an index.
+EXCERPT = 80
+# What records of earlier versions lack.
+ACT_DEFAULTS: Record = {
+    "role": "",
+    "instance": 0,
+    "probe": False,
+    "line": "",
+    "steps": [],
+    "tool_calls": [],
+    "versions": [],
+    "aborts": 0,
+    "tokens": None,
+    "advantage": None,
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What an index says of a session; `left_out`: that there was one which is not recorded."""
+
+    uid: str
+    session: int
+    step: int
+    partition: str  # train or val
+    left_out: bool = False
+    status: str = ""
+    reward: float | None = None  # of the team; None if acts were rewarded one by one
+    scores: Mapping[str, Sequence[float]] | None = None  # by agent: the lowest and the highest of its acts
+    agents: Sequence[str] = ()
+    policies: Sequence[str] = ()
+    acts: int = 0
+    malformed: int = 0
+    faults: Sequence[str] = ()  # kinds
+    index: Any = None  # of the task in its dataset
+    source: str | None = None
+    question: str = ""
+    answer: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """That of the session's rows start with it."""
+        return session_key(self.uid, self.session)
+
+
+LISTED = tuple(item.name for item in fields(Listed))
+
+
+def listed(record: Record) -> Listed:
+    """Raises KeyError, TypeError, ValueError or AttributeError if this is not a record."""
+    if record.get(LEFT_OUT):
+        return Listed(*(record[name] for name in LISTED[:5]))
+    acts, task, outcome = record["acts"], record["task"], record["outcome"]
+    return Listed(
+        uid=record["uid"],
+        session=record["session"],
+        step=record["step"],
+        partition=record["partition"],
+        status=record["status"],
+        reward=outcome["reward"],
+        scores=_scores(acts),
+        agents=list(dict.fromkeys(act["agent"] for act in acts)),
+        policies=list(dict.fromkeys(act["policy"] for act in acts)),
+        acts=len(acts),
+        malformed=sum(act["malformed"] is not None for act in acts),
+        faults=[fault["kind"] for fault in record["faults"]],
+        index=task["index"],
+        source=task["data_source"],
+        question=_question(record),
+        answer=(outcome["answer"] or "")[:EXCERPT],
+        started=record["started"],
+        seconds=record["seconds"],
+    )
+
+
+def _scores(acts: Iterable[Record]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for act in acts:
+        if act.get("probe"):
+            continue
+        score = act["reward"]["score"]
+        low, high = found.get(act["agent"], (score, score))
+        found[act["agent"]] = [min(low, score), max(high, score)]
+    return found
+
+
+def _question(record: Record) -> str:
+    """The start of the last message of the user."""
+    for message in reversed(record["task"][MESSAGES]):
+        if message.get("role") == "user":
+            content = message.get("content") or ""
+            parts = [content] if isinstance(content, str) else [part.get("text") or "" for part in content]
+            return "".join(parts)[:EXCERPT]
+    return ""
+
+
+def left_out(uid: str, session: int, step: int, partition: str) -> Record:
+    """In place of a session that is not recorded, so that no other attempt's is taken for it."""
+    return {"schema": SCHEMA, "uid": uid, "session": session, "step": step, "partition": partition, LEFT_OUT: True}
+
+
+def index_of(entries: Iterable[Listed]) -> bytes:
+    """By field: one list per name is a third of what one mapping per session takes."""
+    rows = list(entries)
+    return json.dumps({name: [getattr(row, name) for row in rows] for name in LISTED}, default=plain).encode()
+
+
+def read_index(index: bytes) -> list[Listed]:
+    """Fields that this version does not know are ignored, those that a version did not write have their defaults."""
+    columns = json.loads(index)
+    known = [name for name in LISTED if name in columns]
+    return [Listed(**dict(zip(known, row, strict=True))) for row in zip(*(columns[n] for n in known), strict=True)]
+
+
+def packed(record: Record) -> bytes:
+    """The line of a record. Raises DataError if it has what JSON has not."""
+    try:
+        line = json.dumps(_shared(record), ensure_ascii=False, default=plain, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the record of session {record['uid']}_{record['session']}: {error}",
+            rule="Outcome.info and the data of a task are stored as JSON",
+            fix="use text as keys in every mapping, and no mapping that contains itself",
+        ) from error
+    return f"{line}\n".encode(errors="backslashreplace")
+
+
+def unpacked(line: bytes) -> Record:
+    """The record of a line, of this or an earlier schema. Raises ValueError if it is not JSON, and what `listed`
+    does."""
+    record: Record = json.loads(line)
+    if record.get(LEFT_OUT):
+        return record
+    table = record.pop(MESSAGES, None)
+    if table is not None:
+        for owner, name in _lists_of(record):
+            owner[name] = [table[i] for start, stop in _pairs(owner[name]) for i in range(start, stop)]
+    for act in record["acts"]:
+        for name, value in ACT_DEFAULTS.items():
+            act.setdefault(name, list(value) if isinstance(value, list) else value)
+        act["reward"].setdefault("parts", {})
+        if isinstance(act["tokens"], dict):
+            act["tokens"] = _tokens(**act["tokens"])
+    record.setdefault("group", record["uid"])
+    record.setdefault("uniform", None)
+    record.setdefault("boards", [])
+    return record
+
+
+def _shared(record: Record) -> Record:
+    """The record with each message once."""
+    if LEFT_OUT in record:
+        return record
+    table: list[object] = []
+    places: dict[str, int] = {}
+    by_id: dict[int, int] = {}
+
+    def place(message: object) -> int:
+        if id(message) not in by_id:
+            text = json.dumps(message, ensure_ascii=False, default=plain)
+            if text not in places:
+                places[text] = len(table)
+                table.append(message)
+            by_id[id(message)] = places[text]
+        return by_id[id(message)]
+
+    shared = {**record, "task": dict(record["task"]), "acts": [dict(act) for act in record["acts"]]}
+    for owner, name in _lists_of(shared):
+        owner[name] = _runs([place(message) for message in owner[name]])
+    for act in shared["acts"]:
+        if act["tokens"] is not None:
+            act["tokens"] = _columns(act["tokens"])
+    return {**shared, MESSAGES: table}
+
+
+def _lists_of(record: Record) -> Iterable[tuple[Record, str]]:
+    """Where a record has lists of messages."""
+    yield record["task"], MESSAGES
+    for act in record["acts"]:
+        yield act, MESSAGES
+        yield act, "steps"
+
+
+def _runs(places: Sequence[int]) -> list[int]:
+    """[4, 5, 6, 9] -> [4, 7, 9, 10]"""
+    runs: list[int] = []
+    for place in places:
+        if runs and runs[-1] == place:
+            runs[-1] += 1
+        else:
+            runs += [place, place + 1]
+    return runs
+
+
+def _pairs(runs: Sequence[int]) -> Iterable[tuple[int, int]]:
+    return zip(runs[::2], runs[1::2], strict=True)
+
+
+def _columns(tokens: Sequence[Sequence[Any]]) -> Record:
+    """The text of all tokens, the length of each, and their log-probs in hundredths: less than a list per token."""
+    texts = [text for text, _ in tokens]
+    return {
+        "text": "".join(texts),
+        "lengths": list(map(len, texts)),
+        "log_probs": [None if given is None or not isfinite(given) else round(100 * given) for _, given in tokens],
+    }
+
+
+def _tokens(text: str, lengths: Sequence[int], log_probs: Sequence[int | None]) -> list[list[object]]:
+    found: list[list[object]] = []
+    start = 0
+    for length, hundredths in zip(lengths, log_probs, strict=True):
+        found.append([text[start : start + length], None if hundredths is None else hundredths / 100])
+        start += length
+    return found
+
+
+def plain(value: object) -> object:
+    """What JSON has not: arrays as lists, anything else as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

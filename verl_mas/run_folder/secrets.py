@@ -1,0 +1,84 @@
+"""What is not written into a run's folder: keys and passwords, by the name of a setting, by their form and by value.
+
+A setting that is named for a secret, the variables of an `env` mapping, what an address has of user and query, and the
+values of environment variables that are named for a secret, wherever they occur.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+HIDDEN = "(not written)"
+# The last word of a name: `api_key`, `HF_TOKEN`, `--password`. Not `prompt_key`, `max_tokens` or `api_key_env`.
+_NAME = re.compile(
+    r"(?:^|[._-])(?:(?:api|access|private|secret)[_-]?key|secret|password|passwd|token|credentials?|authorization)$",
+    re.IGNORECASE,
+)
+# Of OpenAI and others, the Hugging Face hub, GitHub, Slack, AWS; and HTTP's header.
+_FORM = re.compile(
+    r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
+)
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\",\]})]+", re.IGNORECASE)
+# Mappings of which every value is hidden, as their names are anything.
+VARIABLES = ("env", "env_vars", "headers")
+# Shorter ones of an environment could be any word.
+SHORTEST = 8
+
+
+def is_secret(name: str) -> bool:
+    return _NAME.search(name) is not None
+
+
+def without_secrets(value: object, name: str = "") -> object:
+    """Plain data as it may be written. `name`: of the setting that has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _setting(str(key), own, name) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return _arguments(value, name)
+    return value if value is None or isinstance(value, int | float) else clean(str(value))
+
+
+def clean(text: str) -> str:
+    """A text without secrets that can be recognised in it."""
+    for variable, secret in os.environ.items():
+        if is_secret(variable) and len(secret) >= SHORTEST:
+            text = text.replace(secret, HIDDEN)
+    return _FORM.sub(HIDDEN, _ADDRESS.sub(_without_user, text))
+
+
+def clean_command(arguments: Sequence[str]) -> list[str]:
+    """The words of a command, of which some are `name=value` or `--name value`."""
+    return [str(one) for one in _arguments(arguments, "")]
+
+
+def _setting(key: str, value: object, within: str) -> object:
+    hidden = is_secret(key) or within in VARIABLES
+    return HIDDEN if hidden and isinstance(value, str) and value else without_secrets(value, key)
+
+
+def _arguments(values: Sequence[object], name: str) -> list[object]:
+    found: list[object] = []
+    follows = False  # --token SECRET
+    for value in values:
+        if not isinstance(value, str):
+            found.append(without_secrets(value, name))
+            continue
+        key, equals, text = value.partition("=")
+        hide = equals and text and (is_secret(key) or any(f".{one}." in key for one in VARIABLES))
+        found.append(HIDDEN if follows else f"{key}={HIDDEN}" if hide else clean(value))
+        follows = value.startswith("-") and not equals and is_secret(value)
+    return found
+
+
+def _without_user(found: re.Match[str]) -> str:
+    address = found[0]
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return address
+    if "@" not in parts.netloc and not parts.query:
+        return address
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

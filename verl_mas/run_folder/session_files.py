@@ -1,0 +1,126 @@
+"""The files of session records, by step, attempt and worker.
+
+<dir>/<train|val>/<step>-<attempt>-<worker>.jsonl       sessions as they end, a line each
+<dir>/<train|val>/<step>-<attempt>-<worker>.jsonl.zst   the same, compressed when a step has ended
+<dir>/train/<step>-<attempt>-advantages.jsonl.zst       {key: advantage}, from the trainer
+<dir>/images/<hash>.png                                 the images of messages, each once
+
+The step is the one in which a session was started; in the asynchronous modes it is trained later.
+
+A run that resumes is a new attempt. It repeats steps under the same keys, so what two attempts have of a session is not
+joined. Sessions that a checkpoint of an asynchronous mode kept are the exception: a later attempt trains on them, and
+has their advantages and no record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+
+from verl_mas.errors import DataError, DiskError
+from verl_mas.run_folder.blocks import append_block, blocks_of, lines_of
+from verl_mas.run_folder.disk import append, free_space
+
+TRAIN, VAL = PARTITIONS = ("train", "val")
+IMAGES = "images"
+ADVANTAGES = "advantages"
+PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"
+
+
+@dataclass(frozen=True, order=True)
+class SessionFile:
+    """`attempt` is empty in files of versions that named none, which is the first one here."""
+
+    step: int
+    attempt: str
+    worker: str
+    compressed: bool
+    path: Path
+
+    @property
+    def of_advantages(self) -> bool:
+        return self.worker == ADVANTAGES
+
+
+def new_attempt() -> str:
+    """A name that sorts after those of earlier attempts, on every machine whose clock is right."""
+    return datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def partition_of(validate: bool) -> str:
+    return VAL if validate else TRAIN
+
+
+def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str, compressed: bool) -> Path:
+    """Tasks that are dispatched before the first step have numbers below 0; they are filed with those of step 0."""
+    name = f"{max(step, 0):06d}-{attempt}-{worker}{COMPRESSED if compressed else PLAIN}"
+    return Path(directory) / partition_of(validate) / name
+
+
+def files_of(folder: Path) -> list[SessionFile]:
+    """The files of a partition, by step, attempt and worker. Other files are left alone."""
+    found = []
+    for path in folder.glob(f"*{PLAIN}*"):
+        compressed = path.name.endswith(COMPRESSED)
+        if not (compressed or path.name.endswith(PLAIN)):
+            continue
+        step, _, rest = path.name.removesuffix(COMPRESSED).removesuffix(PLAIN).partition("-")
+        attempt, _, worker = rest.rpartition("-")
+        if step.isdecimal():
+            found.append(SessionFile(int(step), attempt, worker, compressed, path))
+    return sorted(found)
+
+
+def write_advantages(
+    directory: str | Path, step: int, attempt: str, advantages: Mapping[str, float], compressed: bool = True
+) -> None:
+    """Called by the trainer; keys are those of the rows. Raises DiskError when the disk is full."""
+    path = file_of(directory, False, step, attempt, ADVANTAGES, compressed)
+    # The shortest numbers that are the same in float32, which the trainer computes in.
+    short = {key: float(str(np.float32(value))) for key, value in advantages.items()}
+    line = json.dumps(short).encode() + b"\n"
+    with recording(path):
+        if compressed:
+            append_block(path, line, b"")
+        else:
+            append(path, line)
+
+
+def advantage_lines(file: SessionFile) -> Iterator[bytes]:
+    """Raises DataError if a block of the file is damaged."""
+    if not file.compressed:
+        yield from file.path.read_bytes().splitlines(keepends=True)
+        return
+    for block in blocks_of(file.path):
+        yield from lines_of(file.path, block)
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[None]:
+    """An error of the disk, as the end of a run."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"{path} cannot be written: {error.strerror}; {free_space(path)}",
+            rule="every session is recorded, so a run that cannot do so ends",
+            fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
+        ) from error
+
+
+def folder_of_sessions(directory: str | Path, partition: str) -> Path:
+    """Raises DataError if there is none."""
+    folder = Path(directory) / partition
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is not a folder",
+            rule="a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir",
+            fix="give that folder",
+        )
+    return folder

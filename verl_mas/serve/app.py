@@ -1,0 +1,254 @@
+"""An OpenAI-compatible server whose model is a team, and each of its policies."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from verl_mas.errors import EngineLost, failures
+from verl_mas.serve.replies import Answers, Writer, refusal
+from verl_mas.serve.requests import ChatRequest, Refused, read_request
+from verl_mas.serve.runtime import Runtime, checked_sampling
+from verl_mas.workflow import client
+from verl_mas.workflow.streaming import ActText, Listener, Listening
+from verl_mas.workflow.task import Task
+
+T = TypeVar("T")
+MAX_SESSIONS = 256
+MAX_BODY = 16 << 20
+# A stream in which nothing is sent for so long gets a comment, so that no proxy ends it.
+ALIVE_S = 10.0
+
+
+class TeamServer:
+    """Answers requests with sessions. `key`: what a request has to bring."""
+
+    def __init__(
+        self, runtime: Runtime, *, name: str | None = None, key: str | None = None, max_sessions: int = MAX_SESSIONS
+    ):
+        self.runtime, self.name = runtime, name or runtime.name
+        self._key, self._most, self._running = key, max_sessions, 0
+        self._started, self._lost = int(time.time()), ""
+
+    @property
+    def models(self) -> list[str]:
+        return [self.name, *(f"{self.name}/{policy}" for policy in self.runtime.clients)]
+
+    def app(self) -> FastAPI:
+        app = FastAPI(title=f"{self.name}, a team served by verl-mas", docs_url=None, redoc_url=None, openapi_url=None)
+        app.add_api_route("/health", self.health, methods=["GET"])
+        app.add_api_route("/v1/models", self.list_models, methods=["GET"])
+        app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
+        app.add_exception_handler(Refused, _answered)
+        app.add_exception_handler(HTTPException, _no_such_route)
+        return app
+
+    async def health(self) -> JSONResponse:
+        found = {"status": self._lost or "ok", "model": self.name, "sessions": self._running}
+        return JSONResponse(found, 503 if self._lost else 200)
+
+    async def list_models(self, request: Request) -> JSONResponse:
+        self._authorise(request)
+        models = [
+            {"id": name, "object": "model", "created": self._started, "owned_by": "verl-mas"} for name in self.models
+        ]
+        return JSONResponse({"object": "list", "data": models})
+
+    async def chat(self, request: Request) -> Response:
+        self._authorise(request)
+        asked = read_request(await _body(request), self.name, list(self.runtime.clients))
+        if self._running >= self._most:
+            raise Refused(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
+        if asked.stream:
+            return await self._stream(request, asked)
+        with self._counted():
+            found = await _while_connected(request, self._answers(asked))
+        return JSONResponse(Writer(asked).whole(found))
+
+    async def _stream(self, request: Request, asked: ChatRequest) -> Response:
+        chunks = self._chunks(asked)
+        # What fails before the first word has an HTTP status of its own.
+        first = await _while_connected(request, anext(chunks))
+
+        async def all_chunks() -> AsyncGenerator[str, None]:
+            try:
+                yield first
+                async for chunk in chunks:
+                    yield chunk
+            finally:
+                await chunks.aclose()
+
+        return StreamingResponse(all_chunks(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[str, None]:
+        """The events of a reply. When it is closed, as by a client that is gone, its session is cancelled."""
+        writer, streamed, sent_text = Writer(asked), self._streamed(asked), ""
+        events: asyncio.Queue[ActText | None] = asyncio.Queue()
+        with self._counted():
+            answers = asyncio.ensure_future(self._answers(asked, events.put_nowait))
+            answers.add_done_callback(lambda _: events.put_nowait(None))
+            sent = False
+            try:
+                while (event := await _next(events)) is not None:
+                    if event is _SILENCE:
+                        sent = True
+                        yield ": still working\n\n"
+                    if event is not _SILENCE and asked.extension.transcript:
+                        sent = True
+                        yield writer.act(event)
+                    if event.agent == streamed and event.text:
+                        delta = {"content": event.text} if sent_text else _opening(event.text)
+                        sent, sent_text = True, sent_text + event.text
+                        yield writer.piece(delta)
+                try:
+                    found = _continuing(answers.result(), sent_text)
+                except Refused as problem:
+                    if not sent:
+                        raise
+                    yield writer.failed(problem)
+                    return
+                for chunk in _rest(writer, found, sent_text):
+                    yield chunk
+            finally:
+                answers.cancel()
+                await asyncio.gather(answers, return_exceptions=True)
+
+    def _streamed(self, asked: ChatRequest) -> str | None:
+        """The agent whose words are the answer."""
+        if asked.model != self.name:
+            return self._policy(asked) if asked.n == 1 else None
+        agent = self.runtime.answered_by
+        return None if agent is None or self.runtime.members[agent].spec.tools else agent
+
+    def _policy(self, asked: ChatRequest) -> str:
+        return asked.model.removeprefix(f"{self.name}/")
+
+    async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
+        """Raises Refused for all that a request, an engine or an endpoint can do wrong."""
+        try:
+            if asked.model != self.name:
+                return Answers.of_policy(await self._alone(asked, listener))
+            extension = asked.extension
+            task = Task(asked.messages, ground_truth=extension.ground_truth, extra_info=extension.extra_info)
+            ended = await self.runtime.session(task, listener=listener, sampling=asked.sampling)
+            return Answers.of_session(ended, asked)
+        except Exception as error:
+            if isinstance(error, EngineLost):
+                self._lost = str(error)
+            problem = refusal(error, self.runtime)
+            if problem is None:
+                raise
+            raise problem from error
+
+    async def _alone(self, asked: ChatRequest, listener: Listener | None) -> list[client.Generation]:
+        """Replies of one policy to the messages as they are, with the settings of the first agent that acts on it."""
+        policy = self._policy(asked)
+        agent = next(member for member in self.runtime.members.values() if member.spec.policy == policy)
+        task = replace(self.runtime.numbered(Task(asked.messages)), validate=True)
+        request = client.Request(
+            agent=agent.name,
+            session=task.key,
+            turn=0,
+            messages=asked.messages,
+            sampling=agent.sampling(task, checked_sampling(asked.sampling, "request")),
+            validate=True,
+            chat_template_kwargs=agent.spec.chat_template_kwargs,
+            max_prompt_length=agent.spec.max_prompt_length,
+        )
+        own = Listening(listener).clients({policy: self.runtime.clients[policy]})[policy]
+        with failures(agent=agent.name, turn=0):
+            return await asyncio.wait_for(own.generate(request, asked.n), self.runtime.file.faults.act_timeout_s)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    def _authorise(self, request: Request) -> None:
+        if self._key is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
+            raise Refused(401, "the request has no valid key: Authorization: Bearer KEY", code="invalid_api_key")
+
+
+_SILENCE = ActText("", 0)
+
+
+async def _next(events: asyncio.Queue[ActText | None]) -> ActText | None:
+    try:
+        return await asyncio.wait_for(events.get(), ALIVE_S)
+    except (TimeoutError, asyncio.TimeoutError):
+        return _SILENCE
+
+
+def _continuing(found: Answers, sent_text: str) -> Answers:
+    if not found.answers[0].text.startswith(sent_text):
+        raise Refused(500, "the session was tried again after a part of the answer was sent")
+    return found
+
+
+def _rest(writer: Writer, found: Answers, sent_text: str) -> Iterator[str]:
+    """What follows the part of the first answer that was sent."""
+    for number, answer in enumerate(found.answers):
+        rest = answer.text[len(sent_text) :] if number == 0 else answer.text
+        yield writer.piece({"content": rest} if sent_text and number == 0 else _opening(rest), index=number)
+        yield writer.piece({}, index=number, finish_reason=answer.finish_reason)
+    yield writer.end(found)
+
+
+def _opening(text: str) -> dict[str, object]:
+    return {"role": "assistant", "content": text}
+
+
+async def _body(request: Request) -> bytes:
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MAX_BODY:
+            raise Refused(413, f"the body has more than {MAX_BODY} bytes")
+    return bytes(found)
+
+
+async def _while_connected(request: Request, work: Awaitable[T]) -> T:
+    """The result; cancelled when the client is gone."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Refused(499, "the client closed the connection")
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answered(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    headers = {"Retry-After": "1"} if error.status == 429 else {}
+    return JSONResponse(error.body, error.status, headers)
+
+
+async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    paths = "/v1/chat/completions, /v1/models, /health"
+    message = f"{request.method} {request.url.path}: {error.detail}; there are {paths}"
+    return JSONResponse(Refused(error.status_code, message).body, error.status_code)

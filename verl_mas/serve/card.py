@@ -1,0 +1,148 @@
+"""The model card of an exported team: README.md, with the curve of its validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.disk import write_whole
+from verl_mas.run_folder.metrics import Step, series
+from verl_mas.serve.curve import draw
+from verl_mas.sessions.run import open_run
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
+
+CARD, CURVE = "README.md", "validation.svg"
+# By it an export recognises its own card.
+MARK = "<!-- Written by verl-mas export. -->"
+VALIDATION = "val-core/"
+SETTINGS = {
+    "estimator": "algorithm.adv_estimator",
+    "tasks per step": "data.train_batch_size",
+    "sessions per task": "actor_rollout_ref.rollout.n",
+    "learning rate": "actor_rollout_ref.actor.optim.lr",
+    "experiment": "trainer.experiment_name",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """`config` and `steps` of the run, as far as its folder has them; steps up to that of the export."""
+
+    name: str
+    team: TeamFile
+    config: DictConfig | None = None
+    steps: Sequence[Step] = ()
+
+    @classmethod
+    def of(cls, name: str, team: TeamFile, run: Path) -> Card:
+        """`run`: the folder of the run, which may be gone or of an earlier version."""
+        try:
+            found = open_run(run)
+        except DataError:
+            return cls(name, team)
+        last = team.step
+        steps = [step for step in found.steps() if last is None or step.number <= last]
+        return cls(name, team, found.config, steps)
+
+    def write(self, folder: Path) -> None:
+        curves = self._curves()
+        if curves:
+            write_whole(folder / CURVE, f"{draw(curves, 'validation', 'step')}{MARK}\n")
+        write_whole(folder / CARD, "\n".join([*self._lines(curves), ""]))
+
+    def _lines(self, curves: Mapping[str, tuple[list[int], list[float]]]) -> Iterator[str]:
+        team = self.team
+        bases = sorted({str(policy.model) for policy in team.policies.values() if policy.model})
+        hub = [name for name in bases if not Path(name).is_absolute()]
+        head = {"library_name": "verl-mas", "tags": ["verl-mas", "multi-agent"], **({"base_model": hub} if hub else {})}
+        yield f"---\n{yaml.safe_dump(head, sort_keys=False).strip()}\n---\n{MARK}\n"
+        step = "" if team.step is None else f" after {team.step} steps of training"
+        agents = f"{len(team.agents)} agent{'s' if len(team.agents) > 1 else ''}"
+        yield f"# {self.name}\n\nA team of {agents}, workflow `{team.workflow.name}`,{step} with verl and verl-mas.\n"
+        yield from _table(("agent", "policy", "sampling"), self._agents())
+        yield from _table(("policy", "weights", "started from"), self._policies())
+        if trained := list(self._training()):
+            yield "## Training\n"
+            yield from _table(("setting", "value"), trained)
+        if curves:
+            yield "## Validation\n"
+            rows = [(f"`{name}`", str(at[-1]), f"{values[-1]:.3f}") for name, (at, values) in curves.items()]
+            yield from _table(("metric", "step", "value"), rows)
+            yield f"![Validation by step]({CURVE})\n"
+        yield from self._use()
+
+    def _agents(self) -> Iterator[tuple[str, ...]]:
+        for name, agent in self.team.agents.items():
+            sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
+            yield f"`{name}`", f"`{agent.policy}`", sampling
+
+    def _policies(self) -> Iterator[tuple[str, ...]]:
+        for name, policy in self.team.policies.items():
+            yield f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else ""
+
+    def _training(self) -> Iterator[tuple[str, ...]]:
+        if self.config is None:
+            return
+        for name, key in SETTINGS.items():
+            value = OmegaConf.select(self.config, key)
+            if value is not None:
+                yield name, f"`{value}`"
+
+    def _curves(self) -> dict[str, tuple[list[int], list[float]]]:
+        """The means and pass@k of validation."""
+        names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(VALIDATION))
+        steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
+        found = {
+            name.removeprefix(VALIDATION): series(steps, name)
+            for name in names
+            if name.rpartition("/")[2].startswith(("mean@", "pass@"))
+        }
+        return {name: curve for name, curve in found.items() if curve[0]}
+
+    def _use(self) -> Iterator[str]:
+        yield "## Use\n"
+        yield "```python\nimport verl_mas\n"
+        yield 'with verl_mas.load("DIR") as team:\n    print(team.run("...").answer)\n```\n'
+        yield "    verl-mas chat DIR\n    verl-mas serve DIR\n    verl-mas eval DIR --data test.parquet --n 16\n"
+        yield f"DIR is this folder; `{TEAM_FILE}` has the workflow, the agents and their settings.\n"
+        for name, policy in self.team.policies.items():
+            if policy.folder is not None:
+                served = _served(name, policy)
+                yield f"Policy `{name}` alone: `{served}`; then `--endpoint {name}=http://HOST:8000/v1`.\n"
+
+
+def is_card(path: Path) -> bool:
+    """Whether an export wrote it."""
+    return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _served(name: str, policy: TeamPolicy) -> str:
+    if policy.adapter_of is not None:
+        return f"vllm serve {_short(policy.model)} --enable-lora --lora-modules {name}=DIR/{name}"
+    return f"vllm serve DIR/{name} --served-model-name {name}"
+
+
+def _weights(policy: TeamPolicy) -> str:
+    if policy.remote is not None:
+        return f"at an endpoint: `{policy.remote.model}`"
+    if policy.folder is None:
+        return "as they were"
+    return f"an adapter on `{policy.adapter_of}`" if policy.adapter_of else "its own"
+
+
+def _short(model: str | None) -> str:
+    """Without the folders of the machine that trained."""
+    return Path(str(model)).name if Path(str(model)).is_absolute() else str(model)
+
+
+def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    yield ""

@@ -1,0 +1,202 @@
+"""The embedded engine in this process: one engine per base, whose adapters share its batches."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from safetensors.torch import load_file
+from transformers.utils import logging as hf_logging
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.replica import RolloutMode, TokenOutput
+
+from verl_mas.config.adapters import KEY, Adapter
+from verl_mas.config.merge import SECTION
+from verl_mas.engines.transformers import ENGINE
+from verl_mas.engines.transformers.server import TransformersServer
+from verl_mas.errors import ConfigError, EngineLost
+from verl_mas.rollout.verl_client import Model, VerlPolicy
+from verl_mas.serve.model import available, load_tokenizer
+from verl_mas.serve.places import Place
+from verl_mas.serve.reading import read_record, reading
+from verl_mas.serve.settings import EngineSettings
+from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
+from verl_mas.verl_types import Fields, Tokenizer
+from verl_mas.workflow.client import LLMClient
+from verl_mas.workflow.streaming import ON_TEXT
+from verl_mas.workflow.team_file import TeamPolicy
+
+# Seconds between two pieces of text that are streamed.
+PIECE_S = 0.03
+# Where neither the file nor the user says how long prompts and replies are.
+LENGTH = 4096
+
+
+@dataclass
+class Embedded:
+    """The policies of this process. `config`: verl's configuration, with which policies behave as in training."""
+
+    config: DictConfig
+    settings: EngineSettings
+    trust: bool = False
+
+    def clients(self, placed: Mapping[str, Place], policies: Mapping[str, TeamPolicy]) -> dict[str, LLMClient]:
+        """A client per policy. Each model is loaded once."""
+        shared: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for name, place in placed.items():
+            shared[place.model, self._dtype(policies[name])].append(name)
+        found: dict[str, LLMClient] = {}
+        for names in shared.values():
+            found |= self._of_one_model({name: placed[name] for name in names}, policies)
+        return {name: found[name] for name in placed}
+
+    def _of_one_model(self, placed: Mapping[str, Place], policies: Mapping[str, TeamPolicy]) -> dict[str, LLMClient]:
+        views = {name: self._view(name, policies[name], placed[name]) for name in placed}
+        adapters = {name: place.adapter for name, place in placed.items() if place.adapter is not None}
+        table = {name: _adapter(name, folder) for name, folder in adapters.items()}
+        server = self._server(list(views.values()), table)
+        for name, folder in adapters.items():
+            _load_adapter(server, name, folder)
+        model_type = str(server.batcher.model.config.model_type)
+        found: dict[str, LLMClient] = {}
+        for name, place in placed.items():
+            tokenizer = cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self.trust))
+            client = LocalClient(server, name if name in table else None, tokenizer)
+            found[name] = VerlPolicy(views[name], client, Model(tokenizer, None, model_type, {}), RLHFDataset)
+        return found
+
+    def _server(self, views: Sequence[DictConfig], table: Mapping[str, Adapter]) -> TransformersServer:
+        config = views[0].copy()
+        rollout, model = config[SECTION].rollout, config[SECTION].model
+        longest = max(view[SECTION].rollout.prompt_length + view[SECTION].rollout.response_length for view in views)
+        with available(model.path):
+            model_config: HFModelConfig = omega_conf_to_dataclass(model, dataclass_type=HFModelConfig)
+        text_config = model_config.hf_config.get_text_config()
+        positions = getattr(text_config, "max_position_embeddings", None) or longest
+        with open_dict(config):
+            rollout.max_model_len = self.settings.max_model_len or min(longest, positions)
+            rollout.custom = {KEY: {name: asdict(one) for name, one in table.items()}}
+        rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout)
+        name = f"of {model.path}"
+        with available(model.path), _no_progress_bar():
+            return TransformersServer(name, rollout_config, model_config, RolloutMode.STANDALONE, 0, self._device)
+
+    def _view(self, name: str, policy: TeamPolicy, place: Place) -> DictConfig:
+        """verl's configuration as the policy sees it."""
+        settings, config = self.settings, self.config.copy()
+        values = {
+            "model.path": place.model,
+            "model.trust_remote_code": self.trust,
+            "rollout.name": ENGINE,
+            "rollout.dtype": self._dtype(policy),
+            "rollout.prompt_length": policy.prompt_length or LENGTH,
+            "rollout.response_length": policy.response_length or LENGTH,
+            "rollout.max_num_seqs": settings.max_sequences,
+            "rollout.calculate_log_probs": False,
+            # A request has its seed from its session, so a session is the same whatever runs beside it.
+            "rollout.full_determinism": True,
+            "rollout.seed": settings.seed,
+            "rollout.engine_kwargs": {
+                ENGINE: {"threads": settings.threads or _cores(), "cache_gib": settings.cache_gib}
+            },
+        }
+        for key, value in values.items():
+            OmegaConf.update(config, f"{SECTION}.{key}", value, force_add=True)
+        return config
+
+    def _dtype(self, policy: TeamPolicy) -> str:
+        return self.settings.dtype or policy.dtype or "float32"
+
+    @property
+    def _device(self) -> str:
+        return self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Reading weights has one in transformers."""
+    enabled = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            hf_logging.enable_progress_bar()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _adapter(name: str, folder: Path) -> Adapter:
+    config = read_record(folder / CONFIG, "r", "lora_alpha")
+    return Adapter(name, rank=int(str(config["r"])), alpha=float(str(config["lora_alpha"])), seed=0)
+
+
+def _load_adapter(server: TransformersServer, name: str, folder: Path) -> None:
+    with reading(folder / WEIGHTS):
+        tensors = load_file(folder / WEIGHTS)
+    try:
+        server.batcher.adapters.update(name, tensors)
+    except EngineLost as error:
+        raise ConfigError(
+            f"{folder} cannot be served: {error}",
+            rule="an adapter has pairs of lora_A and lora_B on linear layers of the base that it was trained on",
+            fix="make that base available where team.yaml names it",
+        ) from error
+
+
+@dataclass
+class LocalClient:
+    """What `VerlPolicy` generates with: an engine in this process."""
+
+    server: TransformersServer
+    adapter: str | None
+    tokenizer: Tokenizer
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: Fields, **media: object
+    ) -> TokenOutput:
+        on_text = ON_TEXT.get()
+        listener = Pieces(self.tokenizer, on_text) if on_text else None
+        # The engine refuses images and videos; the rest describes them.
+        return await self.server.generate(
+            prompt_ids,
+            sampling_params,
+            request_id,
+            image_data=cast("list[object] | None", media.get("image_data")),
+            video_data=cast("list[object] | None", media.get("video_data")),
+            adapter=self.adapter,
+            listener=listener,
+        )
+
+
+class Pieces:
+    """Turns the tokens of a reply so far into pieces of its text. The caller reports what is left at the end."""
+
+    def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None]):
+        self._tokenizer, self._on_text = tokenizer, on_text
+        # Text of the tokens before `_read` is reported; those since `_start` decide how the next ones are written.
+        self._start = self._read = 0
+        self._last = 0.0
+
+    def __call__(self, tokens: Sequence[int]) -> None:
+        now = time.monotonic()
+        if now - self._last < PIECE_S:
+            return
+        before = self._tokenizer.decode(tokens[self._start : self._read], skip_special_tokens=True)
+        text = self._tokenizer.decode(tokens[self._start :], skip_special_tokens=True)
+        # A character may take several tokens.
+        if len(text) > len(before) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self._on_text(text[len(before) :])
+            self._start, self._read, self._last = self._read, len(tokens), now

@@ -1,0 +1,101 @@
+"""Policies at OpenAI-compatible endpoints: vLLM, SGLang, or any other server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+
+from verl_mas.config.schema import RemoteSpec
+from verl_mas.config.values import load_dataclass
+from verl_mas.errors import ConfigError, raise_all
+from verl_mas.registry import nearest
+from verl_mas.workflow.endpoint import check_endpoint, hidden
+
+# A URL, or the fields of RemoteSpec. Without a model the endpoint is asked for the one of the policy.
+Endpoint = str | Mapping[str, object] | RemoteSpec
+TIMEOUT_S = 10.0
+FORM = "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}"
+
+
+def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
+    """Those of a command line."""
+    found: dict[str, Endpoint] = {}
+    for text in given:
+        policy, equals, value = text.partition("=")
+        try:
+            read = yaml.safe_load(value) if value.lstrip().startswith("{") else value
+        except yaml.YAMLError:
+            read = None
+        if not (policy and equals and isinstance(read, str | dict) and read):
+            raise ConfigError(f"--endpoint {text}", rule=f"the form is {FORM}", fix=f"write it as {FORM}")
+        if policy in found:
+            raise ConfigError(
+                f"--endpoint {policy} twice", rule="a policy has one endpoint", fix="leave one of them out"
+            )
+        found[policy] = read
+    return found
+
+
+def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None]) -> dict[str, RemoteSpec]:
+    """The endpoint of each policy. `acting`: the policies on which agents act, and their models."""
+    for name in endpoints:
+        if name not in acting:
+            raise ConfigError(
+                f"an endpoint for policy {name}",
+                rule="it serves a policy on which an agent of the team acts",
+                fix=nearest(name, list(acting)),
+            )
+    return {name: _remote(name, acting[name], given) for name, given in endpoints.items()}
+
+
+def _remote(policy: str, model: str | None, given: Endpoint) -> RemoteSpec:
+    if isinstance(given, RemoteSpec):
+        return given
+    fields = {"base_url": given} if isinstance(given, str) else dict(given)
+    where = f"the endpoint of policy {policy}"
+    url = str(fields.get("base_url") or "")
+    if url and not urlsplit(url).path.strip("/"):
+        fields["base_url"] = url = f"{url.rstrip('/')}/v1"
+    key = fields.get("api_key_env")
+    found = check_endpoint(url, None if key is None else str(key), f"{where}: ")
+    raise_all(problem for problem in found if isinstance(problem, ConfigError))
+    if "model" not in fields:
+        fields["model"] = _served(policy, model, url, None if key is None else os.environ[str(key)])
+    return load_dataclass(RemoteSpec, fields, where)
+
+
+def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
+    """The name under which the endpoint has the policy: its own, or a path that ends with it."""
+    names = _listed(policy, url, key)
+    wanted = {policy} if model is None else {policy, model}
+    for name in names:
+        if name in wanted or PurePosixPath(name).name == policy:
+            return name
+    raise ConfigError(
+        f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names",
+        rule="an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "
+        "for an adapter --lora-modules POLICY=DIR/POLICY",
+        fix=f"serve it so, or name the model: {policy}={{base_url: {url}, model: NAME}}",
+    )
+
+
+def _listed(policy: str, url: str, key: str | None) -> list[str]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        response = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=TIMEOUT_S)
+        response.raise_for_status()
+        return [str(one["id"]) for one in response.json()["data"]]
+    except httpx.HTTPError as error:
+        problem = f"{type(error).__name__}: {hidden(str(error).splitlines()[0] if str(error) else '', key)}"
+    except (ValueError, LookupError, TypeError):
+        problem = "its answer to /models is not a list of models"
+    raise ConfigError(
+        f"policy {policy} at {url}: {problem}",
+        rule="an endpoint answers before the team is served",
+        fix=f"start the server, and try curl {url}/models",
+    )

@@ -1,0 +1,91 @@
+"""What an evaluation found: pass@k per data source, a row per agent, the difference of two teams on the same tasks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from verl_mas.trainer.pass_at_k import SOLVED, interval, ks, mean_of_sets, pass_at_k, report
+from verl_mas.verl_types import Fields
+
+Table = dict[str, dict[str, float]]
+
+
+def summary(records: Sequence[Fields]) -> Fields:
+    """Sessions that failed count as 0, as in validation."""
+    failed = [record for record in records if record["failed"]]
+    return {
+        "tasks": len({record["task"] for record in records}),
+        "sessions": len(records),
+        "failed": len(failed),
+        "faults": dict(Counter(record["faults"][-1]["kind"] for record in failed)),
+        "sources": of_sources(records),
+        "agents": of_agents(records),
+    }
+
+
+def of_sources(records: Sequence[Fields]) -> Table:
+    """mean@n and pass@k with intervals over tasks, as validation has them."""
+    found = {source: dict(report(list(tasks.values()))) for source, tasks in _by_source(records).items()}
+    overall = mean_of_sets(list(found.values()))
+    return {**found, **({"mean_of_sets": overall} if overall else {})}
+
+
+def of_agents(records: Sequence[Fields]) -> Table:
+    """Shares and means over the acts of each agent."""
+    acts: dict[str, list[Fields]] = defaultdict(list)
+    for record in records:
+        for act in record["acts"]:
+            acts[act["agent"]].append(act)
+    return {agent: _of_acts(found, len(records)) for agent, found in acts.items()}
+
+
+def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
+    own = [act["reward"] for act in acts if act["reward"] is not None]
+    calls = sum(act["tool_calls"] for act in acts)
+    return {
+        "acts_per_session": len(acts) / sessions,
+        "malformed": _mean([act["malformed"] is not None for act in acts]),
+        "truncated": _mean([act["truncated"] for act in acts]),
+        "tokens_per_act": _mean([act["tokens"] for act in acts]),
+        **({"own_reward": _mean(own)} if own else {}),
+        **({"tool_errors": sum(act["tool_errors"] for act in acts) / calls} if calls else {}),
+    }
+
+
+def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
+    """The first minus the second, per source: of each task the two results are compared with each other, and the
+    interval is over tasks."""
+    mine, theirs = _by_source(first), _by_source(second)
+    return {source: _paired(mine[source], theirs[source]) for source in mine}
+
+
+def _paired(mine: Mapping[int, Sequence[float]], theirs: Mapping[int, Sequence[float]]) -> dict[str, float]:
+    pairs = [(mine[task], theirs[task]) for task in mine]
+    sessions = min(len(values) for pair in pairs for values in pair)
+    found = dict(_with_interval(f"mean@{sessions}", [_mean(a) - _mean(b) for a, b in pairs]))
+    for k in ks(sessions):
+        found |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
+    return found
+
+
+def _with_interval(name: str, per_task: Sequence[float]) -> dict[str, float]:
+    low, high = interval(per_task)
+    return {name: _mean(per_task), f"{name}/low": low, f"{name}/high": high}
+
+
+def _solved(values: Sequence[float], k: int) -> float:
+    return pass_at_k(len(values), sum(value >= SOLVED for value in values), k)
+
+
+def _by_source(records: Sequence[Fields]) -> dict[str, dict[int, list[float]]]:
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        found[record["source"]][record["task"]].append(record["value"])
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

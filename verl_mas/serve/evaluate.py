@@ -1,0 +1,216 @@
+"""Sessions of a trained team on the tasks of a file. Each is written when it has ended, so an evaluation that was
+stopped continues."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from verl_mas.errors import ConfigError, DataError, DiskError
+from verl_mas.run_folder.disk import free_space
+from verl_mas.serve.eval_data import task_of
+from verl_mas.serve.runtime import Ended, Runtime, quiet_import
+from verl_mas.verl_types import Fields
+from verl_mas.workflow.many import many
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.session import Scorer
+
+FORMAT = 1
+# Number of a task, number of a session on it.
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What sessions of one file have in common. Of a file with another one, nothing is reused."""
+
+    team: str
+    step: int | None
+    data: str
+    seed: int
+    sampling: object
+
+    @classmethod
+    def of(cls, folder: Path, step: int | None, data: Path, seed: int, sampling: object) -> Identity:
+        team = hashlib.sha256((folder / "team.yaml").read_bytes()).hexdigest()[:16]
+        return cls(team, step, hashlib.sha256(data.read_bytes()).hexdigest()[:16], seed, sampling)
+
+
+@dataclass
+class Results:
+    """The file of the sessions: a line that says of what they are, and a line per session."""
+
+    path: Path
+    identity: Identity
+    records: dict[Key, Fields] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, identity: Identity, *, force: bool) -> Results:
+        """Those of an earlier call are read. `force`: a file of another evaluation is replaced."""
+        found = cls(path, identity)
+        try:
+            if force or not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(_line({"format": FORMAT, **vars(identity)}), encoding="utf-8")
+            else:
+                found._read()
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        return found
+
+    def add(self, record: Fields) -> None:
+        self.records[_key(record)] = record
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_line(record))
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def missing(self, tasks: int, sessions: int) -> list[Key]:
+        """Those that are not there, or failed."""
+        wanted = [(task, session) for task in range(tasks) for session in range(sessions)]
+        return [key for key in wanted if key not in self.records or self.records[key]["failed"]]
+
+    def of(self, tasks: int, sessions: int) -> list[Fields]:
+        """In the order of tasks."""
+        return [self.records[task, session] for task in range(tasks) for session in range(sessions)]
+
+    def _read(self) -> None:
+        text = self.path.read_text(encoding="utf-8", errors="replace")
+        head, *lines = [*text.splitlines(), ""]
+        before = _parsed(head)
+        if before is None or before.get("format") != FORMAT:
+            raise ConfigError(
+                f"--out {self.path} is not of an evaluation",
+                rule="what exists is kept, and an evaluation continues its own file",
+                fix="choose another --out, or add --force to replace it",
+            )
+        other = [name for name, value in _plain(vars(self.identity)).items() if before.get(name) != value]
+        if other:
+            raise ConfigError(
+                f"--out {self.path} has sessions with another {', '.join(other)}",
+                rule="an evaluation continues with the team, the data, the seed and the sampling that it began with",
+                fix="choose another --out, or add --force to restart it",
+            )
+        for line in lines:
+            # A call that was killed may have cut its last line.
+            if (record := _parsed(line)) is not None and "task" in record:
+                self.records[_key(record)] = record
+        if text and not text.endswith("\n"):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+
+
+@dataclass
+class Evaluation:
+    """`rows`, with so many sessions each."""
+
+    runtime: Runtime
+    rows: Sequence[Fields]
+    sessions: int
+    results: Results
+    concurrency: int = 256
+
+    async def run(self, on_record: Callable[[Fields], None]) -> None:
+        """Runs what is missing, and ends the team."""
+        missing = self.results.missing(len(self.rows), self.sessions)
+        try:
+            async for record in many(missing, self._record, self.concurrency, ordered=False):
+                self.results.add(record)
+                on_record(record)
+        finally:
+            await self.runtime.aclose()
+
+    @cached_property
+    def _score(self) -> Scorer:
+        with quiet_import():
+            from verl_mas.serve.scoring import VerlScorer
+        return VerlScorer(self.runtime)
+
+    async def _record(self, key: Key) -> Fields:
+        number, session = key
+        task = task_of(self.rows[number], number, session, self.runtime.file.step or 0)
+        return record_of(await self.runtime.session(task, score=self._score), key)
+
+
+def record_of(ended: Ended, key: Key) -> Fields:
+    """One session as plain data."""
+    session, failed = ended.result.session, ended.result.failed
+    reward = 0.0 if failed else session.team_reward or 0.0
+    accuracy = None if failed else session.info.get("acc")
+    return {
+        "task": key[0],
+        "session": key[1],
+        "source": session.task.data_source or "unknown",
+        "failed": failed,
+        "reward": reward,
+        # As in validation: accuracy where the scorer gives one.
+        "value": reward if accuracy is None else float(str(accuracy)),
+        "info": {} if failed else session.info,
+        "answer": session.answer,
+        "ground_truth": session.task.ground_truth,
+        "acts": [_act(reply) for reply in session.replies if not reply.probe],
+        "faults": [{"kind": one.kind.value, "agent": one.agent, "cause": one.cause} for one in ended.result.faults],
+        "tokens": {"prompt": ended.usage.prompt, "completion": ended.usage.completion},
+        "seconds": round(session.seconds, 3),
+    }
+
+
+def _act(reply: Reply) -> Fields:
+    return {
+        "agent": reply.agent,
+        "turn": reply.turn,
+        "text": reply.text,
+        "malformed": reply.malformed,
+        "truncated": reply.truncated,
+        "tokens": reply.generation.sampled,
+        "reward": reply.reward,
+        "tool_calls": len(reply.tool_calls),
+        "tool_errors": sum(call.error is not None for call in reply.tool_calls),
+    }
+
+
+def _key(record: Fields) -> Key:
+    return int(record["task"]), int(record["session"])
+
+
+def _line(record: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False, default=_listed) + "\n"
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the record of a session: {error}",
+            rule="Outcome.info and the ground truth of a task are stored as JSON",
+            fix="use text as keys in every mapping",
+        ) from error
+
+
+def _plain(record: Mapping[str, object]) -> Fields:
+    found: Fields = json.loads(_line(record))
+    return found
+
+
+def _listed(value: object) -> object:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def _parsed(line: str) -> Fields | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _unwritable(path: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"{path} cannot be written: {error.strerror}; {free_space(path)}",
+        rule="each session is written when it has ended",
+        fix="make room, or choose another --out",
+    )

@@ -1,0 +1,159 @@
+"""Replies of a served team, in OpenAI's protocol."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
+from verl_mas.serve.requests import OURS, ChatRequest, Refused
+from verl_mas.serve.runtime import Ended, Runtime
+from verl_mas.workflow.client import Generation
+from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.session import Session
+from verl_mas.workflow.streaming import ActText, Usage
+
+TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One choice of a reply."""
+
+    text: str
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All choices, and what they took."""
+
+    answers: Sequence[Answer]
+    usage: Usage
+    ours: JsonObject | None = None
+
+    @classmethod
+    def of_session(cls, ended: Ended, request: ChatRequest) -> Answers:
+        """Raises the fault of a session that failed."""
+        if ended.result.failed:
+            raise ended.result.faults[-1]
+        session = ended.result.session
+        ours = {OURS: transcript(session)} if request.extension.transcript else None
+        return cls([answer_of(session)], ended.usage, ours)
+
+    @classmethod
+    def of_policy(cls, generations: Sequence[Generation]) -> Answers:
+        usage = Usage()
+        for generation in generations:
+            usage.add(generation)
+        return cls([Answer(one.text, _reason(one.stop_reason)) for one in generations], usage)
+
+
+def answer_of(session: Session) -> Answer:
+    """A workflow may end without an answer, as games do: then it is the last reply."""
+    answer = session.outcome.answer if session.outcome else None
+    last = next((reply for reply in reversed(session.replies) if reply.committed), None)
+    reply = answer if isinstance(answer, Reply) else last if answer is None else None
+    text = str(answer) if answer is not None else last.text if last else ""
+    return Answer(text, "length" if reply is not None and reply.truncated else "stop")
+
+
+def _reason(stop_reason: str | None) -> str:
+    return "length" if stop_reason == "length" else "stop"
+
+
+def transcript(session: Session) -> JsonObject:
+    """Every act, and the reward where the request had what it is computed from."""
+    acts = [
+        {
+            "agent": reply.agent,
+            "instance": reply.instance,
+            "turn": reply.turn,
+            "branch": reply.branch,
+            "committed": reply.committed,
+            "policy": reply.policy,
+            "text": reply.text,
+            "malformed": reply.malformed,
+        }
+        for reply in session.replies
+    ]
+    return {"acts": acts, "reward": session.team_reward, "info": session.info, "seconds": round(session.seconds, 3)}
+
+
+@dataclass
+class Writer:
+    """Writes the parts of one reply."""
+
+    request: ChatRequest
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, found: Answers) -> JsonObject:
+        choices = [
+            {
+                "index": number,
+                "message": {"role": "assistant", "content": answer.text},
+                "logprobs": None,
+                "finish_reason": answer.finish_reason,
+            }
+            for number, answer in enumerate(found.answers)
+        ]
+        return {**self._head("chat.completion"), "choices": choices, "usage": _usage(found.usage), **(found.ours or {})}
+
+    def piece(self, delta: JsonObject, *, index: int = 0, finish_reason: str | None = None) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._event({"choices": [choice]})
+
+    def act(self, event: ActText) -> str:
+        """Text of any agent, for requests that ask for the transcript. The answer does not have it."""
+        found = {"agent": event.agent, "act": event.act, "text": event.text, "last": event.last}
+        return self._event({"choices": [], OURS: found})
+
+    def end(self, found: Answers) -> str:
+        usage = {"usage": _usage(found.usage)} if self.request.include_usage else {}
+        last = self._event({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
+        return f"{last}data: [DONE]\n\n"
+
+    def failed(self, problem: Refused) -> str:
+        return f"data: {json.dumps(problem.body)}\n\n"
+
+    def _event(self, fields: JsonObject) -> str:
+        return f"data: {json.dumps({**self._head('chat.completion.chunk'), **fields}, default=str)}\n\n"
+
+    def _head(self, kind: str) -> JsonObject:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.request.model}
+
+
+def _usage(usage: Usage) -> JsonObject:
+    total = usage.prompt + usage.completion
+    return {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": total}
+
+
+def refusal(error: Exception, runtime: Runtime) -> Refused | None:
+    """The HTTP error of what a session raises; None for an error of ours."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, EngineLost):
+        return Refused(503, str(error), code="engine_lost")
+    if isinstance(error, InvalidInput):
+        return Refused(400, str(error))
+    return _of_fault(error, runtime) if isinstance(error, SessionFault) else None
+
+
+def _of_fault(fault: SessionFault, runtime: Runtime) -> Refused:
+    policy = runtime.policy_of(fault)
+    url = runtime.endpoint(policy) if policy else None
+    where = f"policy {policy} at {url}: " if url else ""
+    message = f"{where}{fault}"
+    if fault.kind in TIMED_OUT:
+        return Refused(504, message, code=fault.kind.value)
+    if fault.kind is FaultKind.REFUSED and url:
+        return Refused(502, message, code="endpoint")
+    # The engine of this process refuses what does not fit it.
+    if fault.kind is FaultKind.LIMIT or isinstance(fault.__cause__, InvalidInput):
+        return Refused(400, message, code=fault.kind.value)
+    return Refused(500, message, code=fault.kind.value)

@@ -1,0 +1,226 @@
+"""A trained team that acts: its workflow, and clients for its policies, as training had them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.compose import compose
+from verl_mas.config.load import load as load_mas
+from verl_mas.config.schema import MasConfig, PolicySpec, Sampling, WorkflowSpec
+from verl_mas.config.values import load_dataclass
+from verl_mas.errors import ConfigError, SessionFault, raise_all
+from verl_mas.grading.unknown import ASKED
+from verl_mas.serve.endpoints import Endpoint, remotes
+from verl_mas.serve.places import open_export, places
+from verl_mas.serve.settings import EngineSettings
+from verl_mas.user_code import load_user_code
+from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.client import LLMClient
+from verl_mas.workflow.mcp import McpServers
+from verl_mas.workflow.members import Member
+from verl_mas.workflow.openai import OpenAIClient
+from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult, run_session
+from verl_mas.workflow.streaming import Listener, Listening, Usage
+from verl_mas.workflow.task import Task
+from verl_mas.workflow.team_file import TeamFile
+from verl_mas.workflow.tool_sources import tools_of, unknown_tools
+from verl_mas.workflow.tools import ToolLike
+
+_OWN_UID = Task([]).uid
+# Instead of settings: those that agents sample with in training.
+TRAINING = "training"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A session, and the tokens of all its attempts."""
+
+    result: SessionResult
+    usage: Usage
+
+
+class Runtime:
+    """The team of an export, loaded. Its sessions run in one event loop: that of the first."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: EngineSettings | None = None,
+        endpoints: Mapping[str, Endpoint] | None = None,
+        *,
+        sampling: Mapping[str, object] | str = "",
+        trust: bool = False,
+    ):
+        """`sampling`: over the settings that every agent has in validation, or `training` for those of training."""
+        self.trust = trust
+        self.folder, self.file = folder, open_export(folder)
+        self.mas = _mas(self.file)
+        load_user_code(self.mas)
+        resolve(self.mas.workflow).check()
+        self.verl = verl_config(self.file)
+        self.members = _sampling_as(agents_of(self.mas), sampling)
+        self.clients = self._clients(engine or EngineSettings(), endpoints or {}, trust=trust)
+        self._servers = McpServers(self.file.mcp)
+        self.config = self._session_config()
+        self._numbers = itertools.count()
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def stop(self) -> None:
+        """Ends the servers of tools, and frees the engines with the clients."""
+        self._servers.stop()
+        self.clients, self.config = {}, replace(self.config, clients={})
+
+    async def aclose(self) -> None:
+        for client in self.clients.values():
+            if isinstance(client, OpenAIClient):
+                await client.aclose()
+        self.stop()
+
+    async def session(
+        self,
+        task: Task,
+        *,
+        listener: Listener | None = None,
+        sampling: Mapping[str, object] | None = None,
+        score: Scorer | None = None,
+    ) -> Ended:
+        """One session, by the settings of validation. `sampling`: over those of every agent."""
+        if not self.clients:
+            raise ConfigError(f"a session of {self.folder}", rule="the team is closed", fix="load it again")
+        task = replace(self.numbered(task), validate=True)
+        listening = Listening(listener)
+        config = replace(self.config, clients=listening.clients(self.config.clients))
+        if sampling:
+            config = replace(config, members=_sampling_as(self.members, sampling))
+        ASKED.set(task.ground_truth is None)
+        result = await run_session(partial(resolve, self.mas.workflow), task, config, score)
+        if task.ground_truth is None and result.session.outcome is not None:
+            # A reward against a truth that is not known means nothing.
+            result.session.outcome = replace(result.session.outcome, reward=None, info={}, verdicts={})
+        return Ended(result, listening.usage)
+
+    def numbered(self, task: Task) -> Task:
+        """The task with a name of its own: sessions of one name have one seed."""
+        return replace(task, uid=f"{task.uid}-{next(self._numbers)}") if task.uid == _OWN_UID else task
+
+    @property
+    def answered_by(self) -> str | None:
+        return resolve(self.mas.workflow).answered_by
+
+    def endpoint(self, policy: str) -> str | None:
+        """Where a policy is served, if not in this process."""
+        client = self.clients.get(policy)
+        return client.base_url if isinstance(client, OpenAIClient) else None
+
+    def policy_of(self, fault: SessionFault) -> str | None:
+        member = self.members.get(fault.agent or "")
+        return member.spec.policy if member else None
+
+    def _clients(
+        self, engine: EngineSettings, endpoints: Mapping[str, Endpoint], *, trust: bool
+    ) -> dict[str, LLMClient]:
+        policies = self.file.policies
+        acting = list(dict.fromkeys(member.spec.policy for member in self.members.values()))
+        given = {name: policies[name].remote for name in acting}
+        at = {name: remote for name, remote in given.items() if remote is not None}
+        at |= remotes(endpoints, {name: policies[name].model for name in acting})
+        here = [name for name in acting if name not in at]
+        found: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
+        placed = places(self.folder, self.file, here)
+        if placed:
+            with quiet_import():
+                from verl_mas.serve.embedded import Embedded
+
+            found |= Embedded(self.verl, engine, trust).clients(placed, policies)
+        return found
+
+    def _session_config(self) -> SessionConfig:
+        with quiet_import():
+            from verl_mas.rollout.tool_calls import tool_limits
+
+        tools = tools_of([*_verls_tools(self.file), *self._servers.start().tools])
+        raise_all(unknown_tools(self.members.values(), tools))
+        limits = tool_limits(self.verl.actor_rollout_ref.rollout.multi_turn)
+        return SessionConfig(
+            self.members, self.clients, self.file.branch, self.file.reward, self.file.faults, tools, limits
+        )
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """verl chooses its platform when it is imported, and warns of every engine and accelerator that is not there."""
+    import torch
+
+    before, level = os.environ.get("VERL_PLATFORM"), logging.root.manager.disable
+    logging.disable(logging.INFO)
+    if before is None and not torch.cuda.is_available():
+        os.environ["VERL_PLATFORM"] = "cpu"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        if before is None:
+            os.environ.pop("VERL_PLATFORM", None)
+
+
+def _mas(team: TeamFile) -> MasConfig:
+    """The `mas` block, in which nothing is trained."""
+    mas = load_mas({})
+    return replace(
+        mas,
+        plugins=team.plugins,
+        workflow=WorkflowSpec(team.workflow.name, team.workflow.path, team.workflow.args),
+        agents=team.agents,
+        policies={name: PolicySpec(trainable=False) for name in team.policies},
+    )
+
+
+def verl_config(team: TeamFile) -> DictConfig:
+    """verl's own configuration with what the team has of it."""
+    config = compose([])
+    for name, value in team.verl.items():
+        OmegaConf.update(config, name, value, force_add=True)
+    return config
+
+
+def _verls_tools(team: TeamFile) -> Iterator[ToolLike]:
+    from verl.tools.tool_registry import load_all_tools
+
+    if team.tools.tool_config_path or team.tools.function_tool_path:
+        yield from load_all_tools(
+            tool_config_path=team.tools.tool_config_path, function_tool_path=team.tools.function_tool_path
+        )
+
+
+def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:
+    """The members with these settings over their own; `max_tokens` only shortens."""
+    given = {} if isinstance(sampling, str) else checked_sampling(sampling, "sampling")
+    found = {}
+    for name, member in members.items():
+        own = member.spec.sampling if sampling == TRAINING else member.spec.validation_sampling
+        merged = {**own, **given}
+        limits = [limit for limit in (own.get("max_tokens"), given.get("max_tokens")) if limit is not None]
+        if limits:
+            merged["max_tokens"] = min(limits)
+        found[name] = replace(member, spec=replace(member.spec, validation_sampling=cast(Sampling, merged)))
+    return found
+
+
+def checked_sampling(sampling: Mapping[str, object], where: str) -> Sampling:
+    return load_dataclass(Sampling, sampling, where)

@@ -1,0 +1,1 @@
+"""What a run wrote, read again: its settings, metrics and sessions."""

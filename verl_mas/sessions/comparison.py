@@ -1,0 +1,160 @@
+"""Two runs beside each other: their metrics step by step, and their validations task by task."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.metrics import Step
+from verl_mas.sessions.curves import Curve, Panel, write_curves
+from verl_mas.sessions.reader import read_sessions
+from verl_mas.sessions.report import LAST, Report, panels, table, watched
+from verl_mas.trainer.pass_at_k import interval
+
+# Of a normal distribution: 95 % are within so many standard errors.
+ERRORS = 1.96
+STEPWISE, TASKWISE = "steps", "tasks"
+# verl's name of an accuracy, among the numbers of an outcome.
+ACC = "acc"
+Task: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A number of run A and of run B, and the interval of B - A."""
+
+    what: str
+    a: float
+    b: float
+    low: float | None
+    high: float | None
+    over: str
+    """What the interval is over: so many steps, or so many tasks of a validation."""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        interval = "" if self.low is None or self.high is None else f"{self.low:+.3g} to {self.high:+.3g}"
+        return self.what, f"{self.a:.3g}", f"{self.b:.3g}", f"{self.b - self.a:+.3g}", interval, self.over
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: Report
+    b: Report
+    differences: list[Difference]
+
+    def text(self) -> str:
+        head = ("", "A", "B", "B - A", "95 % interval", "over")
+        lines = [
+            f"A {self.a.run.folder}",
+            f"B {self.b.run.folder}",
+            "",
+            *table(head, [one.row for one in self.differences]),
+            "",
+            f"over steps: means of the last {LAST} steps that both have, paired by step; normal interval of the mean "
+            "difference. Steps of one run depend on each other, and another seed is not in it: a run more each says "
+            "more than this interval.",
+            "over tasks: the last validation that both have, paired by task; bootstrap interval over the tasks.",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """The text, and the curves of both runs in one picture."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "report.txt"
+        file.write_text(self.text(), encoding="utf-8")
+        both = zip(panels(self.a.steps), panels(self.b.steps), strict=True)
+        curves = [Panel(a.title, {**_marked("A", a), **_marked("B", b)}) for a, b in both]
+        return [file, *write_curves(curves, folder / "curves", f"A {self.a.run.name}, B {self.b.run.name}")]
+
+    def json(self) -> dict[str, object]:
+        return {
+            "a": str(self.a.run.folder),
+            "b": str(self.b.run.folder),
+            "differences": [asdict(one) for one in self.differences],
+        }
+
+
+def _marked(run: str, panel: Panel) -> dict[str, Curve]:
+    return {f"{run} {legend}": curve for legend, curve in panel.curves.items()}
+
+
+def compare(a: Report, b: Report) -> Comparison:
+    """Raises DataError for runs without a common metric."""
+    found = [*by_task(a, b), *by_step(a.steps, b.steps)]
+    if not found:
+        raise DataError(
+            f"{a.run.folder} and {b.run.folder} have no metric in common at the same step",
+            rule="runs are compared by the metrics to watch of the steps that both have",
+            fix="compare runs of the same task, of which both have logged these steps",
+        )
+    return Comparison(a, b, found)
+
+
+def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[Difference]:
+    other = {step.number: step.values for step in b}
+    found = []
+    for key in [key for key in watched(a) if key in watched(b)]:
+        pairs = [
+            (step.values[key], other[step.number][key])
+            for step in a
+            if key in step.values and key in other.get(step.number, {})
+        ]
+        pairs = [pair for pair in pairs if all(map(math.isfinite, pair))][-LAST:]
+        if pairs:
+            found.append(_difference(key, pairs))
+    return found
+
+
+def _difference(key: str, pairs: Sequence[tuple[float, float]]) -> Difference:
+    differences = [after - before for before, after in pairs]
+    mean, count = sum(differences) / len(pairs), len(pairs)
+    error = math.sqrt(sum((one - mean) ** 2 for one in differences) / (count - 1) / count) if count > 1 else None
+    low, high = (None, None) if error is None else (mean - ERRORS * error, mean + ERRORS * error)
+    means = [sum(values) / count for values in zip(*pairs, strict=True)]
+    return Difference(key, means[0], means[1], low, high, f"{count} {STEPWISE if count > 1 else 'step'}")
+
+
+def by_task(a: Report, b: Report) -> list[Difference]:
+    """Success in the last validation that both have records of, by source of the tasks."""
+    steps = [{step.number for step in one.steps if _validated(step)} for one in (a, b)]
+    for step in sorted(steps[0] & steps[1], reverse=True):
+        first, second = successes(a, step), successes(b, step)
+        common = [task for task in first if task in second]
+        if common:
+            return [_of_source(source, step, first, second, common) for source in dict.fromkeys(t[0] for t in common)]
+    return []
+
+
+def _of_source(
+    source: str, step: int, a: Mapping[Task, float], b: Mapping[Task, float], common: Sequence[Task]
+) -> Difference:
+    tasks = [task for task in common if task[0] == source]
+    low, high = interval([b[task] - a[task] for task in tasks])
+    means = [sum(values[task] for task in tasks) / len(tasks) for values in (a, b)]
+    return Difference(f"success of {source}, step {step}", means[0], means[1], low, high, f"{len(tasks)} {TASKWISE}")
+
+
+def successes(report: Report, step: int) -> dict[Task, float]:
+    """By source and task: the mean over its sessions of `acc`, or of the team's reward where there is none."""
+    folder = report.run.trajectories
+    if folder is None or not (folder / "val").is_dir():
+        return {}
+    found: dict[Task, list[float]] = defaultdict(list)
+    for record in read_sessions(folder, validate=True, step=step):
+        task, outcome = record["task"], record["outcome"]
+        value = (outcome["info"] or {}).get(ACC, outcome["reward"])
+        if record["status"] == "finished" and isinstance(value, int | float):
+            # A task is known by its number in its file, and by its text where it has none.
+            name = task["messages"] if task["index"] is None else task["index"]
+            found[str(task["data_source"]), str(name)].append(float(value))
+    return {task: sum(values) / len(values) for task, values in found.items()}
+
+
+def _validated(step: Step) -> bool:
+    return any(key.startswith("val-core/") for key in step.values)

@@ -1,0 +1,168 @@
+"""Curves of a run: as a line of text, as SVG, and as PNG where matplotlib is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TypeAlias
+
+from verl_mas.run_folder.disk import write_whole
+
+BARS = "▁▂▃▄▅▆▇█"
+COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP = 760, 130, 64, 190, 34, 34
+MARKS = 12  # points that are few are drawn as dots, too
+# The numbers of the steps, and the values there.
+Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is measured, with a curve per legend."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    levels: Mapping[str, float] = field(default_factory=dict)
+    """Constants beside them."""
+
+    def finite(self) -> dict[str, list[tuple[int, float]]]:
+        points = {
+            legend: [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]
+            for legend, curve in self.curves.items()
+        }
+        return {legend: found for legend, found in points.items() if found}
+
+
+def write_curves(panels: Sequence[Panel], stem: Path, title: str) -> list[Path]:
+    """`<stem>.svg`, and `<stem>.png` where matplotlib is installed. Returns what was written."""
+    svg = stem.with_suffix(".svg")
+    write_whole(svg, draw(panels, title))
+    if importlib.util.find_spec("matplotlib") is None:
+        return [svg]
+    png = stem.with_suffix(".png")
+    plot(panels, png, title)
+    return [svg, png]
+
+
+def draw(panels: Sequence[Panel], title: str) -> str:
+    """Panels below each other, over the same steps, as one SVG."""
+    filled = [panel for panel in panels if panel.finite()]
+    steps = [x for panel in filled for points in panel.finite().values() for x, _ in points]
+    first, last = (min(steps), max(steps)) if steps else (0, 1)
+    height = TOP + len(filled) * (HEIGHT + GAP) + 20
+    body = [part for place, panel in enumerate(filled) for part in _panel(panel, place, first, last)]
+    bottom = TOP + len(filled) * (HEIGHT + GAP)
+    if filled:
+        body.append(f'<text x="{LEFT + _inner() / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            'font-family="sans-serif" font-size="12">',
+            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+            f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def _inner() -> int:
+    return WIDTH - LEFT - RIGHT
+
+
+def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
+    top = TOP + place * (HEIGHT + GAP) + 14
+    points = panel.finite()
+    values = [y for found in points.values() for _, y in found] + list(panel.levels.values())
+    ticks = nice_ticks(min(values), max(values))
+    low, high = ticks[0], ticks[-1]
+
+    def at_x(step: float) -> float:
+        return LEFT + (step - first) / max(last - first, 1) * _inner()
+
+    def at_y(value: float) -> float:
+        return top + HEIGHT - (value - low) / (high - low) * HEIGHT
+
+    yield f'<text x="{LEFT}" y="{top - 5}" fill="#333333">{escape(panel.title)}</text>'
+    for tick in ticks:
+        y = at_y(tick)
+        yield f'<line x1="{LEFT}" x2="{LEFT + _inner()}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e6e6e6"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" font-size="11">{tick:g}</text>'
+    for step in dict.fromkeys((first, last)):
+        yield f'<text x="{at_x(step):.1f}" y="{top + HEIGHT + 14}" text-anchor="middle" font-size="11">{step}</text>'
+    legends: list[tuple[str, str, str]] = []
+    for colour, (legend, found) in zip(_colours(len(points)), points.items(), strict=True):
+        path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in found)
+        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+        if len(found) < MARKS:
+            yield from (f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5" fill="{colour}"/>' for x, y in found)
+        legends.append((legend, colour, ""))
+    for legend, value in panel.levels.items():
+        y = at_y(value)
+        yield (
+            f'<line x1="{LEFT}" x2="{LEFT + _inner()}" y1="{y:.1f}" y2="{y:.1f}" stroke="#888888" '
+            'stroke-dasharray="5 4"/>'
+        )
+        legends.append((legend, "#888888", "5 4"))
+    x = LEFT + _inner() + 12
+    for number, (legend, colour, dashes) in enumerate(legends):
+        y = top + 10 + number * 16
+        yield f'<line x1="{x}" x2="{x + 16}" y1="{y}" y2="{y}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
+        yield f'<text x="{x + 21}" y="{y + 4}" font-size="11">{escape(legend)}</text>'
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[place % len(COLOURS)] for place in range(count)]
+
+
+def nice_ticks(low: float, high: float) -> list[float]:
+    """Three to six round numbers around the values: the axis begins near the lowest, so that a change is seen."""
+    widest = max(abs(low), abs(high))
+    # Numbers that are the same but for their rounding are one.
+    span = high - low if high - low > 1e-9 * widest else max(widest, 1.0) * 0.1
+    size = 10 ** math.floor(math.log10(span / 2))
+    apart = next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= 4)
+    begin = math.floor(low / apart + 1e-9)
+    end = max(math.ceil(high / apart - 1e-9), begin + 1)
+    return [float(f"{number * apart:.12g}") for number in range(begin, end + 1)]
+
+
+def plot(panels: Sequence[Panel], file: Path, title: str) -> None:
+    """The same with matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    filled = [panel for panel in panels if panel.finite()]
+    height = 1.5 + 2 * max(len(filled), 1)
+    figure, rows = pyplot.subplots(
+        max(len(filled), 1), sharex=True, squeeze=False, figsize=(8, height), layout="constrained"
+    )
+    figure.suptitle(title)
+    for axes, panel in zip(rows[:, 0], filled, strict=False):
+        for legend, points in panel.finite().items():
+            axes.plot(*zip(*points, strict=True), label=legend, marker="o" if len(points) < MARKS else None)
+        for legend, value in panel.levels.items():
+            axes.axhline(value, label=legend, linestyle="--", color="gray")
+        axes.set_ylabel(panel.title)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    rows[-1, 0].set_xlabel("step")
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The values as a line of bars, scaled from their minimum to their maximum."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    step = -(-len(finite) // width)
+    means = [sum(part) / len(part) for part in (finite[i : i + step] for i in range(0, len(finite), step))]
+    low, span = min(means), max(means) - min(means) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in means)

@@ -1,0 +1,219 @@
+"""Session records on disk: a list of them that is cheap to make, and the records themselves."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+from verl_mas.errors import DataError
+from verl_mas.run_folder.blocks import block_at, lines_of
+from verl_mas.run_folder.records import Record, unpacked
+from verl_mas.run_folder.session_files import (
+    COMPRESSED,
+    PARTITIONS,
+    TRAIN,
+    VAL,
+    SessionFile,
+    advantage_lines,
+    files_of,
+    folder_of_sessions,
+)
+from verl_mas.sessions.listing import NOT_A_RECORD, Advantages, SessionEntry, entries_of, selected, with_uniform
+
+K = TypeVar("K")
+V = TypeVar("V")
+Attempts: TypeAlias = Literal["last", "all"]
+# Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other.
+KEPT = 4
+logger = logging.getLogger(__name__)
+
+
+def read_sessions(
+    directory: str | Path, validate: bool = False, step: int | None = None, attempts: Attempts = "last"
+) -> Iterator[Record]:
+    """Sessions in the order of their steps, their acts with advantages where the trainer has written them.
+
+    A run that was resumed may have repeated steps. Of each step the last attempt is read, with the sessions of earlier
+    ones that it trained on; or all attempts, in order. `attempt` in a session names its own. What is damaged is skipped
+    with a warning.
+    """
+    partition = VAL if validate else TRAIN
+    folder_of_sessions(directory, partition)
+    yield from SessionIndex(directory, attempts=attempts, partitions=(partition,), step=step).records()
+
+
+class SessionIndex:
+    """The sessions on disk of a run: `entries` lists them, and `read(entry)` gives the record of one.
+
+    `entries` are in the order of partition, step, attempt and file. No record is inflated to be listed; those in plain
+    files are read. While the run trains, `refresh` lists what is new.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        attempts: Attempts = "last",
+        partitions: Sequence[str] = PARTITIONS,
+        step: int | None = None,
+    ):
+        if attempts not in ("last", "all"):
+            raise DataError(f"attempts={attempts!r}", rule="it is last or all", fix='give attempts="last"')
+        self.directory = Path(directory)
+        if not any((self.directory / name).is_dir() for name in PARTITIONS):
+            folder_of_sessions(directory, TRAIN)
+        self._attempts, self._partitions, self._step = attempts, partitions, step
+        self.entries: list[SessionEntry] = []
+        # Sessions for which there was no record: not sampled, or without space.
+        self.left_out = 0
+        self._listed: dict[Path, tuple[tuple[int, int], list[SessionEntry]]] = {}
+        self._files: dict[tuple[str, int], list[SessionFile]] = {}
+        self._advantages: OrderedDict[tuple[str, int], Mapping[str | None, Advantages]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[Path, int], list[bytes]] = OrderedDict()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Lists the sessions again, reading only files that have changed. Returns whether any has."""
+        before = self._state()
+        self._files, found = {}, []
+        self._advantages.clear()
+        for partition in self._partitions:
+            by_step: dict[int, list[SessionFile]] = defaultdict(list)
+            for file in files_of(self.directory / partition):
+                if self._step is None or self._step == file.step:
+                    by_step[file.step].append(file)
+            for step, files in sorted(by_step.items()):
+                self._files[partition, step] = files
+                found += self._of_step(partition, step)
+        self.entries = [entry for entry in found if not entry.left_out]
+        self.left_out = len(found) - len(self.entries)
+        return before != self._state()
+
+    def read(self, entry: SessionEntry) -> Record:
+        """Raises DataError if it is damaged."""
+        try:
+            line = self._line(entry)
+        except FileNotFoundError:
+            # It was compressed since it was listed.
+            self.refresh()
+            line = self._line(self._same(entry))
+        try:
+            record = unpacked(line)
+        except NOT_A_RECORD as error:
+            raise _damaged(entry) from error
+        record["attempt"], record["uniform"] = entry.attempt, entry.uniform
+        known = self._advantages_of(entry)
+        for act in record["acts"]:
+            act["advantage"] = known.get(act["key"])
+        return record
+
+    def records(self, entries: Iterable[SessionEntry] | None = None) -> Iterator[Record]:
+        """Those of the entries, or of all, without those that are damaged, which a warning names."""
+        for entry in self.entries if entries is None else entries:
+            try:
+                yield self.read(entry)
+            except DataError as error:
+                logger.warning("a session is skipped: %s", error)
+
+    def _state(self) -> object:
+        """The files, and when they changed last."""
+        files = [file.path for files in self._files.values() for file in files]
+        return files, {path: state for path, (state, _) in self._listed.items()}
+
+    def _of_step(self, partition: str, step: int) -> list[SessionEntry]:
+        by_attempt = self._by_attempt(partition, step)
+        if len(by_attempt) == 1:
+            # Then advantages, of which only a step of several attempts needs to know, are read with the records.
+            return with_uniform(*by_attempt.values())
+        entries, _ = self._selected(partition, step)
+        return with_uniform(entries)
+
+    def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
+        files = [file for file in self._files[partition, step] if file.of_advantages]
+
+        def advantages_of(attempt: str) -> Advantages:
+            return _advantages(file for file in files if file.attempt == attempt)
+
+        return selected(self._by_attempt(partition, step), advantages_of, self._attempts == "all")
+
+    def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
+        """The sessions of each attempt, which may be none."""
+        files = self._files[partition, step]
+        found: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
+        sessions = [file for file in files if not file.of_advantages]
+        # Plain files first: a worker that is at work adds them to the compressed one, and deletes them.
+        listed = {file: self._entries(file) for file in sorted(sessions, key=lambda file: file.compressed)}
+        known: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for file in sorted(sessions, key=lambda file: (file.attempt, file.worker, not file.compressed)):
+            # A worker that was killed between the two has left sessions twice.
+            of_worker = known[file.attempt, file.worker]
+            own = [entry for entry in listed[file] if entry.key not in of_worker]
+            found[file.attempt] += own
+            of_worker.update(entry.key for entry in own)
+        return found
+
+    def _entries(self, file: SessionFile) -> list[SessionEntry]:
+        try:
+            state = file.path.stat()
+            now = state.st_size, state.st_mtime_ns
+            if self._listed.get(file.path, ((0, 0), []))[0] != now:
+                self._listed[file.path] = now, entries_of(file)
+        except FileNotFoundError:
+            return []
+        return self._listed[file.path][1]
+
+    def _advantages_of(self, entry: SessionEntry) -> Advantages:
+        partition, step = entry.file.parent.name, int(entry.file.name.partition("-")[0])
+        if (partition, step) not in self._advantages:
+            self._advantages[partition, step] = self._selected(partition, step)[1]
+            _limit(self._advantages)
+        return self._advantages[partition, step].get(entry.attempt, {})
+
+    def _line(self, entry: SessionEntry) -> bytes:
+        if not entry.file.name.endswith(COMPRESSED):
+            with entry.file.open("rb") as file:
+                file.seek(entry.offset)
+                return file.readline()
+        place = entry.file, entry.offset
+        if place not in self._blocks:
+            block = block_at(*place)
+            if block is None:
+                raise _damaged(entry)
+            self._blocks[place] = lines_of(entry.file, block)
+            _limit(self._blocks)
+        return self._blocks[place][entry.line]
+
+    def _same(self, entry: SessionEntry) -> SessionEntry:
+        """The entry of the same session in the list as it is now."""
+        for other in self.entries:
+            if (other.key, other.attempt, other.partition) == (entry.key, entry.attempt, entry.partition):
+                return other
+        raise _damaged(entry)
+
+
+def _advantages(files: Iterable[SessionFile]) -> Advantages:
+    known: dict[str, float] = {}
+    for file in files:
+        try:
+            for line in advantage_lines(file):
+                known.update(json.loads(line))
+        except (DataError, ValueError, TypeError) as error:
+            logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
+    return known
+
+
+def _limit(kept: OrderedDict[K, V]) -> None:
+    while len(kept) > KEPT:
+        kept.popitem(last=False)
+
+
+def _damaged(entry: SessionEntry) -> DataError:
+    return DataError(
+        f"session {entry.key} in {entry.file}: its record is damaged or gone",
+        rule="a record is where it was listed",
+        fix="copy the file again from where it was written, and list the sessions again",
+    )

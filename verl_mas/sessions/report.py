@@ -1,0 +1,272 @@
+"""The report of a run: its settings in short, the metrics to watch, a table of its agents, and what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from verl_mas.errors import DataError
+from verl_mas.metric_names import agent, agents_in, key_of_policy, policies_in
+from verl_mas.metric_table import TO_WATCH
+from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
+from verl_mas.run_folder.metrics import Step, series
+from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.run import RunFolder
+from verl_mas.trainer.findings import STEPS, Finding, Trend, findings
+
+LAST = 10  # steps that a table averages
+# Columns of the table of agents -> the metric of an agent.
+COLUMNS = {
+    "reward": "reward/score",
+    "malformed": "malformed",
+    "advantage 0": "advantage/zero",
+    "uniform": "group/groups_uniform",
+    "signal": "group/signal_share",
+    "length": "length/response",
+}
+GRAD_NORM = "actor/grad_norm"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding with its evidence: the steps at all of which it held."""
+
+    kind: str
+    name: str
+    text: str
+    first: int
+    last: int
+    holds: bool
+    """Still, at the last step."""
+
+    @property
+    def line(self) -> str:
+        when = f"steps {self.first} to {self.last}" if self.first < self.last else f"step {self.last}"
+        return f"{when}{'' if self.holds else ' (no longer)'}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Report:
+    run: RunFolder
+    steps: list[Step]
+    found: list[Found]
+
+    @property
+    def training(self) -> list[Step]:
+        return [step for step in self.steps if agents_in(step.values)]
+
+    def text(self) -> str:
+        parts = [self.header(), self.curves(), self.agents(), self.says()]
+        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def header(self) -> list[str]:
+        lines = [f"run {self.run.folder}"]
+        starts = attempts(self.run.about)
+        if not starts:
+            lines.append("  written by an earlier version: its command, settings and versions are not recorded")
+        for number, start in enumerate(starts, 1):
+            lines.append(f"  start {number} of {len(starts)}: {_start(start)}")
+        if starts:
+            lines += [f"  {name:10} {value}" for name, value in _settings(self.run, starts[-1]) if value]
+        numbers = [step.number for step in self.training]
+        lines.append(f"  {'steps':10} {_range(numbers)}, read from {self.run.metrics}")
+        return lines
+
+    def curves(self) -> list[str]:
+        """The metrics to watch, each with its first and last value."""
+        rows = []
+        for key in watched(self.steps):
+            numbers, values = series(self.steps, key)
+            rows.append((key, f"{values[0]:.3g}", f"{values[-1]:.3g}", sparkline(values), _range(numbers)))
+        return table(("to watch", "first", "last", "", "steps"), rows)
+
+    def agents(self) -> list[str]:
+        rows = [(name, *(_number(value) for value in row.values())) for name, row in self.agent_table().items()]
+        recent = len(self.training[-LAST:])
+        lines = table(("agent", *COLUMNS, "grad norm"), rows)
+        return [f"mean of the last {recent} steps", *lines] if rows else []
+
+    def agent_table(self) -> dict[str, dict[str, float | None]]:
+        recent = [step.values for step in self.training[-LAST:]]
+        acts_on = _policies(self.run)
+        trained = list(dict.fromkeys(one for values in recent for one in policies_in(values)))
+        made: dict[str, dict[str, float | None]] = {}
+        for name in dict.fromkeys(one for values in recent for one in agents_in(values)):
+            made[name] = {column: _mean_of(recent, [agent(name, key)]) for column, key in COLUMNS.items()}
+            of = acts_on.get(name) or acts_on.get(name.rpartition("_")[0]) or (trained[0] if len(trained) == 1 else "")
+            norms = [key_of_policy(recent[-1], of, GRAD_NORM)] if of in trained else []
+            made[name]["grad norm"] = _mean_of(recent, norms)
+        return made
+
+    def says(self) -> list[str]:
+        if not self.training:
+            return ["findings: none, as no step has been trained"]
+        if len(self.training) < STEPS:
+            return [f"findings: none, as they need {STEPS} steps"]
+        if not self.found:
+            return ["findings: none. What is looked for: docs/reading-a-run.md"]
+        return ["findings", *(f"  - {one.line}" for one in self.found)]
+
+    def json(self) -> dict[str, object]:
+        return {
+            "folder": str(self.run.folder),
+            "metrics": str(self.run.metrics),
+            "attempts": self.run.about.get(ATTEMPTS, []),
+            "steps": [step.number for step in self.training],
+            "watched": {key: dict(zip(*_plain(*series(self.steps, key)), strict=True)) for key in watched(self.steps)},
+            "agents": self.agent_table(),
+            "findings": [asdict(one) for one in self.found],
+        }
+
+    def write(self, folder: Path) -> list[Path]:
+        """The text and the curves."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "report.txt"
+        file.write_text(self.text(), encoding="utf-8")
+        return [file, *write_curves(panels(self.steps), folder / "curves", self.run.name)]
+
+
+def report(run: RunFolder) -> Report:
+    """Raises DataError where a run has no metrics that can be read."""
+    steps = run.steps()
+    if not steps:
+        looked = ", ".join(map(str, run.places))
+        raise DataError(
+            f"{run.folder} has no metrics: nothing in {looked}",
+            rule="a run writes them into its folder; in earlier versions verl's logger `file` had them",
+            fix="report a run that has logged a step; of an earlier version, copy that file to "
+            f"{run.folder / 'metrics.jsonl'}",
+        )
+    acted = dict.fromkeys(name for step in steps for name in agents_in(step.values))
+    return Report(run, steps, over(steps, [name for name in acted if _learns(run, name)]))
+
+
+def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Found]:
+    """What the findings of the log are over a whole run, each with the longest range of steps at which it held."""
+    training = [step for step in steps if agents_in(step.values)]
+    values = [step.values for step in training]
+    held: dict[tuple[str, str], list[tuple[int, Finding]]] = defaultdict(list)
+    for end in range(STEPS, len(training) + 1):
+        for one in findings(values[end - STEPS : end], agents):
+            held[one.kind, one.name].append((end, one))
+    found = []
+    for (kind, name), places in held.items():
+        first, last = _longest([end for end, _ in places])
+        begin = first - STEPS
+        whole = [one for one in findings(values[begin:last], agents) if (one.kind, one.name) == (kind, name)]
+        text = whole[0].text if whole else dict(places)[last].text
+        holds = places[-1][0] == len(training)
+        found.append(Found(kind, name, text, training[begin].number, training[last - 1].number, holds))
+    trend = Trend()
+    trends = [one for step in steps for one in trend.add(step.values)][-1:]
+    found += [Found(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
+    return sorted(found, key=lambda one: (not one.holds, one.first - one.last))
+
+
+def _longest(ends: Sequence[int]) -> tuple[int, int]:
+    """The first and last of the longest range of consecutive numbers; of two, the later one."""
+    begin = previous = ends[0]
+    found = (begin, begin)
+    for end in ends:
+        begin = end if end > previous + 1 else begin
+        previous = end
+        if end - begin >= found[1] - found[0]:
+            found = (begin, end)
+    return found
+
+
+def watched(steps: Sequence[Step]) -> list[str]:
+    """The keys of the metrics to watch that a run has, in the order of the table."""
+    keys = dict.fromkeys(key for step in steps for key in step.values)
+    return [key for metric in TO_WATCH for key in keys if metric.expression.fullmatch(key)]
+
+
+def panels(steps: Sequence[Step]) -> list[Panel]:
+    """A panel per metric to watch, with a curve for each agent, policy or source."""
+    keys = dict.fromkeys(key for step in steps for key in step.values)
+    made = []
+    for metric in TO_WATCH:
+        own = [key for key in keys if metric.expression.fullmatch(key)]
+        title = metric.pattern.replace("agent/<agent>/", "")
+        made.append(Panel(title, {_legend(key): series(steps, key) for key in own}))
+    return made
+
+
+def _legend(key: str) -> str:
+    kind, _, rest = key.partition("/")
+    return rest.split("/")[0] if kind in ("agent", "policy", "val-core") else "all"
+
+
+def _start(start: Mapping[str, object]) -> str:
+    resumed, ended = start.get("resumed_from"), start.get(ENDED)
+    begin = "from the beginning" if resumed is None else f"resumed from step {resumed}"
+    end = (
+        f"{ended.get('by')} at {ended.get('at')}, step {ended.get('step')}"
+        if isinstance(ended, dict)
+        else ("trains, or was killed")
+    )
+    return f"{start.get('started')} {begin}; {end}"
+
+
+def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    yield "command", start.get("command")
+    versions, git, cluster = (start.get(name) for name in ("versions", "git", "cluster"))
+    if isinstance(versions, dict):
+        yield "versions", ", ".join(f"{name} {value}" for name, value in versions.items() if value)
+    if isinstance(git, dict):
+        changed = git.get("changed_files") or []
+        yield "git", f"{str(git.get('commit'))[:12]} on {git.get('branch')}, {len(list(changed))} changed files"
+    if isinstance(cluster, dict):
+        yield "cluster", ", ".join(f"{name} {value}" for name, value in cluster.items() if value)
+    if run.config is not None:
+        names = ("algorithm.adv_estimator", "mas.workflow.name", "data.train_batch_size", "actor_rollout_ref.rollout.n")
+        yield "settings", ", ".join(f"{name}={OmegaConf.select(run.config, name)}" for name in names)
+
+
+def _policies(run: RunFolder) -> dict[str, str]:
+    """By agent, or role of agents, where the configuration names its policy."""
+    agents = OmegaConf.select(run.config, "mas.agents") if run.config is not None else None
+    return {str(name): str(spec["policy"]) for name, spec in (agents or {}).items() if spec and spec.get("policy")}
+
+
+def _learns(run: RunFolder, name: str) -> bool:
+    """Whether the configuration does not exclude it: an agent without settings learns."""
+    if run.config is None:
+        return True
+    mas = run.config.mas
+    agents, policies = mas.get("agents") or {}, mas.get("policies") or {}
+    own = agents.get(name) or agents.get(name.rpartition("_")[0]) or {}
+    of = policies.get(own.get("policy") or "") or {}
+    frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
+    return own.get("trainable") is not False and not frozen
+
+
+def _mean_of(steps: Sequence[Mapping[str, float]], keys: Sequence[str]) -> float | None:
+    values = [step[key] for step in steps for key in keys if key in step and math.isfinite(step[key])]
+    return sum(values) / len(values) if values else None
+
+
+def _plain(numbers: Sequence[int], values: Sequence[float]) -> tuple[list[str], list[float | None]]:
+    return [str(number) for number in numbers], [value if math.isfinite(value) else None for value in values]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]

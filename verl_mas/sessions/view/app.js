@@ -1,0 +1,302 @@
+// The page: what is chosen, its filters and keys.
+
+const byId = (id) => document.getElementById(id);
+const verlMasView = new Store(document.documentElement.dataset.folder);
+const shared = { unfolded: false, choose: (session) => choose(session), compare: () => compare(true) };
+const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], comparing: false, version: null };
+const list = new List(byId("list"), byId("rows"), (session) => choose(session));
+const curves = new Curves(byId("curves"), (step) => {
+  if (!list.showStep(step)) return;
+  const first = list.sessions.find((session) => page.run.step[session] === step);
+  if (first !== undefined) choose(first);
+});
+const MOST_BESIDE = 32;
+
+async function open(fresh = false) {
+  const run = page.run = openIndex(await verlMasView.json("index", fresh));
+  page.search = null;
+  describe();
+  curves.open(run);
+  apply();
+  // The list is there before its texts can be searched.
+  const text = await unpack(await verlMasView.payload("search", fresh));
+  if (page.run !== run) return;
+  page.search = openSearch(text, run.count);
+  if (page.wanted.text) apply();
+}
+
+function describe() {
+  const { run } = page, steps = run.blocks.step;
+  const of = steps.length ? `, steps ${Math.min(...steps)} to ${Math.max(...steps)}` : "";
+  byId("about").textContent = `${grouped(run.count)} sessions${of}`;
+  byId("about").title = plain(run.folder);
+  byId("live").hidden = !run.live;
+  options(byId("agent"), "all agents", run.agents);
+  options(byId("policy"), "all policies", run.policies);
+  byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
+    const chip = make("button", "chip", name);
+    chip.type = "button";
+    chip.style.setProperty("--of", agentColour(place));
+    chip.setAttribute("aria-pressed", String(page.wanted.agent === name));
+    chip.title = "Sessions with this agent";
+    chip.onclick = () => change({ agent: page.wanted.agent === name ? "" : name });
+    return chip;
+  }));
+  byId("search").title = run.cut
+    ? `Searched: question, answers, faults and replies; of ${grouped(run.cut)} long sessions the begin and end of each text`
+    : "Searched: question, answers, faults and the whole text of every reply";
+}
+
+function options(select, all, names) {
+  select.replaceChildren(...["", ...names].map((name) => {
+    const option = make("option", "", name ? plain(name) : all);
+    option.value = name;
+    return option;
+  }));
+  select.hidden = names.length < 2;
+}
+
+/** Filters, and draws what they leave. */
+function apply() {
+  const { run, wanted } = page, start = performance.now();
+  page.hits = searched(page.search, wanted.text);
+  const found = filtered(run, wanted, page.hits);
+  const sessions = ordered(run, found, page.order);
+  list.open(run, sessions, page.order === "newest" || page.order === "oldest");
+  page.milliseconds = performance.now() - start;
+  const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
+  byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
+  byId("clear").hidden = !filters;
+  byId("list").classList.toggle("none", !sessions.length);
+  for (const chip of byId("agents").children) chip.setAttribute("aria-pressed", String(chip.textContent === plain(wanted.agent) && wanted.agent !== ""));
+  for (const button of document.querySelectorAll("[data-toggle]")) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
+  for (const [id, name] of FIELDS) if (document.activeElement !== byId(id)) byId(id).value = wanted[name] ?? "";
+  if (list.chosen < 0 || !run.count) choose(fromAddress() ?? list.next(0));
+  else list.choose(list.chosen);
+  highlight();
+}
+
+const FIELDS = [
+  ["search", "text"], ["partition", "partition"], ["agent", "agent"], ["policy", "policy"],
+  ["step-from", "stepFrom"], ["step-to", "stepTo"], ["reward-from", "rewardFrom"], ["reward-to", "rewardTo"],
+];
+
+function change(wanted) {
+  Object.assign(page.wanted, wanted);
+  byId("list").scrollTop = 0;
+  apply();
+}
+
+function clear() {
+  page.wanted = { ...NO_FILTER };
+  for (const [id] of FIELDS) byId(id).value = "";
+  apply();
+}
+
+async function choose(session, keep = false) {
+  const { run } = page, element = byId("session");
+  if (session === undefined || session < 0 || session >= run.count) {
+    element.replaceChildren(make("p", "empty", run.count ? "No session matches." : run.live ? "The run has not finished a session yet." : "No sessions."));
+    list.chosen = -1;
+    return;
+  }
+  list.choose(session);
+  curves.mark(run.step[session]);
+  history.replaceState(null, "", `#${encodeURIComponent(nameOf(run, session))}`);
+  const wanted = page.comparing ? groupMembers(run, session).slice(0, MOST_BESIDE) : [session];
+  try {
+    const chunks = await Promise.all(wanted.map((number) => verlMasView.chunk(run.chunks[run.columns.chunk[number]])));
+    // Another one was chosen while this one was loaded.
+    if (list.chosen !== session || page.run !== run) return;
+    draw(element, session, wanted, chunks, keep);
+  } catch (error) {
+    element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
+  }
+}
+
+function draw(element, session, wanted, chunks, keep) {
+  const { run } = page, beside = page.comparing && wanted.length > 1, top = element.scrollTop;
+  page.transcripts = wanted.map((number, place) => {
+    const box = make("div", number === session ? "transcript chosen" : "transcript");
+    const transcript = new Transcript(box, run, shared);
+    transcript.draw(number, chunks[place], run.columns.place[number], beside);
+    if (beside) box.querySelector("h2").onclick = () => { page.comparing = false; choose(number); };
+    return transcript;
+  });
+  element.classList.toggle("beside", beside);
+  element.replaceChildren(...(beside ? [besideHead(session, wanted.length), page.transcripts[0].question()] : []), ...boxes(beside));
+  element.scrollTop = keep ? top : 0;
+  if (beside) element.scrollLeft += element.querySelector(".transcript.chosen").getBoundingClientRect().left - element.getBoundingClientRect().left - 18;
+  highlight();
+}
+
+function boxes(beside) {
+  const elements = page.transcripts.map((transcript) => transcript.element);
+  if (!beside) return elements;
+  const row = make("div", "row-of-sessions");
+  row.append(...elements);
+  return [row];
+}
+
+function besideHead(session, count) {
+  const { run } = page, head = make("header", "session-head"), title = make("h2"), back = make("button", "quiet", "one session  g");
+  const all = groupMembers(run, session).length;
+  title.append(make("span", "", `Step ${run.step[session]}`), make("span", "of", `task ${plain(run.groups.uid[run.group[session]])}: ${count === all ? `${all} sessions` : `the first ${count} of ${all} sessions`}`));
+  back.type = "button";
+  back.onclick = () => compare(false);
+  head.append(title, back);
+  return head;
+}
+
+function compare(wanted) {
+  page.comparing = wanted;
+  choose(list.chosen);
+}
+
+function fromAddress() {
+  let name;
+  try { name = decodeURIComponent(location.hash.slice(1)); } catch { return null; }
+  const session = name ? sessionNamed(page.run, name) : -1;
+  return session < 0 ? null : session;
+}
+
+/** The words of the search in the transcript. */
+function highlight() {
+  if (!("highlights" in CSS)) return;
+  CSS.highlights.delete("found");
+  const words = wordsOf(page.wanted.text);
+  if (!words.length) return;
+  const ranges = [], walker = document.createTreeWalker(byId("session"), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node && ranges.length < 2000; node = walker.nextNode()) {
+    const text = node.data.toLowerCase();
+    // A lower case with another length has other places.
+    if (text.length !== node.data.length) continue;
+    for (const word of words) {
+      for (let place = text.indexOf(word); place >= 0; place = text.indexOf(word, place + word.length)) {
+        const range = new Range();
+        range.setStart(node, place);
+        range.setEnd(node, place + word.length);
+        ranges.push(range);
+      }
+    }
+  }
+  CSS.highlights.set("found", new Highlight(...ranges));
+}
+
+/** The act whose top is next to that of the window, and the one some places on. */
+function moveAct(by) {
+  const acts = [...byId("session").querySelectorAll(".act, .branches")].filter((act) => !act.parentElement.closest(".branches"));
+  const top = byId("session").getBoundingClientRect().top + 8;
+  const here = acts.findLastIndex((act) => act.getBoundingClientRect().top <= top + 4);
+  acts[Math.min(Math.max(here + by, 0), acts.length - 1)]?.scrollIntoView({ block: "start" });
+}
+
+function moveInGroup(by) {
+  const members = groupMembers(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
+  if (place >= 0 && place < members.length) choose(members[place]);
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  // A browser may forbid storage to pages from a disk.
+  try { localStorage.setItem("verl-mas-theme", name); } catch { return; }
+}
+
+function toggleTheme() {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  theme(dark ? "light" : "dark");
+}
+
+function toggleFolds() {
+  shared.unfolded = !shared.unfolded;
+  for (const transcript of page.transcripts) transcript.foldAll(shared.unfolded);
+  highlight();
+}
+
+function toggleCurves() {
+  const hidden = document.body.classList.toggle("no-curves");
+  byId("curves-toggle").setAttribute("aria-pressed", String(!hidden));
+}
+
+const KEYS = {
+  j: () => choose(list.next(1)), k: () => choose(list.next(-1)),
+  h: () => moveInGroup(-1), l: () => moveInGroup(1),
+  n: () => moveAct(1), p: () => moveAct(-1),
+  g: () => compare(!page.comparing), f: toggleFolds, c: toggleCurves, t: toggleTheme,
+  b: () => document.body.classList.toggle("surprise"),
+  "/": () => { byId("search").focus(); byId("search").select(); },
+  "?": () => byId("help").showModal(),
+  Escape: () => clear(),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open || !page.run) return;
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) {
+    if (event.key === "Escape" || (event.key === "Enter" && event.target.id === "search")) event.target.blur();
+    return;
+  }
+  const inList = event.target.id === "list", arrows = { ArrowDown: "j", ArrowUp: "k" };
+  const action = KEYS[inList ? arrows[event.key] || event.key : event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+
+const numberOf = (text) => (text.trim() === "" || Number.isNaN(Number(text)) ? null : Number(text));
+for (const [id, name] of FIELDS) {
+  const element = byId(id), numeric = element.type === "number";
+  element.addEventListener("input", () => change({ [name]: numeric ? numberOf(element.value) : element.value }));
+}
+for (const button of document.querySelectorAll("[data-toggle]")) {
+  button.onclick = () => change({ [button.dataset.toggle]: !page.wanted[button.dataset.toggle] });
+}
+byId("order").onchange = () => { page.order = byId("order").value; byId("list").scrollTop = 0; apply(); };
+byId("clear").onclick = clear;
+byId("theme").onclick = toggleTheme;
+byId("curves-toggle").onclick = toggleCurves;
+byId("help-button").onclick = () => byId("help").showModal();
+addEventListener("hashchange", () => {
+  const session = page.run ? fromAddress() : null;
+  if (session !== null && session !== list.chosen) choose(session);
+});
+
+// One tip for all: a page with thousands of tokens has no element more for each.
+document.addEventListener("pointerover", (event) => {
+  const from = event.target.closest?.("[data-tip]"), tip = byId("tip");
+  tip.hidden = !from;
+  if (!from) return;
+  tip.textContent = from.dataset.tip;
+  const box = from.getBoundingClientRect(), own = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(box.left, innerWidth - own.width - 8))}px`;
+  tip.style.top = `${box.bottom + own.height + 10 > innerHeight ? box.top - own.height - 6 : box.bottom + 6}px`;
+});
+
+/** A page of a run that goes on asks for its version, and opens the index again when there is another one. */
+async function follow() {
+  try {
+    const version = await verlMasView.payload("live", true);
+    if (page.version !== null && version !== page.version) {
+      const name = list.chosen >= 0 ? nameOf(page.run, list.chosen) : "", top = byId("list").scrollTop, before = page.run.count;
+      list.chosen = -1;
+      await open(true);
+      const again = name ? sessionNamed(page.run, name) : -1;
+      if (again >= 0) await choose(again, true);
+      byId("list").scrollTop = top;
+      byId("live").textContent = `live, ${grouped(page.run.count - before)} new`;
+    }
+    page.version = version;
+    byId("live").classList.remove("bad");
+  } catch {
+    byId("live").classList.add("bad");
+    byId("live").textContent = "not followed any more";
+  }
+  setTimeout(follow, 2000);
+}
+
+try {
+  const stored = localStorage.getItem("verl-mas-theme");
+  if (stored) document.documentElement.dataset.theme = stored;
+} catch { /* the theme of the system */ }
+open().then(() => { if (page.run.live) follow(); }).catch((error) => {
+  byId("session").replaceChildren(make("p", "empty bad", `This page cannot be shown: ${plain(error.message)}`));
+});

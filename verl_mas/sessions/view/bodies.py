@@ -1,0 +1,84 @@
+"""Whole sessions, in chunks that the page loads one by one."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_mas.sessions.view.payload import as_json
+from verl_mas.sessions.view.source import Part, Record
+
+# A chunk ends with the first session behind this size that ends its group; a large group is divided.
+CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
+IMAGE_BYTES = 2_000_000
+KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
+
+
+@dataclass
+class Chunk:
+    """Sessions of one step as JSON. A message of several prompts is stored once; sessions name its place."""
+
+    messages: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    chars: int = 0
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def add(self, record: Record, images: Path) -> None:
+        task = {**record["task"], "messages": self._all(record["task"]["messages"], images)}
+        acts = [
+            {**act, "messages": self._all(act["messages"], images), "steps": self._all(act.get("steps") or [], images)}
+            for act in record["acts"]
+        ]
+        self.sessions.append(as_json({**record, "task": task, "acts": acts}))
+        self.chars += len(self.sessions[-1])
+
+    def _all(self, messages: Sequence[Record], images: Path) -> list[int]:
+        return [self._place(message, images) for message in messages]
+
+    def _place(self, message: Record, images: Path) -> int:
+        text = as_json(_with_images(message, images))
+        if text not in self._places:
+            self._places[text] = len(self.messages)
+            self.messages.append(text)
+            self.chars += len(text)
+        return self._places[text]
+
+    def text(self) -> str:
+        return f'{{"messages":[{",".join(self.messages)}],"sessions":[{",".join(self.sessions)}]}}'
+
+
+def chunks(part: Part, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
+    """The chunks of a step: name, number of sessions, text. The name changes with the text."""
+    chunk, number = Chunk(), 0
+    for place, record in enumerate(sessions):
+        chunk.add(record, images)
+        last = place + 1 == len(sessions)
+        ends_group = last or sessions[place + 1]["uid"] != record["uid"]
+        if last or (chunk.chars > CHUNK_CHARS and ends_group) or chunk.chars > GROUP_CHARS:
+            text = chunk.text()
+            mark = zlib.crc32(text.encode("utf-8", "backslashreplace"))
+            yield f"{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
+            chunk, number = Chunk(), number + 1
+
+
+def _with_images(message: Record, images: Path) -> Record:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_part(part, images) for part in content]}
+
+
+def _part(part: Record, images: Path) -> Record:
+    """An image with its bytes, if it is one of the run's own and not large; else only its name is shown."""
+    name = part.get("file")
+    if not isinstance(name, str):
+        return part
+    file = (images / name).resolve()
+    kind = KINDS.get(file.suffix.lower())
+    inside = file.is_relative_to(images.resolve())
+    if kind is None or not inside or not file.is_file() or file.stat().st_size > IMAGE_BYTES:
+        return part
+    return {**part, "data": f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"}

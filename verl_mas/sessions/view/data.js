@@ -1,0 +1,131 @@
+"use strict";
+// Data of the page. Every payload is base64 of gzip: no text of a model is part of the markup or of a script.
+
+async function unpack(payload) {
+  const binary = atob(payload);
+  const bytes = new Uint8Array(binary.length);
+  for (let place = 0; place < binary.length; place++) bytes[place] = binary.charCodeAt(place);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+/** Payloads by name: in the page itself, or in scripts of the folder beside it. */
+class Store {
+  constructor(folder) {
+    this.folder = folder;
+    this.waiting = new Map();
+    this.chunks = new Map();
+  }
+
+  /** A file of the folder calls this. */
+  arrive(name, payload) {
+    const waiting = this.waiting.get(name) || [];
+    this.waiting.delete(name);
+    for (const { resolve } of waiting) resolve(payload);
+  }
+
+  payload(name, fresh = false) {
+    if (!this.folder) {
+      const element = document.querySelector(`script[data-name="${name}"]`);
+      return element ? Promise.resolve(element.textContent) : Promise.reject(new Error(`${name} is not in this page`));
+    }
+    return new Promise((resolve, reject) => {
+      if (this.waiting.has(name)) {
+        this.waiting.get(name).push({ resolve, reject });
+        return;
+      }
+      this.waiting.set(name, [{ resolve, reject }]);
+      const script = document.createElement("script");
+      script.onload = () => script.remove();
+      script.onerror = () => {
+        script.remove();
+        const waiting = this.waiting.get(name) || [];
+        this.waiting.delete(name);
+        for (const one of waiting) one.reject(new Error(`${this.folder}/${name}.js cannot be read; keep it beside this page`));
+      };
+      script.src = `${encodeURIComponent(this.folder)}/${name}.js${fresh ? `?${Date.now()}` : ""}`;
+      document.head.append(script);
+    });
+  }
+
+  async json(name, fresh) {
+    return JSON.parse(await unpack(await this.payload(name, fresh)));
+  }
+
+  /** A chunk of sessions; the last ones used stay in memory. */
+  chunk(name) {
+    const known = this.chunks.get(name);
+    if (known) {
+      this.chunks.delete(name);
+      this.chunks.set(name, known);
+      return known;
+    }
+    const made = this.json(name);
+    made.catch(() => this.chunks.delete(name));
+    this.chunks.set(name, made);
+    if (this.chunks.size > 24) this.chunks.delete(this.chunks.keys().next().value);
+    return made;
+  }
+}
+
+/** The index with what the filters need, as typed arrays; a session is its number in the index. */
+function openIndex(index) {
+  const { columns, blocks, groups } = index;
+  const count = columns.session.length;
+  const run = Object.assign({}, index, {
+    count,
+    step: new Int32Array(count),
+    block: new Int32Array(count),
+    validation: new Uint8Array(count),
+    group: new Int32Array(count),
+    groupStart: new Int32Array(groups.size.length + 1),
+    blockStart: new Int32Array(blocks.size.length + 1),
+    reward: Float64Array.from(columns.reward, (value) => (value === null ? NaN : value)),
+    tokens: Float64Array.from(columns.tokens),
+  });
+  fillRuns(blocks.size, run.blockStart, (block, number) => {
+    run.block[number] = block;
+    run.step[number] = blocks.step[block];
+    run.validation[number] = blocks.partition[block] === "val" ? 1 : 0;
+  });
+  fillRuns(groups.size, run.groupStart, (group, number) => { run.group[number] = group; });
+  const known = run.reward.filter((value) => !Number.isNaN(value));
+  run.rewards = known.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 0]);
+  if (run.rewards[0] === run.rewards[1]) run.rewards[1] = run.rewards[0] + 1;
+  return run;
+}
+
+function fillRuns(sizes, starts, each) {
+  let number = 0;
+  sizes.forEach((size, run) => {
+    starts[run] = number;
+    for (let place = 0; place < size; place++, number++) each(run, number);
+  });
+  starts[sizes.length] = number;
+}
+
+// Half a character, which an address cannot have.
+const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+/** What names a session in the address, also when the page is made again. */
+function nameOf(run, number) {
+  const block = run.block[number];
+  return [run.blocks.partition[block], run.blocks.step[block], run.groups.uid[run.group[number]], run.columns.session[number]].join("/").replace(LONE, "?");
+}
+
+function sessionNamed(run, name) {
+  const [partition, step] = name.split("/");
+  for (let block = 0; block < run.blocks.size.length; block++) {
+    if (run.blocks.partition[block] !== partition || String(run.blocks.step[block]) !== step) continue;
+    for (let number = run.blockStart[block]; number < run.blockStart[block + 1]; number++) {
+      if (nameOf(run, number) === name) return number;
+    }
+  }
+  return -1;
+}
+
+function groupMembers(run, number) {
+  const group = run.group[number], members = [];
+  for (let one = run.groupStart[group]; one < run.groupStart[group + 1]; one++) members.push(one);
+  return members;
+}

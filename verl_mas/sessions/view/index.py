@@ -1,0 +1,218 @@
+"""What the list, its filters and the search need of every session: columns of numbers, short texts, one long text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from verl_mas.sessions.view.source import Part, Record
+
+TITLE, ANSWER = 140, 80
+# Characters of all searched texts together. Of each session the page searches its share of them.
+SEARCHED = 24_000_000
+SEARCHED_OF_ONE = 40_000
+# Ends a session's text in the long one. No text has it: lines end in it, and they are joined.
+END = "\n"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One session as the index has it."""
+
+    session: int
+    status: str
+    reward: float | None
+    answer: str
+    agents: tuple[str, ...]
+    policies: tuple[str, ...]
+    malformed: tuple[str, ...]
+    faults: tuple[str, ...]
+    acts: int
+    tokens: int
+    seconds: float
+    searched: tuple[str, ...]
+    cut: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """The sessions of one task in one step."""
+
+    uid: str
+    title: str
+    uniform: bool
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """One step of the index, and the chunks with its sessions: (name, how many sessions)."""
+
+    part: Part
+    groups: tuple[Group, ...]
+    chunks: tuple[tuple[str, int], ...]
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for group in self.groups for entry in group.entries]
+
+
+def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tuple[Group, ...]:
+    """The groups in the order of their first sessions, with `searched` characters of each session for the search."""
+    by_uid: dict[tuple[str | None, str], list[Record]] = {}
+    for record in sessions:
+        by_uid.setdefault((record.get("attempt"), record["uid"]), []).append(record)
+    return tuple(
+        Group(
+            uid,
+            one_line(_question(records[0]))[:TITLE],
+            _uniform(records),
+            tuple(_entry(record, searched) for record in records),
+        )
+        for (_, uid), records in by_uid.items()
+    )
+
+
+def _entry(record: Record, searched: int) -> Entry:
+    acts = record["acts"]
+    texts, cut = cut_to(_searched(record), searched)
+    return Entry(
+        session=record["session"],
+        status=record["status"],
+        reward=record["outcome"]["reward"],
+        answer=one_line(str(record["outcome"]["answer"] or ""))[:ANSWER],
+        agents=_names(act["agent"] for act in acts),
+        policies=_names(act["policy"] for act in acts),
+        malformed=_names(act["agent"] for act in acts if act["malformed"] is not None),
+        faults=_names(fault["kind"] for fault in record["faults"]),
+        acts=len(acts),
+        tokens=sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
+        seconds=record["seconds"],
+        searched=texts,
+        cut=cut,
+    )
+
+
+def _names(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(found))
+
+
+def _uniform(records: Sequence[Record]) -> bool:
+    """Whether all rewards of the group are equal, so that it has nothing to learn from."""
+    known = [record["uniform"] for record in records if record.get("uniform") is not None]
+    if known:
+        return bool(known[0])
+    rewards = [record["outcome"]["reward"] for record in records]
+    return len(rewards) > 1 and None not in rewards and max(rewards) - min(rewards) < 1e-9
+
+
+def _question(record: Record) -> str:
+    """The last message of the task that has a text."""
+    texts = [text for message in record["task"]["messages"] if (text := _text(message.get("content")))]
+    return texts[-1] if texts else ""
+
+
+def _text(content: object) -> str:
+    if isinstance(content, list):
+        return " ".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
+    return str(content or "")
+
+
+def _searched(record: Record) -> tuple[str, ...]:
+    """Replies last: where a session's text is cut, its question, answers and faults are whole first."""
+    outcome, task = record["outcome"], record["task"]
+    return (
+        f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
+        _question(record),
+        *(f"{fault['kind']} {fault['cause']}" for fault in record["faults"]),
+        *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in record["acts"]),
+    )
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
+    """Each part as one line in lower case, with about `limit` characters in all, and whether something is missing.
+
+    A part that is too long for its share keeps its begin and its end, where the answer of a reply usually is.
+    """
+    cut, made = False, []
+    for number, part in enumerate(parts):
+        text, share = one_line(part).lower(), max(limit, 0) // (len(parts) - number)
+        if len(text) > share:
+            cut, text = True, f"{text[: share // 2]} {text[len(text) - share // 2 :]}"
+        made.append(text)
+        limit -= len(text)
+    return tuple(made), cut
+
+
+@dataclass
+class Numbered:
+    """Values by number, in the order in which they are met first."""
+
+    values: dict[object, int] = field(default_factory=dict)
+
+    def __call__(self, value: object) -> int:
+        return self.values.setdefault(value, len(self.values))
+
+    def all(self) -> list[object]:
+        return list(self.values)
+
+
+def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
+    """`agents`: those of the configuration, whose order gives the colours."""
+    names, policies, kinds, sets, statuses = Numbered(), Numbered(), Numbered(), Numbered(), Numbered()
+    for agent in agents:
+        names(agent)
+    chunks = [name for page in pages for name, _ in page.chunks]
+    groups: dict[str, list[object]] = {"uid": [], "title": [], "uniform": [], "size": []}
+    blocks: dict[str, list[object]] = {"partition": [], "step": [], "size": []}
+    columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
+    before = 0
+    for page in pages:
+        entries = page.entries
+        blocks["partition"].append(page.part.partition)
+        blocks["step"].append(page.part.step)
+        blocks["size"].append(len(entries))
+        for group in page.groups:
+            for name, value in zip(groups, (group.uid, group.title, group.uniform, len(group.entries)), strict=True):
+                groups[name].append(value)
+        columns["chunk"] += [before + number for number, (_, size) in enumerate(page.chunks) for _ in range(size)]
+        columns["place"] += [place for _, size in page.chunks for place in range(size)]
+        before += len(page.chunks)
+        for entry in entries:
+            columns["status"].append(statuses(entry.status))
+            columns["agents"].append(sets(tuple(sorted(map(names, entry.agents)))))
+            columns["policies"].append(sets(tuple(sorted(map(policies, entry.policies)))))
+            columns["malformed"].append(sets(tuple(sorted(map(names, entry.malformed)))))
+            columns["faults"].append(sets(tuple(map(kinds, entry.faults))))
+            for name in ("session", "reward", "answer", "acts", "tokens"):
+                columns[name].append(getattr(entry, name))
+            columns["seconds"].append(round(entry.seconds, 2))
+    tables = {"agents": names, "policies": policies, "faults": kinds, "sets": sets, "statuses": statuses}
+    return {
+        **about,
+        **{name: table.all() for name, table in tables.items()},
+        "chunks": chunks,
+        "blocks": blocks,
+        "groups": groups,
+        "columns": columns,
+    }
+
+
+COLUMNS = ("session status reward answer agents policies malformed faults acts tokens seconds chunk place").split()
+
+
+def searched_of(number: int) -> int:
+    """The characters that are searched of each of this many sessions."""
+    return min(SEARCHED_OF_ONE, SEARCHED // max(number, 1))
+
+
+def search_of(pages: Sequence[Page]) -> tuple[str, int]:
+    """The text that the page searches, a line per session, and of how many sessions it is not whole."""
+    entries = [entry for page in pages for entry in page.entries]
+    found = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
+    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, found, strict=True))
+    return END.join(" ".join(texts) for texts, _ in found), missing

@@ -1,0 +1,165 @@
+// The list of sessions. Only the rows in sight are elements, so that its length costs nothing.
+
+// The first session of a group has the question; the others are lower.
+const FIRST = 50, ROW = 30, HEAD = 30, SPARE = 6;
+
+class List {
+  constructor(element, rows, onChoose) {
+    this.element = element;
+    this.rows = rows;
+    this.onChoose = onChoose;
+    this.sessions = new Int32Array(0);
+    this.chosen = -1;
+    this.visible = new Map();
+    element.addEventListener("scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(() => this.draw()).observe(element);
+  }
+
+  /** `bySteps`: with a heading per step. */
+  open(run, sessions, bySteps) {
+    this.run = run;
+    this.sessions = sessions;
+    const items = [], offsets = [];
+    this.places = new Int32Array(run.count).fill(-1);
+    let top = 0, block = -1, start = -1, group = -1;
+    const add = (item, height) => { items.push(item); offsets.push(top); top += height; };
+    this.counts = new Map();
+    for (const number of sessions) {
+      if (bySteps && run.block[number] !== block) {
+        block = run.block[number];
+        start = items.length;
+        this.counts.set(start, { count: 0, sum: 0, known: 0 });
+        add(-1 - block, HEAD);
+        group = -1;
+      }
+      if (bySteps) {
+        const counted = this.counts.get(start), reward = run.reward[number];
+        counted.count++;
+        if (!Number.isNaN(reward)) { counted.sum += reward; counted.known++; }
+      }
+      this.places[number] = items.length;
+      add(number, run.group[number] === group ? ROW : FIRST);
+      group = run.group[number];
+    }
+    this.items = items;
+    this.offsets = Float64Array.from([...offsets, top]);
+    this.rows.style.height = `${top}px`;
+    for (const row of this.visible.values()) row.remove();
+    this.visible.clear();
+    this.draw();
+  }
+
+  draw() {
+    if (!this.items) return;
+    const { scrollTop, clientHeight } = this.element;
+    const first = Math.max(0, this.itemAt(scrollTop) - SPARE);
+    const last = Math.min(this.items.length - 1, this.itemAt(scrollTop + clientHeight) + SPARE);
+    for (const [place, row] of this.visible) {
+      if (place < first || place > last) { row.remove(); this.visible.delete(place); }
+    }
+    const made = document.createDocumentFragment();
+    for (let place = first; place <= last; place++) {
+      if (this.visible.has(place)) continue;
+      const item = this.items[place], row = item < 0 ? this.heading(-1 - item, place) : this.row(item, place);
+      row.style.transform = `translateY(${this.offsets[place]}px)`;
+      this.visible.set(place, row);
+      made.append(row);
+    }
+    this.rows.append(made);
+  }
+
+  itemAt(top) {
+    let low = 0, high = this.items.length;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (this.offsets[middle] <= top) low = middle; else high = middle;
+    }
+    return low;
+  }
+
+  heading(block, place) {
+    const { blocks } = this.run, row = make("div", "heading"), { count, sum, known } = this.counts.get(place);
+    const all = blocks.size[block];
+    row.append(make("b", "", `step ${blocks.step[block]}`), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
+    row.append(make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`), make("span", "mean", known ? `mean ${number(sum / known)}` : ""));
+    return row;
+  }
+
+  row(session, place) {
+    const { run } = this, { columns, sets } = run, group = run.group[session];
+    const row = make("div", "row");
+    row.setAttribute("role", "option");
+    row.id = `session-${session}`;
+    const first = this.offsets[place + 1] - this.offsets[place] === FIRST;
+    row.classList.toggle("first", first);
+    row.classList.toggle("uniform", Boolean(run.groups.uniform[group]));
+    row.append(meter(run, session));
+    const line = make("div", "under"), malformed = new Set(sets[columns.malformed[session]]);
+    for (const agent of sets[columns.agents[session]].slice(0, 12)) {
+      const dot = make("i", malformed.has(agent) ? "dot malformed" : "dot");
+      dot.style.setProperty("--of", agentColour(agent));
+      dot.title = plain(run.agents[agent]) + (malformed.has(agent) ? ": malformed" : "");
+      line.append(dot);
+    }
+    const answer = make("span", "answer", plain(columns.answer[session] || ""));
+    answer.dir = "auto";
+    line.append(answer);
+    for (const kind of sets[columns.faults[session]]) line.append(make("span", "badge bad", run.faults[kind]));
+    const status = run.statuses[columns.status[session]];
+    if (status !== "finished") line.append(make("span", "badge bad", status));
+    line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));
+    if (first) {
+      const title = make("div", "title", plain(run.groups.title[group] || run.groups.uid[group]));
+      title.dir = "auto";
+      row.append(title);
+    }
+    row.append(line);
+    row.title = plain(`${run.groups.title[group]}\n${columns.acts[session]} acts, ${grouped(columns.tokens[session])} tokens, ${seconds(columns.seconds[session])}`);
+    row.onclick = () => this.onChoose(session);
+    this.mark(row, session);
+    return row;
+  }
+
+  mark(row, session) {
+    row.classList.toggle("chosen", session === this.chosen);
+    row.setAttribute("aria-selected", String(session === this.chosen));
+  }
+
+  choose(session) {
+    this.chosen = session;
+    for (const [place, row] of this.visible) if (this.items[place] >= 0) this.mark(row, this.items[place]);
+    this.element.setAttribute("aria-activedescendant", `session-${session}`);
+    const place = this.places ? this.places[session] : -1;
+    if (place >= 0) this.show(place);
+  }
+
+  show(place) {
+    const top = this.offsets[place], bottom = this.offsets[place + 1], { scrollTop, clientHeight } = this.element;
+    if (top < scrollTop + HEAD) this.element.scrollTop = Math.max(0, top - HEAD);
+    else if (bottom > scrollTop + clientHeight) this.element.scrollTop = bottom - clientHeight + HEAD;
+    this.draw();
+  }
+
+  showStep(step) {
+    const place = this.items.findIndex((item) => (item < 0 ? this.run.blocks.step[-1 - item] : this.run.step[item]) === step);
+    if (place >= 0) { this.element.scrollTop = this.offsets[place]; this.draw(); }
+    return place >= 0;
+  }
+
+  /** The session some places on, or the first one. */
+  next(by) {
+    if (!this.sessions.length) return -1;
+    const here = this.sessions.indexOf(this.chosen);
+    return here < 0 ? this.sessions[0] : this.sessions[Math.min(Math.max(here + by, 0), this.sessions.length - 1)];
+  }
+}
+
+/** The reward as a number and a bar within the rewards of the run. */
+function meter(run, session) {
+  const element = make("div", "meter"), reward = run.reward[session], [low, high] = run.rewards;
+  element.append(make("b", "", Number.isNaN(reward) ? "–" : number(reward)));
+  const bar = make("i");
+  bar.style.setProperty("--share", Number.isNaN(reward) ? 0 : Math.max(0.02, (reward - low) / (high - low)));
+  element.append(bar);
+  return element;
+}

@@ -1,0 +1,262 @@
+"""The HTML file and its folder of data. Everything that can be refused is refused before anything is written."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+
+from verl_mas.errors import ConfigError, DataError, DiskError
+from verl_mas.run_folder.disk import free_space
+from verl_mas.sessions.run import RunFolder, open_run
+from verl_mas.sessions.view.bodies import chunks
+from verl_mas.sessions.view.curves import curves_of
+from verl_mas.sessions.view.index import Page, groups_of, index_of, search_of, searched_of
+from verl_mas.sessions.view.payload import as_json, packed
+from verl_mas.sessions.view.source import Part, Record, Source
+
+HERE = Path(__file__).parent
+# In the order in which a browser reads them, as one script.
+SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
+STYLE, TEMPLATE = "page.css", "page.html.j2"
+# Bodies above this size, packed, are files in a folder beside the page.
+INLINE = 12_000_000
+LIVE = "live"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    out: Path | None = None
+    """The HTML file; without it `view.html` in the folder of the run."""
+
+    force: bool = False
+    """Replaces an earlier page."""
+
+    steps: tuple[int, int] | None = None
+    """The first and the last step."""
+
+    limit: int | None = None
+    """At most so many sessions, the newest ones."""
+
+    inline: int = INLINE
+    """Bytes of sessions in the page itself."""
+
+
+@dataclass
+class View:
+    """What the page shows of a run. `read` again reads the steps that changed."""
+
+    run: RunFolder
+    options: ViewOptions
+    live: bool = False
+    payloads: dict[str, str] = field(default_factory=dict)
+    _pages: dict[tuple[Part, int | None], Page] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.source = Source(self.run.trajectories)
+
+    def read(self, progress: Progress | None = None) -> None:
+        found, left, before = {}, self.options.limit, self._pages
+        if self.source.folder is None:
+            # A run that starts makes the folder with its first session.
+            self.source.folder = self.run.trajectories
+        # The newest first: with a limit the older ones are not read.
+        wanted = self.source.parts(self.options.steps)[::-1]
+        count = 0
+        for number, part in enumerate(wanted):
+            if left == 0:
+                break
+            page = before.get((part, left)) or before.get((part, None)) or self._page(part, left, searched_of(count))
+            whole = left is None or len(page.entries) < left
+            found[part, None if whole else left] = page
+            count += len(page.entries)
+            left = None if left is None else left - len(page.entries)
+            if progress:
+                progress(number + 1, len(wanted))
+        self._pages = dict(reversed(found.items()))
+        named = {name for page in self._pages.values() for name, _ in page.chunks}
+        self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
+
+    def _page(self, part: Part, limit: int | None, searched: int) -> Page:
+        assert self.source.folder is not None
+        records: list[Record] = self.source.sessions(part)
+        records = records if limit is None else records[-limit:]
+        sizes = []
+        for name, size, text in chunks(part, records, self.source.folder):
+            sizes.append((name, size))
+            self.payloads[name] = packed(text)
+        return Page(part, groups_of(records, searched), tuple(sizes))
+
+    @property
+    def pages(self) -> list[Page]:
+        return list(self._pages.values())
+
+    @property
+    def count(self) -> int:
+        return sum(len(page.entries) for page in self.pages)
+
+    def head(self) -> dict[str, str]:
+        """The payloads that the page opens with."""
+        text, cut = search_of(self.pages)
+        about = {
+            "name": self.run.name,
+            "folder": str(self.run.folder),
+            "live": self.live,
+            "cut": cut,
+            "curves": curves_of(self.run.steps(), self.pages),
+        }
+        return {"index": packed(as_json(index_of(self.pages, about, self._agents()))), "search": packed(text)}
+
+    def _agents(self) -> list[str]:
+        """Those of the configuration, in their order, so that a colour does not depend on who acts first."""
+        config = self.run.config
+        named = None if config is None else config.get("mas", {}).get("agents")
+        return [] if not named else [str(name) for name in named]
+
+
+def write_view(
+    run: str | Path, options: ViewOptions | None = None, live: bool = False, progress: Progress | None = None
+) -> tuple[Path, View]:
+    """Writes the page of a run. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
+    options = options or ViewOptions()
+    opened = open_run(run)
+    out = options.out or opened.folder / "view.html"
+    _check_place(out, options.force)
+    view = View(opened, options, live)
+    view.read(progress)
+    if not view.count and not live:
+        raise _nothing(view)
+    head, size = view.head(), sum(map(len, view.payloads.values()))
+    apart = live or size > options.inline
+    with_bodies = head if apart else {**head, **view.payloads}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _replace_folder(data_folder(out), {**head, **view.payloads, LIVE: version(head)} if apart else {})
+        _replace(out, render(opened.name, {} if apart else with_bodies, data_folder(out).name if apart else ""))
+    except OSError as error:
+        raise DiskError(
+            f"{out} cannot be written: {error.strerror}; {free_space(out)}",
+            rule="the page and its folder of data are written as a whole",
+            fix="make room, or choose another place with --out",
+        ) from error
+    return out, view
+
+
+def data_folder(out: Path) -> Path:
+    return out.with_name(f"{out.stem}_data")
+
+
+def version(head: dict[str, str]) -> str:
+    """Changes when the page has something new."""
+    return hashlib.sha256("".join(head.values()).encode()).hexdigest()[:16]
+
+
+def script_of(name: str, payload: str) -> str:
+    """A file of data. A page from a disk may load scripts, and nothing else."""
+    return f'verlMasView.arrive("{name}","{payload}");\n'
+
+
+def _check_place(out: Path, force: bool) -> None:
+    if out.suffix != ".html" or out.is_dir():
+        raise ConfigError(f"--out {out}", rule="it is an HTML file", fix=f"use --out {out.with_suffix('')}.html")
+    for path in (out, data_folder(out)):
+        if path.exists() and not force:
+            raise ConfigError(
+                f"--out {out}: {path} exists",
+                rule="what exists is kept",
+                fix="choose another --out, or add --force to replace it",
+            )
+    foreign = [path.name for path in _files_of(data_folder(out)) if not _is_ours(path)]
+    if foreign:
+        raise ConfigError(
+            f"--out {out}: {data_folder(out)} has {', '.join(foreign[:3])}",
+            rule="--force replaces the data of an earlier page, and nothing else",
+            fix="choose another name with --out",
+        )
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _is_ours(path: Path) -> bool:
+    if path.suffix != ".js" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(18) == b"verlMasView.arrive"
+
+
+def _nothing(view: View) -> DataError:
+    known = sorted({part.step for part in view.source.parts()})
+    if known and view.options.steps:
+        first, last = view.options.steps
+        return DataError(
+            f"--steps {first}-{last} has no sessions",
+            rule=f"the run recorded sessions of steps {known[0]} to {known[-1]}",
+            fix=f"use --steps {known[0]}-{known[-1]}",
+        )
+    return DataError(
+        f"{view.run.folder} has no sessions",
+        rule="a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled",
+        fix="wait for its first step (--live does), or train with mas.trajectories.enabled=true",
+    )
+
+
+def _replace_folder(folder: Path, files: dict[str, str]) -> None:
+    """Exactly these files, once all of them are written."""
+    building = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
+    try:
+        for name, payload in files.items():
+            (building / f"{name}.js").write_text(script_of(name, payload), encoding="ascii")
+        building.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        if files:
+            building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    building = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        building.write_text(text, encoding="utf-8")
+        building.replace(path)
+    finally:
+        building.unlink(missing_ok=True)
+
+
+def render(title: str, payloads: dict[str, str], folder: str) -> str:
+    """The page with its data, or with the name of the folder that has them."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+    script = "".join(f"{(HERE / name).read_text(encoding='utf-8')}\n" for name in SCRIPTS)
+    style = (HERE / STYLE).read_text(encoding="utf-8")
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
+            f"script-src 'sha256-{_digest(script)}'{f' file: {SELF}' if folder else ''}",
+            f"style-src 'sha256-{_digest(style)}'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+    return environment.get_template(TEMPLATE).render(
+        title=title, policy=policy, script=script, style=style, payloads=payloads, folder=folder
+    )
+
+
+SELF = "'self'"
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,127 @@
+// Texts of models, tools and users, shown as text: nodes only, never markup.
+
+const CUT = 4000, MORE = 200000;
+// What a browser obeys instead of showing it, or does not show: control characters, marks of direction, separators, tags.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
+
+/** An element with a text, in which what is hidden is written out. */
+function make(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined && text !== null) element.textContent = plain(text);
+  return element;
+}
+
+function codeOf(character) {
+  const code = character.codePointAt(0);
+  return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : code < 65536 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\u{${code.toString(16)}}`;
+}
+
+/** The text as nodes, with what is hidden in it written as \x1b. */
+function pieces(text) {
+  const found = document.createDocumentFragment();
+  let place = 0;
+  for (const match of text.matchAll(HIDDEN)) {
+    if (match.index > place) found.append(text.slice(place, match.index));
+    found.append(make("span", "hidden-char", codeOf(match[0])));
+    place = match.index + match[0].length;
+  }
+  if (place < text.length) found.append(text.slice(place));
+  return found;
+}
+
+/** For short places: the same, as one string. */
+function plain(text) {
+  return String(text).replace(HIDDEN, codeOf);
+}
+
+/** A block of text. A long one is cut, and more is shown on request. */
+function textBlock(text, className = "") {
+  const block = make("pre", `text ${className}`);
+  block.dir = "auto";
+  text = String(text ?? "");
+  if (!text) {
+    block.append(make("span", "none", "empty"));
+    return block;
+  }
+  let until = text.length > CUT * 1.25 ? cutAt(text, CUT) : text.length;
+  block.append(pieces(text.slice(0, until)));
+  if (until < text.length) {
+    const more = make("button", "more");
+    const label = () => {
+      const left = text.length - until;
+      more.textContent = left > MORE ? `show ${grouped(MORE)} of ${grouped(left)} more characters` : `show all (${grouped(left)} more characters)`;
+    };
+    more.type = "button";
+    more.onclick = () => {
+      const next = text.length - until > MORE ? cutAt(text, until + MORE) : text.length;
+      more.before(pieces(text.slice(until, next)));
+      until = next;
+      if (until === text.length) more.remove(); else label();
+    };
+    label();
+    block.append(more);
+  }
+  return block;
+}
+
+/** Not between the two halves of a character. */
+function cutAt(text, place) {
+  return /[\ud800-\udbff]/.test(text[place - 1] || "") ? place - 1 : place;
+}
+
+function grouped(number) {
+  return String(number).replace(/\B(?=(\d{3})+$)/g, " ");
+}
+
+function number(value, digits = 2) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (typeof value !== "number") return String(value);
+  if (value !== 0 && (Math.abs(value) >= 100000 || Math.abs(value) < 0.5 * 10 ** -digits)) return value.toExponential(1);
+  return Number.isInteger(value) && Math.abs(value) >= 10 ? String(value) : value.toFixed(digits).replace("-", "−");
+}
+
+/** Three digits, for curves. */
+function compact(value) {
+  if (typeof value !== "number") return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(1);
+  return (size >= 1000 ? grouped(Math.round(value)) : String(Number(value.toPrecision(3)))).replace("-", "−");
+}
+
+function signed(value) {
+  return value > 0 ? `+${number(value)}` : number(value);
+}
+
+function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  return value < 1 ? `${Math.round(value * 1000)} ms` : value < 120 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+}
+
+/** The text of a message: its parts of text, joined. */
+function contentOf(message) {
+  const content = message.content;
+  if (Array.isArray(content)) return content.filter((part) => part && part.text).map((part) => part.text).join("\n");
+  return content === null || content === undefined ? "" : String(content);
+}
+
+function imagesOf(message) {
+  return Array.isArray(message.content) ? message.content.filter((part) => part && part.type !== "text") : [];
+}
+
+/** Folded until it is clicked; its body is made then. */
+function folded(className, summary, body, open = false) {
+  const details = make("details", className), head = make("summary");
+  head.append(...summary);
+  details.append(head);
+  let made = false;
+  const fill = () => {
+    if (made || !details.open) return;
+    made = true;
+    details.append(...[body()].flat());
+  };
+  details.addEventListener("toggle", fill);
+  if (open) { details.open = true; fill(); }
+  details.unfold = (wanted) => { details.open = wanted; fill(); };
+  return details;
+}

@@ -1,0 +1,388 @@
+// One session as a transcript, and the sessions of a group beside each other.
+
+/** The colours of the first twelve agents are chosen; more repeat them. */
+function agentColour(agent) {
+  return `var(--a${agent % 12})`;
+}
+
+const MOST_TOKENS = 20000;
+
+class Transcript {
+  constructor(element, run, shared) {
+    this.element = element;
+    this.run = run;
+    // What the page remembers from one session to the next: folded or not, log-probs as background.
+    this.shared = shared;
+  }
+
+  /** A session: `chunk` has its body at `place`. */
+  draw(number, chunk, place, narrow = false) {
+    this.number = number;
+    this.session = chunk.sessions[place];
+    this.messages = chunk.messages;
+    this.seen = new Map();
+    this.folds = [];
+    this.narrow = narrow;
+    const found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
+    if (narrow) found.append(...this.head(), facts);
+    else { task.append(facts); found.append(...this.head(), task); }
+    found.append(...this.faults(), ...(narrow ? [] : this.timeline()));
+    this.acts = make("div", "acts");
+    for (const part of this.parts()) this.acts.append(part);
+    found.append(this.acts, this.outcome());
+    this.element.replaceChildren(found);
+  }
+
+  head() {
+    const { session, run, narrow, number: mine } = this, head = make("header", "session-head");
+    const title = make("h2");
+    if (narrow) title.append(`session ${session.session}`);
+    else title.append(make("span", "", `Step ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`));
+    const facts = make("p", "facts");
+    const add = (text, className = "") => facts.append(make("span", className, text));
+    if (session.status !== "finished") add(session.status, "badge bad");
+    add(`${session.acts.length} acts`);
+    add(`${grouped(run.columns.tokens[mine])} tokens sampled`);
+    add(seconds(session.seconds));
+    if (!narrow && session.started > 1e9) add(new Date(session.started * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
+    const reward = make("div", "big-reward");
+    reward.append(make("b", "", number(session.outcome.reward)), make("span", "", "reward"));
+    head.append(reward, title, facts);
+    return narrow ? [head] : [head, this.group()];
+  }
+
+  /** The sessions of the same task in this step, and how they differ. */
+  group() {
+    const { run } = this, members = groupMembers(run, this.number), bar = make("div", "group");
+    if (members.length < 2) return bar;
+    const uniform = run.groups.uniform[run.group[this.number]];
+    bar.append(make("span", "of", `${members.length} sessions of this task${uniform ? ", all with one reward" : ""}`));
+    const strip = make("div", "strip");
+    for (const member of members) {
+      const one = make("button", member === this.number ? "member chosen" : "member");
+      one.type = "button";
+      one.append(meter(run, member));
+      one.title = `session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
+      one.setAttribute("aria-label", one.title);
+      one.onclick = () => this.shared.choose(member);
+      strip.append(one);
+    }
+    const compare = make("button", "quiet", "beside each other  g");
+    compare.type = "button";
+    compare.onclick = () => this.shared.compare();
+    bar.append(strip, compare);
+    return bar;
+  }
+
+  question() {
+    const { task } = this.session, box = make("section", "task");
+    const messages = task.messages.map((place) => this.messages[place]);
+    messages.forEach((message, place) => {
+      this.seen.set(`task ${contentOf(message)}`, true);
+      const last = place === messages.length - 1;
+      box.append(last ? this.message(message, "asked") : this.fold("message", [make("b", "", `task · ${plain(message.role)}`), this.snippet(message)], () => this.message(message, "")));
+    });
+    return box;
+  }
+
+  facts() {
+    const { task } = this.session, facts = make("dl", "truth");
+    const pair = (name, value) => {
+      if (value === null || value === undefined || value === "") return;
+      const one = make("div"), text = make("dd", "", plain(typeof value === "string" ? value : JSON.stringify(value)).slice(0, 2000));
+      text.dir = "auto";
+      one.append(make("dt", "", name), text);
+      facts.append(one);
+    };
+    if (!this.narrow) pair("expected", task.ground_truth);
+    pair("answer", this.session.outcome.answer);
+    if (!this.narrow) pair("source", task.data_source);
+    return facts.children.length ? facts : "";
+  }
+
+  faults() {
+    return this.session.faults.map((fault) => {
+      const box = make("section", "fault"), where = fault.agent ? `${plain(fault.agent)}, turn ${fault.turn}` : "between acts";
+      box.append(make("b", "", `${plain(fault.kind)} fault in attempt ${fault.attempt + 1}, ${where}`), textBlock(fault.cause, "cause"));
+      if (fault.traceback) box.append(this.fold("traceback", [make("span", "", "traceback")], () => textBlock(fault.traceback)));
+      return box;
+    });
+  }
+
+  /** When each agent acted: a lane per agent; acts that ran together are above each other. */
+  timeline() {
+    const { session, run } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
+    const end = Math.max(...timed.map((act) => (act.started || 0) + act.seconds), 0);
+    if (timed.length < 2 || !(end > 0)) return [];
+    const box = make("div", "timeline");
+    const lanes = [...new Set(timed.map((act) => act.agent))].slice(0, 12);
+    for (const agent of lanes) {
+      const lane = make("div", "lane");
+      lane.append(make("span", "label", agent));
+      const track = make("div", "track");
+      for (const act of timed.filter((one) => one.agent === agent)) {
+        const bar = make("button", act.committed === false ? "bar other" : "bar");
+        bar.type = "button";
+        bar.tabIndex = -1;
+        bar.style.setProperty("--of", agentColour(run.agents.indexOf(agent)));
+        bar.style.left = `${((act.started || 0) / end) * 100}%`;
+        bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
+        bar.dataset.tip = `${plain(agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
+        bar.onclick = () => this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`)?.scrollIntoView({ block: "start", behavior: "smooth" });
+        track.append(bar);
+      }
+      lane.append(track);
+      box.append(lane);
+    }
+    box.append(make("div", "scale", seconds(end)));
+    return [box];
+  }
+
+  /** Acts in their order; candidates of one act beside each other, probes folded, boards where they belong. */
+  parts() {
+    const found = [], places = new Map(), { acts } = this.session;
+    acts.forEach((act, place) => {
+      const key = act.probe ? `probe ${act.line}` : `${act.agent} ${act.instance} ${act.turn} ${act.line}`;
+      if (!places.has(key)) { places.set(key, { probe: act.probe, line: act.line, acts: [] }); found.push(places.get(key)); }
+      places.get(key).acts.push({ act, place });
+    });
+    const boards = this.session.boards || [];
+    const boardsAfter = (place) => boards.filter((board) => (board.after ?? -1) === place).map((board) => this.board(board));
+    return [...boardsAfter(-1), ...found.flatMap((part) => [this.part(part), ...part.acts.flatMap(({ place }) => boardsAfter(place))])];
+  }
+
+  part({ probe, line, acts }) {
+    if (probe) {
+      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act, place }) => this.act(act, place)));
+    }
+    const branches = new Set(acts.map(({ act }) => act.branch)).size > 1;
+    if (!branches) {
+      if (acts.length === 1) return this.act(acts[0].act, acts[0].place);
+      const several = make("div", "several");
+      several.append(...acts.map(({ act, place }) => this.act(act, place)));
+      return several;
+    }
+    const box = make("section", "branches"), { act } = acts[0];
+    box.style.setProperty("--of", agentColour(this.run.agents.indexOf(act.agent)));
+    box.append(this.who(act, `${acts.length} candidates`), ...this.prompt(act));
+    const columns = make("div", this.narrow ? "several" : "columns"), candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
+    if (!this.narrow) columns.tabIndex = 0;
+    columns.append(...candidates);
+    box.append(columns);
+    return box;
+  }
+
+  /** Where there is little room, one that is not committed is folded. */
+  candidate(act, place) {
+    if (!this.narrow || act.committed) return this.act(act, place, true);
+    const summary = [make("b", "", `candidate ${act.branch}`), this.credit(act)];
+    return this.fold("other", summary, () => this.act(act, place, true));
+  }
+
+  who(act, more = "") {
+    const line = make("div", "who"), name = make("b", "agent", plain(act.agent) + (act.instance && !String(act.agent).endsWith(`_${act.instance}`) ? ` ${act.instance}` : ""));
+    line.append(name, make("span", "of", `turn ${act.turn}`));
+    if (act.policy) line.append(make("span", "of", `policy ${plain(act.policy)}`));
+    if (act.role && act.role !== act.agent) line.append(make("span", "of", act.role));
+    if (more) line.append(make("span", "of", more));
+    return line;
+  }
+
+  act(act, place, candidate = false) {
+    const box = make("section", "act");
+    box.dataset.act = place;
+    box.tabIndex = -1;
+    box.style.setProperty("--of", agentColour(this.run.agents.indexOf(act.agent)));
+    const head = candidate ? make("div", "who") : this.who(act);
+    if (candidate) head.append(make("b", "", `candidate ${act.branch}`));
+    if (candidate || act.branch) {
+      if (!candidate) head.append(make("span", "of", `branch ${act.branch}`));
+      if (act.committed) head.append(make("span", "badge good", "✓ committed"));
+      box.classList.toggle("committed", act.committed);
+      box.classList.toggle("other", !act.committed);
+    }
+    if (act.malformed !== null && act.malformed !== undefined) head.append(make("span", "badge bad", "malformed"));
+    if (act.stop_reason === "length") head.append(make("span", "badge", "cut at its length"));
+    if (act.trainable === false) head.append(make("span", "badge", "not trained"));
+    if (act.probe) head.append(make("span", "badge", "probe"));
+    head.append(this.credit(act));
+    box.append(head);
+    if (!candidate) box.append(...this.prompt(act));
+    if (act.malformed) box.append(this.reason(act));
+    box.append(...this.reply(act), this.numbers(act));
+    return box;
+  }
+
+  reason(act) {
+    const line = make("p", "reason", plain(act.malformed).slice(0, 600));
+    line.dir = "auto";
+    return line;
+  }
+
+  /** Reward and advantage. The sign of an advantage is its side and its colour. */
+  credit(act) {
+    const box = make("div", "credit"), { reward } = act;
+    if (reward && reward.score !== undefined) {
+      const one = make("span", "reward");
+      one.append(make("span", "of", "reward "), make("b", "", number(reward.score)));
+      one.dataset.tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
+      box.append(one);
+    }
+    if (typeof act.advantage === "number") {
+      const one = make("span", act.advantage > 0 ? "advantage up" : act.advantage < 0 ? "advantage down" : "advantage");
+      const gauge = make("i");
+      gauge.style.setProperty("--share", Math.min(Math.abs(act.advantage) / 2, 1));
+      one.append(gauge, make("b", "", signed(act.advantage)));
+      one.dataset.tip = `advantage ${number(act.advantage, 4)}`;
+      box.append(one);
+    }
+    return box;
+  }
+
+  /** What the agent was given: what it has not seen yet is open, the rest is folded. */
+  prompt(act) {
+    const messages = act.messages.map((place) => ({ place, message: this.messages[place] }));
+    if (!messages.length) return [];
+    const known = (one) => this.seen.get(`${act.agent} ${act.instance} ${one.place}`);
+    const fresh = messages.filter((one) => !known(one));
+    const old = messages.length - fresh.length;
+    for (const one of messages) this.seen.set(`${act.agent} ${act.instance} ${one.place}`, true);
+    const parts = [];
+    if (old) {
+      parts.push(this.fold("prompt", [make("b", "", "prompt"), make("span", "of", fresh.length ? `${old} earlier message${old > 1 ? "s" : ""}` : `the same as before, ${old} message${old > 1 ? "s" : ""}`)], () => messages.filter((one) => !fresh.includes(one)).map((one) => this.message(one.message, "prompt"))));
+    }
+    fresh.forEach((one, number) => {
+      const text = contentOf(one.message), last = number === fresh.length - 1;
+      const open = last && one.message.role !== "system" && text.length < 1500 && !this.seen.has(`task ${text}`);
+      parts.push(open ? this.message(one.message, "prompt") : this.fold("prompt", [make("b", "", one.message.role), this.snippet(one.message)], () => this.message(one.message, "prompt")));
+    });
+    return parts;
+  }
+
+  snippet(message) {
+    const text = contentOf(message).replace(/\s+/g, " ").trim(), images = imagesOf(message).length;
+    const line = make("span", "snippet", (images ? `${images} image${images > 1 ? "s" : ""} ` : "") + plain(text.slice(0, 160)));
+    line.dir = "auto";
+    return line;
+  }
+
+  message(message, className) {
+    const box = make("div", `message ${className}`);
+    box.append(make("b", "role", message.role), textBlock(contentOf(message)));
+    for (const part of imagesOf(message)) box.append(this.image(part));
+    for (const call of message.tool_calls || []) box.append(textBlock(`${call.function?.name}(${asText(call.function?.arguments)})`, "call"));
+    return box;
+  }
+
+  image(part) {
+    if (!/^data:image\/(png|jpeg|webp|gif);base64,/.test(part.data || "")) return make("span", "badge", plain(`${part.type || "part"} ${part.file || "not stored"}`));
+    const image = make("img");
+    image.src = part.data;
+    image.alt = plain(part.file);
+    image.loading = "lazy";
+    return image;
+  }
+
+  /** Of an act with tools every step in its order, its calls folded; else the text. */
+  reply(act) {
+    const calls = [...(act.tool_calls || [])], parts = [];
+    if (!calls.length) return [this.replyText(act)];
+    for (const message of act.steps.map((place) => this.messages[place])) {
+      if (message.role === "tool") continue;
+      const text = contentOf(message);
+      if (text.trim()) parts.push(textBlock(text, "reply"));
+      for (let left = (message.tool_calls || []).length; left > 0 && calls.length; left--) parts.push(this.call(calls.shift()));
+    }
+    parts.push(...calls.map((call) => this.call(call)));
+    if (act.tokens && act.tokens.length) parts.push(this.fold("prompt", [make("b", "", "sampled tokens")], () => this.tokens(act)));
+    return parts.length ? parts : [this.replyText(act)];
+  }
+
+  replyText(act) {
+    return act.tokens && act.tokens.length && act.tokens.length <= MOST_TOKENS ? this.tokens(act) : textBlock(act.text, "reply");
+  }
+
+  /** What was sampled, each token with its log-prob. */
+  tokens(act) {
+    const block = make("pre", "text reply tokens");
+    block.dir = "auto";
+    act.tokens.forEach(([text, logProb]) => {
+      const span = make("span", "token");
+      span.append(pieces(String(text)));
+      if (typeof logProb === "number") {
+        span.style.setProperty("--surprise", Math.min(-logProb / 4, 1).toFixed(3));
+        span.dataset.tip = `log-prob ${number(logProb, 3)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
+      }
+      block.append(span);
+    });
+    return block;
+  }
+
+  call(call) {
+    const result = call.error ?? call.result, short = `${plain(call.name)}(${plain(asText(call.arguments)).replace(/\s+/g, " ").slice(0, 90)})`;
+    const summary = [make("span", "tool", short), make("span", call.error ? "badge bad" : "snippet", call.error ? "error" : `→ ${plain(asText(result)).replace(/\s+/g, " ").slice(0, 110)}`)];
+    return this.fold("call", summary, () => {
+      const facts = [call.reward !== null && call.reward !== undefined ? `reward ${number(call.reward)}` : "", call.seconds !== null && call.seconds !== undefined ? seconds(call.seconds) : ""].filter(Boolean);
+      return [make("b", "role", "arguments"), textBlock(asText(call.arguments)), make("b", "role", call.error ? "error" : "result"), textBlock(asText(result)), make("p", "facts", facts.join(", "))];
+    });
+  }
+
+  /** Rewards by part, lengths, time. */
+  numbers(act) {
+    const line = make("div", "numbers"), { reward } = act;
+    const add = (name, value, className = "") => {
+      const one = make("span", className);
+      one.append(`${plain(name)} `, make("b", "", value));
+      line.append(one);
+    };
+    for (const name of ["team", "local", "penalty"]) if (reward && reward[name]) add(name, signed(name === "penalty" ? -Math.abs(reward[name]) : reward[name]));
+    for (const [name, value] of Object.entries(reward?.parts || {})) add(name, typeof value === "number" ? signed(value) : plain(value), "named");
+    if (line.children.length) line.append(make("span", "gap"));
+    add("tokens", `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`);
+    if (act.seconds !== null && act.seconds !== undefined) add("time", seconds(act.seconds));
+    if (act.aborts) add("aborts", act.aborts);
+    const parses = (act.parses || []).filter((parse) => parse !== null && parse !== undefined);
+    if (parses.length && !act.malformed) add("read as", plain(parses[parses.length - 1]).slice(0, 80));
+    return line;
+  }
+
+  board({ title, text }) {
+    const box = make("section", "board");
+    if (title) box.append(make("b", "role", title));
+    box.append(textBlock(text));
+    return box;
+  }
+
+  outcome() {
+    const { info } = this.session.outcome, entries = Object.entries(info || {});
+    if (!entries.length) return "";
+    const box = make("section", "outcome");
+    box.append(make("b", "role", "outcome"));
+    const facts = make("dl", "truth");
+    for (const [name, value] of entries) {
+      const one = make("div"), text = typeof value === "number" ? number(value, 3) : asText(value);
+      one.append(make("dt", "", name));
+      const content = make("dd");
+      content.append(text.length > 200 ? textBlock(text) : plain(text));
+      one.append(content);
+      facts.append(one);
+    }
+    box.append(facts);
+    return box;
+  }
+
+  fold(className, summary, body) {
+    const details = folded(className, summary, body, this.shared.unfolded);
+    this.folds.push(details);
+    return details;
+  }
+
+  foldAll(open) {
+    // Folds inside of folds are made while others open.
+    for (let place = 0; place < this.folds.length; place++) this.folds[place].unfold(open);
+  }
+}
+
+function asText(value) {
+  return value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}

@@ -1,0 +1,209 @@
+"""A session as plain data: what is written to disk, shown as a transcript and read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from verl_mas.errors import SessionFault
+from verl_mas.run_folder.records import SCHEMA, Record, plain
+from verl_mas.workflow.client import Message, ToolCall
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.rewards import Row
+
+if TYPE_CHECKING:
+    from verl_mas.workflow.session import Board, Session
+
+# Of a part of a message that has an image: the part that the record has instead.
+Images: TypeAlias = Callable[[Message], Message]
+# The text of each of some tokens, which together are their text.
+TokenTexts: TypeAlias = Callable[[Sequence[int]], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """How a session becomes a record."""
+
+    max_text_chars: int | None = None
+    images: Images = lambda part: {"type": part.get("type")}
+    # By policy; the acts of others have no `tokens`.
+    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)
+
+
+def session_record(
+    session: Session,
+    status: str | None = None,
+    faults: Sequence[SessionFault] = (),
+    how: Recording = Recording(),
+) -> Record:
+    """One session as plain data. `status`: finished, dropped or cancelled; None while it runs."""
+    task = session.task
+    by_act = {id(reply): row for row in session.rows() for reply in row.replies}
+    clip = _Clip(how)
+    return {
+        "schema": SCHEMA,
+        "uid": task.uid,
+        "group": task.uid,
+        "session": task.session,
+        "step": task.step,
+        "partition": "val" if task.validate else "train",
+        "status": status,
+        "task": {
+            "messages": clip.messages(task.messages),
+            "ground_truth": task.ground_truth,
+            "data_source": task.data_source,
+            "index": task.extra_info.get("index"),
+        },
+        "boards": [_board(board) for board in session.boards],
+        "acts": [_act(reply, by_act[id(reply)], clip) for reply in session.replies],
+        "outcome": {
+            "answer": clip.text(session.answer),
+            "reward": session.team_reward,
+            "info": session.reported,
+        },
+        "faults": [_fault(attempt, fault) for attempt, fault in enumerate(faults)],
+        "started": round(session.started, 3),
+        "seconds": round(session.seconds, 4),
+        "uniform": None,
+    }
+
+
+def _fault(attempt: int, fault: SessionFault) -> Record:
+    return {
+        "attempt": attempt,
+        "kind": fault.kind.value,
+        "agent": fault.agent,
+        "turn": fault.turn,
+        "cause": fault.cause,
+        "traceback": fault.traceback,
+    }
+
+
+def _board(board: Board) -> Record:
+    """`after`: the number of the last act before it, None at the start."""
+    return {"title": board.title, "text": board.text, "after": board.acts - 1 if board.acts else None}
+
+
+def _act(reply: Reply, row: Row, clip: _Clip) -> Record:
+    generation = reply.generation
+    return {
+        "key": None if row.key is None else str(row.key),
+        "agent": reply.agent,
+        "role": reply.role,
+        "policy": reply.policy,
+        "instance": reply.instance,
+        "turn": reply.turn,
+        "branch": reply.branch,
+        "committed": reply.committed,
+        "trainable": reply.trainable,
+        "probe": reply.probe,
+        "line": reply.line,
+        "messages": clip.messages(reply.messages),
+        "text": clip.text(reply.text),
+        # Without calls the text is all there is.
+        "steps": clip.messages(reply.steps) if reply.tool_calls else [],
+        "tool_calls": [_call(call, clip) for call in reply.tool_calls],
+        "prompt_tokens": len(generation.prompt_ids),
+        "response_tokens": len(generation.response_ids),
+        "sampled_tokens": generation.sampled,
+        "tokens": clip.tokens(reply),
+        "stop_reason": generation.stop_reason,
+        "temperature": generation.temperature,
+        "versions": generation.versions,
+        "aborts": generation.aborts,
+        "parses": [clip.text(parse) for parse in reply.parses],
+        "malformed": reply.malformed,
+        "reward": {**vars(row.reward), "parts": _parts(reply)},
+        "advantage": None,
+        "started": round(reply.started, 4),
+        "seconds": round(reply.seconds, 4),
+    }
+
+
+def _parts(reply: Reply) -> dict[str, float]:
+    """What the local reward of an act consists of, where that is more than one thing."""
+    if reply.tool_reward is None:
+        return {}
+    return {"act": reply.reward or 0.0, "tools": reply.tool_reward}
+
+
+def _call(call: ToolCall, clip: _Clip) -> Record:
+    return {
+        "name": call.name,
+        "arguments": clip.text(call.arguments),
+        "result": clip.text(call.result),
+        "error": clip.text(call.error),
+        "reward": call.reward,
+        "left_out": call.left_out,
+        "seconds": round(call.seconds, 4),
+    }
+
+
+class _Clip:
+    """Texts that are not too long, and messages without objects."""
+
+    def __init__(self, how: Recording):
+        self.how, self.limit = how, how.max_text_chars
+        # Candidates and turns share messages, which are clipped once.
+        self._known: dict[int, tuple[Message, Message]] = {}
+
+    def text(self, text: str | None) -> str | None:
+        if text is None or self.limit is None or len(text) <= self.limit:
+            return text
+        return f"{text[: self.limit]}... ({len(text)} characters)"
+
+    def messages(self, messages: Sequence[Message]) -> list[Message]:
+        return [self._message(message) for message in messages]
+
+    def tokens(self, reply: Reply) -> list[list[object]] | None:
+        """The sampled tokens of an act, with their log-probs, up to the limit of a text."""
+        texts = self.how.tokens.get(reply.policy)
+        if texts is None or not reply.generation.sampled:
+            return None
+        ids, log_probs = _sampled(reply)
+        found: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
+        if self.limit is not None and reply.generation.sampled > self.limit:
+            # A token is a character or more, as a rule.
+            del found[self.limit :]
+        return found
+
+    def _message(self, message: Message) -> Message:
+        known = self._known.get(id(message))
+        if known is not None:
+            return known[1]
+        clipped = {**message, "content": self._content(message.get("content"))}
+        if self.limit is not None and message.get("tool_calls"):
+            clipped["tool_calls"] = [self._called(call) for call in message["tool_calls"]]
+        self._known[id(message)] = (message, clipped)
+        return clipped
+
+    def _called(self, call: Record) -> Record:
+        """Its arguments as they are if they are short, else as a text that is cut."""
+        function = call["function"]
+        text = json.dumps(function["arguments"], ensure_ascii=False, default=plain)
+        clipped = self.text(text)
+        return call if clipped == text else {**call, "function": {**function, "arguments": clipped}}
+
+    def _content(self, content: object) -> object:
+        if content is None or isinstance(content, str):
+            return self.text(content)
+        return [self._part(part) for part in cast("list[Message]", content)]
+
+    def _part(self, part: Message) -> Message:
+        kind = part.get("type")
+        if kind == "text":
+            return {**part, "text": self.text(part.get("text"))}
+        return self.how.images(part) if kind in ("image", "image_url") else {"type": kind}
+
+
+def _sampled(reply: Reply) -> tuple[list[int], list[float | None]]:
+    """The tokens of an act, which are the last that were sampled in its row, and their log-probs."""
+    generation = reply.generation
+    ids, mask, log_probs = generation.response_ids, generation.response_mask, generation.log_probs
+    places = [place for place, sampled in enumerate(mask) if sampled] if mask else range(len(ids))
+    last = places[-generation.sampled :]
+    if log_probs is None or len(log_probs) < len(ids):
+        return [ids[place] for place in last], [None] * len(last)
+    return [ids[place] for place in last], [log_probs[place] for place in last]

@@ -1,0 +1,91 @@
+"""What a session generates while it runs: the text of every act as it is sampled, and the tokens that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from verl_mas.workflow.client import Generation, LLMClient, Request
+
+# Gets the new text of the generation that runs. A client that can stream calls it.
+ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", default=None)
+
+
+@dataclass(frozen=True)
+class ActText:
+    """New text of an act: a generation is numbered by `act`, and those of several agents may alternate.
+
+    The first has no text, and after the one with `last` nothing of the act follows.
+    """
+
+    agent: str
+    act: int
+    text: str = ""
+    last: bool = False
+
+
+Listener = Callable[[ActText], None]
+
+
+@dataclass
+class Usage:
+    """Tokens of all generations of a session, also of attempts that failed."""
+
+    prompt: int = 0
+    completion: int = 0
+
+    def add(self, generation: Generation) -> None:
+        self.completion += generation.sampled
+        # In a conversation the ids are those of the whole row, with this reply.
+        whole = len(generation.prompt_ids) + len(generation.response_ids) - generation.sampled
+        self.prompt += whole if generation.has_tokens else generation.prompt_tokens
+
+
+@dataclass
+class Listening:
+    """Wraps the clients of one session: counts what they generate, and reports it to `listener`."""
+
+    listener: Listener | None = None
+    usage: Usage = field(default_factory=Usage)
+    acts: int = 0
+
+    def clients(self, clients: Mapping[str, LLMClient]) -> dict[str, LLMClient]:
+        return {name: _Client(client, self) for name, client in clients.items()}
+
+
+@dataclass
+class _Client:
+    inner: LLMClient
+    listening: Listening
+
+    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        self.listening.acts += 1
+        if self.listening.listener is None:
+            generations = await self.inner.generate(request, n)
+        else:
+            generations = await self._reported(request, n, self.listening.acts, self.listening.listener)
+        for generation in generations:
+            self.listening.usage.add(generation)
+        return generations
+
+    async def _reported(self, request: Request, n: int, act: int, listener: Listener) -> list[Generation]:
+        reported: list[str] = []
+
+        def report(text: str) -> None:
+            reported.append(text)
+            listener(ActText(request.agent, act, text))
+
+        listener(ActText(request.agent, act))
+        # Candidates of one prompt are sampled side by side: their text is reported when all are whole.
+        token = ON_TEXT.set(report if n == 1 else None)
+        try:
+            generations = await self.inner.generate(request, n)
+        finally:
+            ON_TEXT.reset(token)
+        whole, so_far = "\n".join(generation.text for generation in generations), "".join(reported)
+        # A client may stream nothing, or all but the end. Calls of tools are streamed, and no part of the text.
+        if whole.startswith(so_far) and whole != so_far:
+            report(whole.removeprefix(so_far))
+        listener(ActText(request.agent, act, last=True))
+        return generations
