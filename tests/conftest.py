@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,9 +30,12 @@ from verl_mas.row import RowTags
 ROOT = Path(__file__).parents[1]
 
 
-def pytest_configure() -> None:
-    """One thread per process: tests and runs share few cores, and a warm process cannot be forked with more."""
+def pytest_configure(config: pytest.Config) -> None:
+    # Tests and runs share few cores, and a warm process cannot be forked with more threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Ray writes there which cluster runs: no test joins that of the user or of a test beside it.
+    os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="mas-")
+    config.add_cleanup(lambda: shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True))
     # Hundreds of tests compose verl's configuration, and most of that is reading YAML in Python.
     yaml.SafeLoader = yaml.CSafeLoader
 
