@@ -73,7 +73,9 @@ MODES = {
 }
 TASKS = 4  # per step
 SAVE_EVERY, STEPS = 2, 24
-ONE_RUN, ITS_STEPS = "all", 40
+ONE_RUN = "all"
+# A start trains on about two steps before it is killed.
+STEPS_PER_KILL, LAST_STEPS = 3, 8
 LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
 
@@ -400,7 +402,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.add(kind="none", end=True)
         matrix = Matrix(str(warm.executable), args.folder, args.mode, args.moments.split(","), args.repeats, results)
         if args.one_run:
-            matrix.chain(ONE_RUN, kinds, ITS_STEPS)
+            kills = len(kinds) * len(matrix.moments) * args.repeats
+            matrix.chain(ONE_RUN, kinds, kills * STEPS_PER_KILL + LAST_STEPS)
         else:
             for kind in kinds:
                 matrix.chain(kind, [kind], STEPS)
