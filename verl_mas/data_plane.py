@@ -100,10 +100,11 @@ def announce(uids: Sequence[str], partition: str, step: int) -> None:
 
 def tasks(partition: str) -> dict[str, TagValues]:
     """The tags of all tasks in a partition, by uid. A task stays until its rows are sampled."""
-    return {key: tag for key, tag in _listed(partition).items() if tag.get(IS_PROMPT)}
+    return {key: tag for key, tag in listed(partition).items() if tag.get(IS_PROMPT)}
 
 
-def _listed(partition: str) -> dict[str, TagValues]:
+def listed(partition: str) -> dict[str, TagValues]:
+    """The tags of all tasks and rows in a partition, by key."""
     items: dict[str, dict[str, TagValues]] = tq.kv_list(partition) or {}
     return items.get(partition, {})
 
@@ -124,7 +125,7 @@ def restore(folder: Path) -> None:
     from the start.
     """
     tq.load_checkpoint(folder)
-    if needless := without_finished_task(_listed(TRAIN)):
+    if needless := without_finished_task(listed(TRAIN)):
         tq.kv_clear(keys=needless, partition_id=TRAIN)
 
 

@@ -230,14 +230,16 @@ ASYNCHRONOUS = (
         "share",
     ),
     Metric(
-        "async/tokens/sampled", "tokens of trained policies in sessions that ended since the process started", "tokens"
+        "async/tokens/sampled",
+        "tokens of trained policies in sessions that ended since the process started, or that its checkpoint had kept",
+        "tokens",
     ),
     Metric("async/tokens/trained", "tokens of rows that were trained on", "tokens"),
     Metric("async/tokens/waiting", "tokens of rows that wait for a later step", "tokens"),
     Metric(
         "async/tokens/lost",
         "sampled and neither trained nor waiting: of dropped tasks, failed sessions and probes, and of sessions whose "
-        "task has not ended. After a resume it is less by what the checkpoint had kept",
+        "task has not ended",
         "tokens",
     ),
     Metric(

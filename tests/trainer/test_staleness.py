@@ -138,6 +138,12 @@ def test_tokens_that_are_neither_trained_nor_waiting_are_lost(part):
     assert count.add(5, {}, {}, part.batch)["async/tokens/lost"] == 21
 
 
+def test_tokens_that_a_checkpoint_kept_are_not_lost(part):
+    count = TokenCount()
+    count.keep([{"trainable": True, "response_len": 4}, {"trainable": False, "response_len": 9}, {"status": "finished"}])
+    assert count.add(0, {"solver": part}, {}, part.batch)["async/tokens/lost"] == 0
+
+
 def test_the_shares_of_a_policys_tokens_add_up_to_one(part):
     found = module.metrics({"solver": part}, {}, STEP)
     assert np.sum([value for key, value in found.items() if key.endswith("/tokens")]) == pytest.approx(1.0)

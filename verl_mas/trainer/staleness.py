@@ -6,7 +6,7 @@ number of updates since the version that sampled it, and a row as its oldest tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -147,13 +147,14 @@ def clip_limits(correction: DictConfig) -> Limits | None:
 
 
 class TokenCount:
-    """Tokens that were sampled and those that were trained, since the process started.
-
-    A row that a checkpoint kept was sampled by an earlier process, and counts as trained here only.
-    """
+    """Tokens that were sampled and those that were trained, since the process started."""
 
     def __init__(self) -> None:
         self.sampled = self.trained = 0
+
+    def keep(self, tags: Iterable[TagValues]) -> None:
+        """Rows of a checkpoint that are still to be trained on count as sampled."""
+        self.sampled += _trainable_tokens(tags)
 
     def add(
         self, sampled: int, parts: Mapping[str, PolicyRows], left: Mapping[str, TagValues], batch: Rows
@@ -167,10 +168,14 @@ class TokenCount:
                 int(mask.sum()) for mask, tag in zip(masks, part.batch.tags, strict=True) if not is_padding(tag)
             )
         now = set(batch.keys)
-        waiting = sum(tag[RESPONSE_LEN] for key, tag in left.items() if key not in now and tag.get(TRAINABLE))
+        waiting = _trainable_tokens(tag for key, tag in left.items() if key not in now)
         return {
             "async/tokens/sampled": self.sampled,
             "async/tokens/trained": self.trained,
             "async/tokens/waiting": waiting,
             "async/tokens/lost": self.sampled - self.trained - waiting,
         }
+
+
+def _trainable_tokens(tags: Iterable[TagValues]) -> int:
+    return sum(tag[RESPONSE_LEN] for tag in tags if tag.get(TRAINABLE))

@@ -15,6 +15,7 @@ from verl_mas.errors import EngineLost, SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.modes.asynchronous import warm_up
 from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
+from verl_mas.trainer.staleness import TokenCount
 
 BATCH = 4
 
@@ -30,7 +31,8 @@ def trainer(monkeypatch):
         made.global_steps, made.total_training_steps = step, 5
         made.queue = {uid: {"is_prompt": True, "global_steps": at, "status": "finished"} for uid, at in restored}
         made.named = {}
-        monkeypatch.setattr(data_plane, "tasks", lambda partition: made.queue)
+        made._tokens = TokenCount()
+        monkeypatch.setattr(data_plane, "listed", lambda partition: made.queue)
         monkeypatch.setattr(PPOTrainer, "_next_train_batch", lambda self, tasks: tasks)
 
         def submit(self, tasks):
