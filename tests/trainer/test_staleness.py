@@ -140,7 +140,9 @@ def test_tokens_that_are_neither_trained_nor_waiting_are_lost(part):
 
 def test_tokens_that_a_checkpoint_kept_are_not_lost(part):
     count = TokenCount()
-    count.keep([{"trainable": True, "response_len": 4}, {"trainable": False, "response_len": 9}, {"status": "finished"}])
+    count.keep(
+        [{"trainable": True, "response_len": 4}, {"trainable": False, "response_len": 9}, {"status": "finished"}]
+    )
     assert count.add(0, {"solver": part}, {}, part.batch)["async/tokens/lost"] == 0
 
 
