@@ -93,17 +93,17 @@ def test_the_steps_of_a_warm_up_are_whole_batches_but_for_the_oldest():
     assert warm_up(7, 3, 5) == {5: 7} and warm_up(0, 3, 5) == warm_up(0, 3, 1) == {}
 
 
-def test_tasks_that_had_not_finished_start_again_with_the_steps_that_they_have(trainer, monkeypatch):
+def test_tasks_without_rows_start_again_with_the_steps_that_they_have(trainer, monkeypatch):
     made, sent, announced = trainer(step=6), [], []
+    statuses = {"4-10": "running", "4-9": "pending", "4-11": "failure", "5-1": "running", "5-0": "finished"}
     made.queue = {
-        uid: {"is_prompt": True, "status": status, "global_steps": int(uid[0])}
-        for uid, status in (("4-10", "running"), ("4-9", "pending"), ("5-1", "running"), ("5-0", "finished"))
+        uid: {"is_prompt": True, "status": status, "global_steps": int(uid[0])} for uid, status in statuses.items()
     }
     monkeypatch.setattr(data_plane, "prompts", lambda uids, step: (list(uids), step))
     monkeypatch.setattr(data_plane, "announce", lambda uids, partition, step: announced.append((list(uids), step)))
     made.agent_loop_manager = SimpleNamespace(generate_sequences=sent.append)
-    assert made._reissue_inflight_prompts() == 3  # noqa: SLF001
-    assert sent == announced == [(["4-9", "4-10"], 4), (["5-1"], 5)]
+    assert made._reissue_inflight_prompts() == 4  # noqa: SLF001
+    assert sent == announced == [(["4-9", "4-10", "4-11"], 4), (["5-1"], 5)]
 
 
 def counted(trainer, *counts, limit=0.5):

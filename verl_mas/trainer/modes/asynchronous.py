@@ -17,7 +17,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.row import GLOBAL_STEPS, PENDING, RUNNING, STATUS
+from verl_mas.row import FINISHED, GLOBAL_STEPS, STATUS
 from verl_mas.trainer.team_buffer import TeamBuffer
 from verl_mas.trainer.trainer import TeamTrainer
 
@@ -93,11 +93,14 @@ class AsyncTeamTrainer(TeamTrainer):
             self.global_steps = present
 
     def _reissue_inflight_prompts(self, partition_id: str = data_plane.TRAIN) -> int:
-        """Tasks of a checkpoint that had not finished start again, with the steps that they have: with the present
-        one, as verl gives them, they would be younger than they are and draw other numbers."""
+        """Tasks of a checkpoint without rows start again, with the steps that they have: with the present one, as verl
+        gives them, they would be younger than they are and draw other numbers.
+
+        A task that has failed may have done so because the run was about to end: an engine or a reward worker was lost.
+        """
         again: dict[int, list[str]] = defaultdict(list)
         for uid, tag in data_plane.tasks(partition_id).items():
-            if tag[STATUS] in (PENDING, RUNNING):
+            if tag[STATUS] != FINISHED:
                 again[tag[GLOBAL_STEPS]].append(uid)
         for step, uids in sorted(again.items()):
             uids.sort(key=lambda uid: (len(uid), uid))
