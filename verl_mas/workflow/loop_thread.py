@@ -42,18 +42,20 @@ class LoopThread:
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """The items of a generator that runs in the loop. Ending the iteration ends the generator."""
+        alone = asyncio.Lock()
         try:
-            while (item := self.result(_next(items))) is not _END:
+            while (item := self.result(_next(items, alone))) is not _END:
                 yield cast(T, item)
         finally:
-            self.result(items.aclose())
+            self.result(_closed(items, alone))
 
     async def aiterate(self, items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
+        alone = asyncio.Lock()
         try:
-            while (item := await self.aresult(_next(items))) is not _END:
+            while (item := await self.aresult(_next(items, alone))) is not _END:
                 yield cast(T, item)
         finally:
-            await self.aresult(items.aclose())
+            await self.aresult(_closed(items, alone))
 
     def close(self) -> None:
         if self.running:
@@ -68,8 +70,15 @@ class LoopThread:
         self._loop.close()
 
 
-async def _next(items: AsyncGenerator[T, None]) -> T | object:
-    return await anext(items, _END)
+async def _next(items: AsyncGenerator[T, None], alone: asyncio.Lock) -> T | object:
+    async with alone:
+        return await anext(items, _END)
+
+
+async def _closed(items: AsyncGenerator[T, None], alone: asyncio.Lock) -> None:
+    """A generator that runs cannot be closed, and one whose step was cancelled runs until it has cleaned up."""
+    async with alone:
+        await items.aclose()
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[object]]) -> None:

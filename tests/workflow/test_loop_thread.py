@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+
+from verl_mas.workflow.loop_thread import LoopThread
+
+
+@pytest.fixture
+def loop():
+    made = LoopThread("test")
+    yield made
+    made.close()
+
+
+class Items:
+    """A generator that waits for its second item, and then takes a moment to end."""
+
+    def __init__(self):
+        self.waiting, self.ended = threading.Event(), False
+
+    async def __call__(self):
+        try:
+            yield 1
+            self.waiting.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.02)
+            self.ended = True
+
+
+def test_a_cancelled_iteration_ends_its_generator(loop):
+    items = Items()
+
+    async def read():
+        async for _ in loop.aiterate(items()):
+            pass
+
+    async def cancelled():
+        reading = asyncio.ensure_future(read())
+        await asyncio.to_thread(items.waiting.wait)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(cancelled())
+    assert items.ended
+
+
+def test_an_interrupted_iteration_ends_its_generator(loop):
+    items = Items()
+
+    def interrupt():
+        items.waiting.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(loop.iterate(items()))
+    assert items.ended
