@@ -13,7 +13,7 @@ import pytest
 import verl
 
 from verl_mas import metric_names
-from verl_mas.metric_names import described, key_of_policy, of_policy, policies_in, renamed
+from verl_mas.metric_names import described, key_of_policy, policies_in, renamed
 from verl_mas.metric_table import METRICS, TO_WATCH
 
 ROOT = Path(__file__).parents[1]
@@ -124,7 +124,8 @@ def test_what_an_earlier_version_logged_twice_is_read_once():
 
 def test_a_policys_number_is_read_the_same_way_however_many_policies_there_are():
     only, two = renamed({"mas/main/rows/real": 8, "actor/lr": 0.1}), renamed(OLD)
-    assert of_policy(only, "main", "actor/lr") == 0.1 and of_policy(two, "verifier", "actor/grad_norm") == 2.0
-    assert of_policy(only, "other", "actor/lr") is None and of_policy(two | only, "solver", "actor/lr") is None
     assert key_of_policy(only, "main", "actor/lr") == "actor/lr"
+    assert key_of_policy(only, "other", "actor/lr") == "policy/other/actor/lr"
+    assert two[key_of_policy(two, "verifier", "actor/grad_norm")] == 2.0
+    assert key_of_policy(two | only, "solver", "actor/lr") == "policy/solver/actor/lr"
     assert policies_in(two) == ["solver", "verifier"] and metric_names.agents_in({"agent/a/acts": 1}) == ["a"]

@@ -20,6 +20,7 @@ ANY_PER_1000_LINES = 1.6
 # A package imports from lines above it, or from its own line.
 ORDER = [
     [
+        "cores",
         "errors",
         "lazy",
         "metric_names",

@@ -16,6 +16,8 @@ from verl_mas.metric_table import METRICS, Metric, expression
 
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
+# verl's prefix of the scores of a validation.
+CORE = "val-core/"
 # Every agent that acted has the one, every trained policy the other.
 _MARKS = {AGENT: "acts", POLICY: "rows/real"}
 # Today's prefix and that of earlier versions, the longest ones first.
@@ -77,11 +79,6 @@ def names_in(keys: Iterable[str], kind: str, key: str) -> list[str]:
     """The agents or policies that have this metric."""
     parts = (name.split("/", 2) for name in keys)
     return list(dict.fromkeys(part[1] for part in parts if part[0] == kind and part[2:] == [key]))
-
-
-def of_policy(values: Mapping[str, V], name: str, key: str) -> V | None:
-    """A policy's number; None if there is none."""
-    return values.get(key_of_policy(values, name, key))
 
 
 def key_of_policy(keys: Collection[str], name: str, key: str) -> str:

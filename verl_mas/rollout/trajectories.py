@@ -29,7 +29,7 @@ from verl_mas.rollout.images import ImageFiles
 from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import append, size_of
 from verl_mas.run_folder.records import Listed, Record, index_of, left_out, listed, packed
-from verl_mas.run_folder.session_files import file_of, partition_of, recording
+from verl_mas.run_folder.session_files import FOLDER, file_of, partition_of, recording
 from verl_mas.workflow.record import Recording, TokenTexts, session_record
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.task import Task
@@ -43,7 +43,7 @@ SMALLEST_GROUP = 3
 
 
 def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
-    return Path(spec.dir) if spec.dir else Path(default_local_dir) / "trajectories"
+    return Path(spec.dir) if spec.dir else Path(default_local_dir) / FOLDER
 
 
 @dataclass

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 
@@ -58,16 +58,20 @@ def append(path: Path, left: bytes) -> None:
 
 
 @contextmanager
-def recording(path: Path, what: str) -> Iterator[None]:
-    """Around a write beside the checkpoints of a run. `what`: what a run records there, for the message."""
+def writing(path: Path, rule: str, fix: str = "make room, or choose another --out") -> Iterator[None]:
+    """Around a write: what the disk refuses is a DiskError."""
     try:
         yield
     except OSError as error:
         raise DiskError(
-            f"{path} cannot be written: {error.strerror}; {free_space(path)}",
-            rule=f"a run records {what} beside its checkpoints",
-            fix="make room, or set trainer.default_local_dir to another disk",
+            f"{path} cannot be written: {error.strerror or error}; {free_space(path)}", rule=rule, fix=fix
         ) from error
+
+
+def recording(path: Path, what: str) -> AbstractContextManager[None]:
+    """Around a write beside the checkpoints of a run. `what`: what a run records there, for the message."""
+    fix = "make room, or set trainer.default_local_dir to another disk"
+    return writing(path, f"a run records {what} beside its checkpoints", fix)
 
 
 def flush(path: Path) -> None:

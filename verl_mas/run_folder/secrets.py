@@ -46,7 +46,18 @@ def clean(text: str) -> str:
     for variable, secret in os.environ.items():
         if is_secret(variable) and len(secret) >= SHORTEST:
             text = text.replace(secret, HIDDEN)
-    return _FORM.sub(HIDDEN, _ADDRESS.sub(_without_user, text))
+    return _FORM.sub(HIDDEN, _ADDRESS.sub(lambda found: bare_address(found[0]), text))
+
+
+def bare_address(address: str) -> str:
+    """Without user and query, which may have a password or a key."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return address
+    if "@" not in parts.netloc and not parts.query:
+        return address
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def clean_command(arguments: Sequence[str]) -> list[str]:
@@ -71,14 +82,3 @@ def _arguments(values: Sequence[object], name: str) -> list[object]:
         found.append(HIDDEN if follows else f"{key}={HIDDEN}" if hide else clean(value))
         follows = value.startswith("-") and not equals and is_secret(value)
     return found
-
-
-def _without_user(found: re.Match[str]) -> str:
-    address = found[0]
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return address
-    if "@" not in parts.netloc and not parts.query:
-        return address
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 
-from verl_mas.errors import DataError, DiskError
+from verl_mas.errors import DataError
 from verl_mas.run_folder.blocks import append_block, blocks_of, lines_of
-from verl_mas.run_folder.disk import append, free_space
+from verl_mas.run_folder.disk import append, writing
 
 TRAIN, VAL = PARTITIONS = ("train", "val")
+# The folder of all, in that of the run, unless mas.trajectories.dir names another one.
+FOLDER = "trajectories"
 IMAGES = "images"
 ADVANTAGES = "advantages"
 PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"
@@ -101,17 +103,13 @@ def advantage_lines(file: SessionFile) -> Iterator[bytes]:
         yield from lines_of(file.path, block)
 
 
-@contextmanager
-def recording(path: Path) -> Iterator[None]:
+def recording(path: Path) -> AbstractContextManager[None]:
     """An error of the disk, as the end of a run."""
-    try:
-        yield
-    except OSError as error:
-        raise DiskError(
-            f"{path} cannot be written: {error.strerror}; {free_space(path)}",
-            rule="every session is recorded, so a run that cannot do so ends",
-            fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
-        ) from error
+    return writing(
+        path,
+        rule="every session is recorded, so a run that cannot do so ends",
+        fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
+    )
 
 
 def folder_of_sessions(directory: str | Path, partition: str) -> Path:

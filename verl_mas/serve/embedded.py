@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.config.adapters import KEY, Adapter
 from verl_mas.config.merge import SECTION
+from verl_mas.cores import cores
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
@@ -107,7 +107,7 @@ class Embedded:
             "rollout.full_determinism": True,
             "rollout.seed": settings.seed,
             "rollout.engine_kwargs": {
-                ENGINE: {"threads": settings.threads or _cores(), "cache_gib": settings.cache_gib}
+                ENGINE: {"threads": settings.threads or cores(), "cache_gib": settings.cache_gib}
             },
         }
         for key, value in values.items():
@@ -132,10 +132,6 @@ def _no_progress_bar() -> Iterator[None]:
     finally:
         if enabled:
             hf_logging.enable_progress_bar()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _adapter(name: str, folder: Path) -> Adapter:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_mas.config.values import load_dataclass
-from verl_mas.errors import WorkflowError
 from verl_mas.serve.endpoints import Endpoint
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.many import many
-from verl_mas.workflow.run import CONCURRENCY, Question
+from verl_mas.workflow.run import CONCURRENCY, Question, refuse_in_loop
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.streaming import Listener
 from verl_mas.workflow.task import Task
@@ -63,8 +62,7 @@ class TrainedTeam:
 
     def run(self, task: Question, *, listener: Listener | None = None) -> Session:
         """The finished session. Raises SessionFault when its last attempt failed."""
-        if _in_loop():
-            raise WorkflowError("run inside a running event loop", rule="run blocks", fix="use await team.arun(...)")
+        refuse_in_loop("team.run", "await team.arun(...)")
         return _finished(self._loop.result(self._session(task, listener)))
 
     async def arun(self, task: Question, *, listener: Listener | None = None) -> Session:
@@ -113,11 +111,3 @@ def _finished(result: SessionResult) -> Session:
     if result.failed:
         raise result.faults[-1]
     return result.session
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from verl_mas.errors import FaultKind
-from verl_mas.metric_names import AGENT, POLICY, agent, key_of_policy, names_in, policy, session
+from verl_mas.metric_names import AGENT, CORE, POLICY, agent, key_of_policy, names_in, policy, session
 
 Metrics: TypeAlias = Mapping[str, float | None]
 # With few tasks per step, a step or two without any signal happen in sound runs.
@@ -27,7 +27,7 @@ NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have be
 OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
 # A difference in success that says nothing, where a validation has no interval.
 MARGIN = 0.02
-_SUCCESS = re.compile(r"val-core/(.+)/acc/mean@\d+")
+_SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 EVERYONE = "team"
 
 
@@ -124,14 +124,14 @@ class Trend:
 
 def success_key(metrics: Metrics) -> str | None:
     """The metric of success of a validation: verl's mean accuracy, or else the first of its kind."""
-    ours = [key for key in metrics if key.startswith("val-core/")]
+    ours = [key for key in metrics if key.startswith(CORE)]
     return next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
 
 
 def half_width(metrics: Metrics, key: str) -> float:
     """Of the interval of a success; 0 where there is none."""
     matched = _SUCCESS.fullmatch(key)
-    low, high = (metrics.get(f"val-core/{matched[1]}/pass@1/{end}") if matched else None for end in ("low", "high"))
+    low, high = (metrics.get(f"{CORE}{matched[1]}/pass@1/{end}") if matched else None for end in ("low", "high"))
     return 0.0 if low is None or high is None else (high - low) / 2
 
 

@@ -15,6 +15,7 @@ from verl.utils import tensordict_utils as tu
 from verl_mas import data_plane, metric_names
 from verl_mas.config.schema import FaultSpec
 from verl_mas.data_plane import Rows
+from verl_mas.metric_names import CORE
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
     DATA_SOURCE,
@@ -234,7 +235,7 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
     for source in {session.source for session in sessions if session.info.get("acc") is not None}:
         of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}
     of_sets["mean_of_sets"] = overall
-    return {f"val-core/{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()}
+    return {f"{CORE}{source}/{name}": value for source, found in of_sets.items() for name, value in found.items()}
 
 
 def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:

@@ -107,21 +107,20 @@ class _Team:
         return await run_session(lambda: self._workflow, Task.of(task), self._config)
 
 
+def refuse_in_loop(call: str, instead: str) -> None:
+    """Raises WorkflowError where an event loop runs, which a call that blocks would stop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WorkflowError(f"{call} inside a running event loop", rule=f"{call} blocks", fix=f"use {instead}")
+
+
 def _blocking(coroutine: Callable[P, Coroutine[object, object, R]]) -> Callable[P, R]:
     @functools.wraps(coroutine, assigned=())
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         """`arun`, for code that is not async: the same arguments, the finished session."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise WorkflowError(
-                "verl_mas.run inside a running event loop",
-                rule="verl_mas.run starts its own event loop",
-                fix="use await verl_mas.arun(...)",
-            )
-        # Outside of `except`, which every exception of the run would have as its context.
+        refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
         return asyncio.run(coroutine(*args, **kwargs))
 
     return run

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
-from urllib.parse import urlsplit
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -33,6 +32,7 @@ from verl_mas.config.values import Count, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
+from verl_mas.run_folder.secrets import bare_address
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
@@ -257,10 +257,7 @@ def _code(where: str | None) -> str | None:
 
 
 def _without_secrets(spec: McpSpec) -> McpSpec:
-    url = spec.url
-    if url is not None:
-        parts = urlsplit(url)
-        url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    url = None if spec.url is None else bare_address(spec.url)
     return replace(spec, url=url, env={}, pass_env=[*spec.pass_env, *spec.env])
 
 

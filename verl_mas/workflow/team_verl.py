@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.schema import FreeSettings
+from verl_mas.run_folder.secrets import bare_address
 
 _MULTI_TURN, _REWARD = "actor_rollout_ref.rollout.multi_turn", "reward"
 CUSTOM, SANDBOX = f"{_REWARD}.custom_reward_function", f"{_REWARD}.sandbox_fusion"
@@ -48,10 +48,4 @@ def _found(config: DictConfig) -> Iterator[tuple[str, object]]:
         value = OmegaConf.select(config, name) if value is None else value
         if value is not None:
             plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            yield name, _public(plain) if name.endswith(".url") else plain
-
-
-def _public(url: object) -> str:
-    """Without user and query."""
-    parts = urlsplit(str(url))
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+            yield name, bare_address(str(plain)) if name.endswith(".url") else plain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from pathlib import Path
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._public import Reading, add_arguments
 from verl_mas.config.values import load_dataclass
+from verl_mas.cores import cores
 from verl_mas.data import sources
 from verl_mas.data.code import JOURNAL, CodeItem, Journal, Preparation, refuse_if_empty
 from verl_mas.data.code_golden import Judge, Rules
@@ -60,7 +60,7 @@ class Code(DataSet):
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         rules = load_dataclass(Rules, values(options.rules), "--rules")
-        given = {"slots": _cores(), **values(options.execution)}
+        given = {"slots": cores(), **values(options.execution)}
         execution = load_dataclass(Execution, given, "--execution")
         execution.check()
         reading = Reading(load, options)
@@ -106,10 +106,6 @@ async def _judged(
 
 def _names(sets: Sequence[PublicSet]) -> list[str]:
     return [one.name for one in sets]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _identity(part: Sequence[Source]) -> list[object]:
