@@ -57,6 +57,7 @@ def test_a_conversation_is_kept_and_a_missing_ground_truth_is_asked_for(made):
         ("mine.csv", 'question,answer\n"1+1, or?",2\n'),
         ("mine.tsv", "question\tanswer\n1+1, or?\t2\n"),
         ("mine.json", '[{"question": "1+1, or?", "answer": 2}]'),
+        ("mine.json", '{"question": "1+1, or?", "answer": 2}\n'),
     ],
 )
 def test_other_formats_give_the_same_rows(made, name, content):
@@ -107,7 +108,9 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(made, tmp_path, rows
         ("mine.jsonl", '{"question": "1?", "answer": 1}\n{"question": \n', "line 2"),
         ("mine.csv", "question,answer\n1?,2\n3?\n", "line 3 has 1 cells"),
         ("mine.csv", "question,answer\n1?,2,3\n", "line 2 has 3 cells"),
-        ("mine.json", '{"question": "1?"}', "no list of objects"),
+        ("mine.json", '["1?"]', "no list of objects"),
+        ("mine.json", '[{"question": "1?"}', "a .json file holds a list of objects"),
+        ("mine.json", "1?", "one JSON object per line"),
         ("mine.txt", "", "the file must exist and end in"),
     ],
 )

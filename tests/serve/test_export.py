@@ -201,6 +201,18 @@ def refused(capsys, *arguments) -> str:
     return message
 
 
+def test_a_damaged_run_is_refused_before_anything_is_written(small, out, capsys):
+    (small.parent / "metrics.jsonl").write_text("no metrics\n")
+    assert "metrics.jsonl, line 1" in refused(capsys, small, out)
+    assert not out.exists()
+
+
+def test_what_was_written_is_json_on_request(small, out, capsys):
+    assert export(small, out, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == 3 and found["written"][-1] == f"{out}/team.yaml"
+
+
 def test_nothing_is_overwritten_without_force(small, out, capsys):
     assert export(small, out) == 0
     (out / "main" / "mine").touch()

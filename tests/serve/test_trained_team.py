@@ -19,6 +19,8 @@ from verl_mas.serve.model import copy_tokenizer
 from verl_mas.serve.runtime import Runtime
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.workflow import Generation
+from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 12}
@@ -196,6 +198,30 @@ def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
         assert found[-1]["usage"]["completion_tokens"] > 0
 
 
+class Spoken:
+    """Says two words, one after the other."""
+
+    async def generate(self, request, n=1):
+        on_text = ON_TEXT.get()
+        for word in ("two ", "words") if on_text else ():
+            on_text(word)
+        return [Generation("two words", "stop")] * n
+
+
+def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypatch):
+    """Its agent has another name than the policy."""
+    monkeypatch.setitem(runtime.clients, "a", Spoken())
+    [reply] = replies(runtime, {"model": "team/a", "stream": True, **ASK})
+    deltas = [event["choices"][0]["delta"].get("content") for event in events(reply)]
+    assert deltas[:2] == ["two ", "words"]
+
+
+def test_a_lone_surrogate_in_a_question_is_text(runtime):
+    body = b'{"model": "team", "messages": [{"role": "user", "content": "\\ud800"}]}'
+    [reply] = replies(runtime, body)
+    assert reply.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -205,6 +231,7 @@ def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
         ({"model": "team", "messages": []}, 400, "no messages"),
         ({"model": "team", "messages": [{"role": "system", "content": "x"}]}, 400, "no message of role user"),
         ({"model": "team", "messages": [{"role": "x", "content": "x"}]}, 400, "messages[0]"),
+        ({"model": "team", "messages": [{"role": [], "content": "x"}]}, 400, "messages[0]"),
         ({"model": "tame", **ASK}, 404, "did you mean 'team'"),
         (ASK, 400, "no model; it is one of team, team/a, team/b"),
         ({"model": "team", "temperature": -1, **ASK}, 400, "temperature=-1"),
@@ -299,6 +326,13 @@ def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder,
     }
     assert cli.main([*command, "--sampling", "temperature=0.5"]) == 1
     assert "another sampling" in capsys.readouterr().out
+
+
+def test_an_evaluation_that_failed_is_one_json_object(folder, data, capsys):
+    data.write_text(json.dumps({"prompt": [{"role": "user", "content": "x" * 600}], "data_source": "sums"}) + "\n")
+    assert cli.main(["eval", str(folder), "--data", str(data), "--force", "--json", "--engine", "threads=1"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["accepted"] and "1 of 1 sessions" in found["errors"][0]["value"]
 
 
 def test_data_that_no_team_can_be_asked_is_refused(folder, data, tmp_path, capsys):

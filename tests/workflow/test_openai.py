@@ -223,6 +223,12 @@ def test_an_image_is_sent_as_an_address_with_its_data():
     assert message["content"][1] == parts[1] and parts[0]["image"] is image
 
 
+def test_a_lone_surrogate_in_a_reply_is_text(serve):
+    """No file and no request could hold it."""
+    client = verl_mas.OpenAIClient(serve(lambda body: "a \ud800").url, "m")
+    assert verl_mas.run("single", "2 + 2?", client).answer == "a \\ud800"
+
+
 def test_messages_of_a_chat_template_become_those_of_an_endpoint():
     calls = [{"type": "function", "function": {"name": "press", "arguments": {"button": n}}} for n in "ab"]
     results = [{"role": "tool", "content": n} for n in "ab"]

@@ -14,6 +14,7 @@ from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 from verl_mas.retrieval.files import Row, read_rows
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.run_folder.disk import writing
 
 # verl's columns, by data.prompt_key and data.image_key, and what stands in a prompt where an image is.
 PROMPT, IMAGES, IMAGE = "prompt", "images", "<image>"
@@ -46,13 +47,17 @@ def read(path: Path) -> Iterator[Row]:
 
 
 def _json(path: Path) -> Iterator[Row]:
+    """A list of objects or, as verl reads such a file, too, an object per line."""
+    content = path.read_bytes()
+    if not content.lstrip().startswith(b"["):
+        yield from read_rows(path)
+        return
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(content)
     except ValueError as error:
         raise DataError(f"{path}: {error}", rule="a .json file holds a list of objects", fix="correct it") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        fix = "write a list; a file with one object per line is named .jsonl"
-        raise DataError(f"{path}: no list of objects", rule="a .json file holds a list of objects", fix=fix)
+    if not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: no list of objects", rule="a .json file holds a list of objects", fix="correct it")
     yield from rows
 
 
@@ -204,7 +209,8 @@ def write(rows: Sequence[Row], out: Path) -> None:
             rule="a column of parquet has one type: all ground truths are texts, or all are lists",
             fix="make the answers and the columns of --keep alike in all rows",
         ) from error
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f"{out.name}.part")
-    pq.write_table(table, part)
-    part.replace(out)
+    with writing(out, "the rows are written as a whole file"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = out.with_name(f"{out.name}.part")
+        pq.write_table(table, part)
+        part.replace(out)

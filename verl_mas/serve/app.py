@@ -19,6 +19,7 @@ from verl_mas.serve.replies import Answers, Writer, refusal
 from verl_mas.serve.requests import ChatRequest, Refused, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
 from verl_mas.workflow import client
+from verl_mas.workflow.members import Member
 from verl_mas.workflow.streaming import ActText, Listener, Listening
 from verl_mas.workflow.task import Task
 
@@ -125,12 +126,16 @@ class TeamServer:
     def _streamed(self, asked: ChatRequest) -> str | None:
         """The agent whose words are the answer."""
         if asked.model != self.name:
-            return self._policy(asked) if asked.n == 1 else None
+            return self._alone_on(self._policy(asked)).name if asked.n == 1 else None
         agent = self.runtime.answered_by
         return None if agent is None or self.runtime.members[agent].spec.tools else agent
 
     def _policy(self, asked: ChatRequest) -> str:
         return asked.model.removeprefix(f"{self.name}/")
+
+    def _alone_on(self, policy: str) -> Member:
+        """The agent with whose settings a policy replies alone: the first one that acts on it."""
+        return next(member for member in self.runtime.members.values() if member.spec.policy == policy)
 
     async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
         """Raises Refused for all that a request, an engine or an endpoint can do wrong."""
@@ -150,9 +155,9 @@ class TeamServer:
             raise problem from error
 
     async def _alone(self, asked: ChatRequest, listener: Listener | None) -> list[client.Generation]:
-        """Replies of one policy to the messages as they are, with the settings of the first agent that acts on it."""
+        """Replies of one policy to the messages as they are."""
         policy = self._policy(asked)
-        agent = next(member for member in self.runtime.members.values() if member.spec.policy == policy)
+        agent = self._alone_on(policy)
         task = replace(self.runtime.numbered(Task(asked.messages)), validate=True)
         request = client.Request(
             agent=agent.name,

@@ -10,17 +10,16 @@ from pathlib import Path
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.errors import DataError
+from verl_mas.metric_names import CORE
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
-from verl_mas.serve.curve import draw
-from verl_mas.sessions.run import open_run
+from verl_mas.sessions.curves import Panel, draw
+from verl_mas.sessions.run import is_run, open_run
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 CARD, CURVE = "README.md", "validation.svg"
 # By it an export recognises its own card.
 MARK = "<!-- Written by verl-mas export. -->"
-VALIDATION = "val-core/"
 SETTINGS = {
     "estimator": "algorithm.adv_estimator",
     "tasks per step": "data.train_batch_size",
@@ -41,19 +40,17 @@ class Card:
 
     @classmethod
     def of(cls, name: str, team: TeamFile, run: Path) -> Card:
-        """`run`: the folder of the run, which may be gone or of an earlier version."""
-        try:
-            found = open_run(run)
-        except DataError:
+        """`run`: the folder of the run, if the checkpoint is still in it. Raises DataError if it is damaged."""
+        if not is_run(run):
             return cls(name, team)
-        last = team.step
+        found, last = open_run(run), team.step
         steps = [step for step in found.steps() if last is None or step.number <= last]
         return cls(name, team, found.config, steps)
 
     def write(self, folder: Path) -> None:
         curves = self._curves()
         if curves:
-            write_whole(folder / CURVE, f"{draw(curves, 'validation', 'step')}{MARK}\n")
+            write_whole(folder / CURVE, f"{draw([Panel('', curves)], 'validation')}{MARK}\n")
         write_whole(folder / CARD, "\n".join([*self._lines(curves), ""]))
 
     def _lines(self, curves: Mapping[str, tuple[list[int], list[float]]]) -> Iterator[str]:
@@ -96,10 +93,10 @@ class Card:
 
     def _curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """The means and pass@k of validation."""
-        names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(VALIDATION))
+        names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(CORE))
         steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
         found = {
-            name.removeprefix(VALIDATION): series(steps, name)
+            name.removeprefix(CORE): series(steps, name)
             for name in names
             if name.rpartition("/")[2].startswith(("mean@", "pass@"))
         }

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
-
+from verl_mas.data import own_rows
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
+from verl_mas.retrieval.files import Row
 from verl_mas.row import GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_types import Fields
 from verl_mas.workflow.task import Task
 
 MEDIA = ("images", "videos", "audios")
-FORMATS = (".parquet", ".jsonl", ".json")
 
 
 def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fields]:
     """Rows as verl's dataset makes them, with the messages as `raw_prompt`. Text only."""
-    if path.suffix not in FORMATS:
-        raise DataError(f"--data {path}", rule=f"it is a file of {', '.join(FORMATS)}", fix="convert it")
-    if not path.is_file():
-        raise DataError(f"--data {path} is not there", rule="it is a file with a row per task", fix="check the path")
-    try:
-        rows = list(_rows(path, limit))
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        cause = str(error).splitlines()[0]
-        raise DataError(f"--data {path}: {cause}", rule="it can be read", fix="write it again") from error
+    rows = list(islice(own_rows.read(path), limit))
     if not rows:
         raise DataError(f"--data {path} has no row", rule="it has a row per task", fix="give another file")
     return [_row(row, number, path, prompt_key) for number, row in enumerate(rows)]
 
 
-def _rows(path: Path, limit: int | None) -> Iterator[Fields]:
-    if path.suffix == ".parquet":
-        table = pyarrow.parquet.read_table(path)
-        yield from (table if limit is None else table.slice(0, limit)).to_pylist()
-        return
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(filter(str.strip, lines)):
-            if number == limit:
-                return
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number + 1} is not an object")
-            yield row
-
-
-def _row(row: Fields, number: int, path: Path, prompt_key: str) -> Fields:
+def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
     where = f"--data {path}, row {number}"
     if prompt_key not in row:
         raise DataError(

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
-from verl_mas.errors import ConfigError, DataError, DiskError
-from verl_mas.run_folder.disk import free_space
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.run_folder.disk import append_line, writing
+from verl_mas.run_folder.records import plain
 from verl_mas.serve.eval_data import task_of
 from verl_mas.serve.runtime import Ended, Runtime, quiet_import
 from verl_mas.verl_types import Fields
@@ -22,6 +21,7 @@ from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Scorer
 
 FORMAT = 1
+WRITTEN = "each session is written when it has ended"
 # Number of a task, number of a session on it.
 Key = tuple[int, int]
 
@@ -54,23 +54,18 @@ class Results:
     def open(cls, path: Path, identity: Identity, *, force: bool) -> Results:
         """Those of an earlier call are read. `force`: a file of another evaluation is replaced."""
         found = cls(path, identity)
-        try:
-            if force or not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(_line({"format": FORMAT, **vars(identity)}), encoding="utf-8")
-            else:
+        with writing(path, WRITTEN):
+            if path.exists() and not force:
                 found._read()
-        except OSError as error:
-            raise _unwritable(path, error) from error
+            else:
+                path.unlink(missing_ok=True)
+                append_line(path, _line({"format": FORMAT, **vars(identity)}))
         return found
 
     def add(self, record: Fields) -> None:
         self.records[_key(record)] = record
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(_line(record))
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        with writing(self.path, WRITTEN):
+            append_line(self.path, _line(record))
 
     def missing(self, tasks: int, sessions: int) -> list[Key]:
         """Those that are not there, or failed."""
@@ -82,8 +77,8 @@ class Results:
         return [self.records[task, session] for task in range(tasks) for session in range(sessions)]
 
     def _read(self) -> None:
-        text = self.path.read_text(encoding="utf-8", errors="replace")
-        head, *lines = [*text.splitlines(), ""]
+        # Only at \n: a reply may have other characters that end a line.
+        head, *lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
         before = _parsed(head)
         if before is None or before.get("format") != FORMAT:
             raise ConfigError(
@@ -102,9 +97,6 @@ class Results:
             # A call that was killed may have cut its last line.
             if (record := _parsed(line)) is not None and "task" in record:
                 self.records[_key(record)] = record
-        if text and not text.endswith("\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
 
 
 @dataclass
@@ -182,7 +174,7 @@ def _key(record: Fields) -> Key:
 
 def _line(record: Mapping[str, object]) -> str:
     try:
-        return json.dumps(record, ensure_ascii=False, default=_listed) + "\n"
+        return json.dumps(record, ensure_ascii=False, default=plain)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"the record of a session: {error}",
@@ -196,21 +188,9 @@ def _plain(record: Mapping[str, object]) -> Fields:
     return found
 
 
-def _listed(value: object) -> object:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
-
-
 def _parsed(line: str) -> Fields | None:
     try:
         found = json.loads(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _unwritable(path: Path, error: OSError) -> DiskError:
-    return DiskError(
-        f"{path} cannot be written: {error.strerror}; {free_space(path)}",
-        rule="each session is written when it has ended",
-        fix="make room, or choose another --out",
-    )

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, read, step_of, whole_checkpoints
-from verl_mas.run_folder.disk import free_space
+from verl_mas.run_folder.disk import writing
 from verl_mas.serve.adapter import LORA_FILE, Adapter
 from verl_mas.serve.card import CARD, CURVE, Card, is_card
 from verl_mas.serve.model import TOKENIZER_FILE, available, copy_tokenizer, load_tokenizer, write_model
@@ -71,7 +71,9 @@ class Export:
         """What is written, a line per part. `only` one policy: without `team.yaml`, which would name the others."""
         chosen = self._chosen(only)
         raise_all(self._refusals(chosen, whole=only is None))
-        team = self.out / TEAM_FILE
+        team, described = self.out / TEAM_FILE, self._written(chosen) if only is None else None
+        # Before anything is written, as it reads the folder of the run, which may be damaged.
+        card = Card.of(self.out.resolve().name, described, self.checkpoint.folder.parent) if described else None
         with _writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
             # That of an earlier export would describe a folder in which some policies are replaced.
@@ -80,11 +82,10 @@ class Export:
             with _replaced(self.out / name) as folder:
                 written = self._policy(policy, folder)
             yield f"{name}: {written}"
-        if only is None:
-            written_team = self._written(chosen)
+        if described and card:
             with _writing(team):
-                Card.of(self.out.resolve().name, written_team, self.checkpoint.folder.parent).write(self.out)
-                written_team.write(self.out)
+                card.write(self.out)
+                described.write(self.out)
             yield f"{self.out / CARD}"
             yield f"{team}"
 
@@ -256,11 +257,8 @@ def _replaced(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise DiskError(
-            f"{path} cannot be written: {error}; {free_space(path)}",
-            rule="a policy is written as a whole, or not at all",
-            fix="make room, or give another folder",
-        ) from error
+    with writing(path, "a policy is written as a whole, or not at all", "make room, or give another folder"):
+        try:
+            yield
+        except SafetensorError as error:
+            raise OSError(str(error)) from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from verl_mas.config.values import load_dataclass, problems
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
+from verl_mas.text import all_encodable
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs.json_block import JsonObject
 
@@ -80,7 +81,7 @@ class ChatRequest:
 def read_request(body: bytes, team: str, policies: list[str]) -> ChatRequest:
     """A request to the team, or to `team/policy`. Raises Refused."""
     try:
-        given = json.loads(body)
+        given = all_encodable(json.loads(body))
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from error
     if not isinstance(given, dict):
@@ -130,7 +131,7 @@ def _messages(given: object) -> list[Message]:
 
 
 def _message(given: object, where: str) -> Message:
-    if not isinstance(given, dict) or given.get("role") not in ROLES:
+    if not isinstance(given, dict) or str(given.get("role")) not in ROLES:
         raise Refused(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
     content = given.get("content")
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):

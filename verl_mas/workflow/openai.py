@@ -12,6 +12,7 @@ import httpx
 
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
+from verl_mas.text import encodable
 from verl_mas.workflow.client import Generation, Request
 from verl_mas.workflow.codecs.json_block import JsonObject
 from verl_mas.workflow.endpoint import check_endpoint, hidden, without_key
@@ -77,7 +78,7 @@ class OpenAIClient:
         message = choice["message"]
         calls = calls_of(message)
         return Generation(
-            text_of(message),
+            encodable(text_of(message)),
             choice.get("finish_reason"),
             sampled=usage.get("completion_tokens", 0),
             prompt_tokens=usage.get("prompt_tokens", 0),

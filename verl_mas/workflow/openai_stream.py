@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from verl_mas.text import encodable
 from verl_mas.workflow.codecs.json_block import JsonObject
 
 DATA, DONE = "data:", "[DONE]"
@@ -49,9 +50,10 @@ class Streamed:
             for part in value or ():  # type: ignore[attr-defined]
                 self._call(part)
         elif isinstance(value, str) and name != "role":
-            self.message[name] = (self.message.get(name) or "") + value
-            if name == "content" and value:
-                self.on_text(value)
+            text = encodable(value)
+            self.message[name] = (self.message.get(name) or "") + text
+            if name == "content" and text:
+                self.on_text(text)
 
     def _call(self, part: JsonObject) -> None:
         calls: list[JsonObject] = self.message.setdefault("tool_calls", [])

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.config.schema import AgentSpec
+from verl_mas.errors import DataError
+from verl_mas.run_folder.metrics import MetricsFile
+from verl_mas.serve.card import CARD, CURVE, Card, is_card
+from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
+
+TEAM = TeamFile(FORMAT, TeamWorkflow("single"), {"solver": AgentSpec()}, {"main": TeamPolicy("hub/m", "main")}, step=2)
+
+
+def test_a_card_has_the_validations_up_to_its_step(tmp_path):
+    log = MetricsFile(tmp_path)
+    for step, value in ((0, 0.25), (2, 0.5), (4, 0.75)):
+        log.log({"val-core/sums/acc/mean@4": value, "val-core/sums/acc/std@4": 0.1}, step)
+    (tmp_path / "out").mkdir()
+    Card.of("team", TEAM, tmp_path).write(tmp_path / "out")
+    card, curve = tmp_path / "out" / CARD, tmp_path / "out" / CURVE
+    assert "| `sums/acc/mean@4` | 2 | 0.500 |" in card.read_text() and "0.75" not in card.read_text()
+    assert f"]({CURVE})" in card.read_text() and ">sums/acc/mean@4<" in curve.read_text()
+    assert is_card(card) and is_card(curve)
+
+
+def test_without_the_folder_of_its_run_a_card_has_the_team_alone(tmp_path):
+    Card.of("team", TEAM, tmp_path / "gone").write(tmp_path)
+    assert "workflow `single`, after 2 steps" in (tmp_path / CARD).read_text()
+    assert not (tmp_path / CURVE).exists()
+
+
+def test_the_damaged_folder_of_a_run_is_no_absent_one(tmp_path):
+    (tmp_path / "run.yaml").write_text("[")
+    with pytest.raises(DataError, match=r"run\.yaml cannot be read"):
+        Card.of("team", TEAM, tmp_path)

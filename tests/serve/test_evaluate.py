@@ -1,0 +1,42 @@
+"""The file of an evaluation's sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.errors import ConfigError, DiskError
+from verl_mas.serve.evaluate import Identity, Results
+
+IDENTITY = Identity(team="t", step=3, data="d", seed=0, sampling={})
+
+
+def test_a_session_is_found_again_whatever_its_text_is(tmp_path):
+    path = tmp_path / "new" / "sessions.jsonl"
+    results = Results.open(path, IDENTITY, force=False)
+    # What ends a line for str.splitlines, and what UTF-8 does not have.
+    text = "a\x85b\u2028c\n\ud800"
+    results.add({"task": 0, "session": 0, "failed": False, "answer": text})
+    again = Results.open(path, IDENTITY, force=False)
+    assert again.missing(1, 1) == [] and again.of(1, 1)[0]["answer"] == text
+
+
+def test_a_line_that_was_cut_is_ended_by_the_next_one(tmp_path):
+    path = tmp_path / "sessions.jsonl"
+    record = {"task": 0, "session": 0, "failed": False}
+    Results.open(path, IDENTITY, force=False).add(record)
+    path.write_text(path.read_text()[:-5])
+    results = Results.open(path, IDENTITY, force=False)
+    assert results.missing(1, 1) == [(0, 0)]
+    results.add(record)
+    assert Results.open(path, IDENTITY, force=False).of(1, 1) == [record]
+
+
+def test_another_file_is_kept_unless_it_is_to_be_replaced(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("mine\n")
+    with pytest.raises(ConfigError, match="is not of an evaluation"):
+        Results.open(path, IDENTITY, force=False)
+    assert path.read_text() == "mine\n"
+    assert Results.open(path, IDENTITY, force=True).records == {}
+    with pytest.raises(DiskError, match=f"{tmp_path} cannot be written"):
+        Results.open(tmp_path, IDENTITY, force=False)
