@@ -128,6 +128,14 @@ def test_what_cannot_be_written_is_refused(run, arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
+def test_an_earlier_layout_is_kept_where_none_can_be_written(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "logs" / "dashboard").mkdir(parents=True)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main(["dashboard", str(run), "--tensorboard", str(tmp_path / "logs"), "--force"]) == 1
+    assert "pip install tensorboard" in capsys.readouterr().err
+    assert (tmp_path / "logs" / "dashboard").exists()
+
+
 def test_a_run_before_its_first_step_has_no_dashboard(run, capsys, tmp_path):
     (run / "metrics.jsonl").write_text("")
     assert main(["dashboard", str(run), "--tensorboard", str(tmp_path)]) == 1

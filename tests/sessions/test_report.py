@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from view_runs import session, write_run
 
 from verl_mas import cli
 from verl_mas.errors import DataError
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.metrics import MetricsFile
-from verl_mas.sessions import comparison
+from verl_mas.run_folder.records import left_out
 from verl_mas.sessions.comparison import compare
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import open_run
@@ -80,6 +81,13 @@ def test_the_text_has_the_start_the_curves_and_the_agents(run):
     assert table["judge"][-1] == "-", "its policy has no gradient"
 
 
+def test_what_ended_a_run_is_printed_without_what_a_terminal_would_obey(tmp_path, capsys):
+    folder = made(tmp_path / "run", [metrics(1)])
+    AboutFile(folder, START, {}).end({"by": "WorkflowError: \x1b[2J", "step": 1})
+    assert cli.main(["report", str(folder)]) == 0
+    assert "\\x1b[2J" in (text := capsys.readouterr().out) and "\x1b" not in text
+
+
 def test_a_run_of_an_earlier_version_is_reported_and_says_what_is_missing(run):
     (run / "run.yaml").unlink()
     text = report(open_run(run)).text()
@@ -104,31 +112,42 @@ def test_the_command_prints_json_and_writes_files_that_it_does_not_replace_unask
     assert cli.main(["report", str(run), "--out", str(out)]) == 1
     assert "--force" in capsys.readouterr().err
     assert cli.main(["report", str(run), "--out", str(out), "--force"]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", str(run), "--out", "/proc/none", "--json"]) == 1
+    assert "cannot be written" in json.loads(capsys.readouterr().out)["errors"][0]["value"]
 
 
-def record(index: int, acc: float) -> dict[str, object]:
+def record(index: int, acc: float, **more: object) -> dict[str, object]:
     task = {"data_source": "letters", "index": index, "messages": []}
-    return {"task": task, "outcome": {"reward": 0.0, "info": {"acc": acc}}, "status": "finished"}
+    outcome = {"answer": None, "reward": 0.0, "info": {"acc": acc}}
+    return session(6, f"6-{index}", task=task, outcome=outcome, partition="val", **more)
 
 
 @pytest.fixture
-def two(tmp_path, monkeypatch):
+def two(tmp_path):
     """Of run B the score is 0.1 higher at every step, and half of the tasks that A fails are solved."""
     folders = []
     for name, score, solved in (("a", 0.5, 4), ("b", 0.6, 7)):
         steps = [metrics(step, score=score + 0.01 * (step % 2)) for step in range(1, 13)]
         steps[5]["val-core/letters/acc/mean@1"] = solved / 10
         folder = made(tmp_path / name, steps)
-        (folder / "trajectories" / "val").mkdir(parents=True)
-        folders.append(folder)
-    records = {
-        folders[0]: [record(i, float(i < 4)) for i in range(10)],
-        folders[1]: [record(i, float(i < 7)) for i in range(10)],
-    }
-    monkeypatch.setattr(
-        comparison, "read_sessions", lambda folder, validate, step: records[folder.parent] if step == 6 else []
-    )
+        folders.append(write_run(folder, [record(i, float(i < solved)) for i in range(10)]))
     return folders
+
+
+def over_tasks(folders: list[Path]) -> list[tuple[float, float, str]]:
+    found = compare(*(report(open_run(folder)) for folder in folders)).differences
+    return [(one.a, one.b, one.over) for one in found if one.what == "success of letters, step 6"]
+
+
+def test_a_session_that_failed_counts_as_0_in_a_comparison(two):
+    write_run(two[1], [record(0, 1.0, number=1, status="dropped")], worker="1")
+    assert over_tasks(two) == [(0.4, 0.65, "10 tasks")]
+
+
+def test_a_sample_of_the_sessions_is_not_compared(two):
+    write_run(two[0], [left_out("6-0", 1, 6, "val")], worker="1")
+    assert over_tasks(two) == []
 
 
 def test_two_runs_are_compared_by_step_and_by_task_of_the_validation(two):

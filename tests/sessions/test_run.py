@@ -35,6 +35,29 @@ def test_sessions_are_where_the_run_was_set_to_write_them(run, tmp_path):
     assert open_run(run).trajectories == tmp_path / "elsewhere"
 
 
+def test_a_relative_folder_of_sessions_is_in_that_in_which_the_run_was_started(run, tmp_path, monkeypatch):
+    (tmp_path / "started" / "records").mkdir(parents=True)
+    about = yaml.safe_load((run / "run.yaml").read_text())
+    about["config"]["mas"]["trajectories"]["dir"] = "records"
+    about["attempts"] = [{"folder": str(tmp_path)}, {"folder": str(tmp_path / "started")}]
+    (run / "run.yaml").write_text(yaml.safe_dump(about))
+    monkeypatch.chdir("/")
+    assert open_run(run).trajectories == tmp_path / "started" / "records"
+
+
+@pytest.mark.parametrize("config", [{}, {"mas": None}, {"mas": {"agents": None}}])
+def test_a_run_without_agents_in_its_settings_names_none(run, config):
+    (run / "run.yaml").write_text(yaml.safe_dump({"format": 1, "config": config}))
+    found = open_run(run)
+    assert (found.agents, found.policies, found.agent("solver")) == ({}, {}, {})
+
+
+def test_an_instance_has_the_settings_of_its_role(run):
+    content = {"format": 1, "config": {"mas": {"agents": {"solver": {"policy": "a"}, "judge": None}}}}
+    (run / "run.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    assert open_run(run).agent("solver_1") == {"policy": "a"} and list(open_run(run).agents) == ["solver", "judge"]
+
+
 def verls(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"step": 1, "data": {"a": value}}) + "\n")

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
+from verl_mas.metric_names import CORE
 from verl_mas.run_folder.metrics import Step
+from verl_mas.run_folder.session_files import VAL
 from verl_mas.sessions.curves import Curve, Panel, write_curves
-from verl_mas.sessions.reader import read_sessions
+from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.report import LAST, Report, panels, table, watched
 from verl_mas.trainer.pass_at_k import interval
 
@@ -59,7 +61,8 @@ class Comparison:
             f"over steps: means of the last {LAST} steps that both have, paired by step; normal interval of the mean "
             "difference. Steps of one run depend on each other, and another seed is not in it: a run more each says "
             "more than this interval.",
-            "over tasks: the last validation that both have, paired by task; bootstrap interval over the tasks.",
+            "over tasks: the last validation of which both recorded all sessions, paired by task; bootstrap interval "
+            "over the tasks.",
         ]
         return "\n".join(lines) + "\n"
 
@@ -121,7 +124,7 @@ def _difference(key: str, pairs: Sequence[tuple[float, float]]) -> Difference:
 
 
 def by_task(a: Report, b: Report) -> list[Difference]:
-    """Success in the last validation that both have records of, by source of the tasks."""
+    """Success in the last validation of which both have all records, by source of the tasks."""
     steps = [{step.number for step in one.steps if _validated(step)} for one in (a, b)]
     for step in sorted(steps[0] & steps[1], reverse=True):
         first, second = successes(a, step), successes(b, step)
@@ -141,15 +144,20 @@ def _of_source(
 
 
 def successes(report: Report, step: int) -> dict[Task, float]:
-    """By source and task: the mean over its sessions of `acc`, or of the team's reward where there is none."""
+    """By source and task: the mean over its sessions of `acc`, or of the team's reward where there is none.
+
+    As in validation, a session that failed counts as 0. A sample of the sessions has the best and the worst of each
+    task, and no mean.
+    """
     folder = report.run.trajectories
-    if folder is None or not (folder / "val").is_dir():
+    if folder is None or not (folder / VAL).is_dir():
         return {}
+    index = SessionIndex(folder, partitions=(VAL,), step=step)
     found: dict[Task, list[float]] = defaultdict(list)
-    for record in read_sessions(folder, validate=True, step=step):
+    for record in index.records() if not index.left_out else ():
         task, outcome = record["task"], record["outcome"]
-        value = (outcome["info"] or {}).get(ACC, outcome["reward"])
-        if record["status"] == "finished" and isinstance(value, int | float):
+        value = (outcome["info"] or {}).get(ACC, outcome["reward"]) if record["status"] == "finished" else 0.0
+        if isinstance(value, int | float):
             # A task is known by its number in its file, and by its text where it has none.
             name = task["messages"] if task["index"] is None else task["index"]
             found[str(task["data_source"]), str(name)].append(float(value))
@@ -157,4 +165,4 @@ def successes(report: Report, step: int) -> dict[Task, float]:
 
 
 def _validated(step: Step) -> bool:
-    return any(key.startswith("val-core/") for key in step.values)
+    return any(key.startswith(CORE) for key in step.values)

@@ -114,16 +114,16 @@ def write_tensorboard(charts: Layout, logs: Path, force: bool = False) -> Path:
             fix="give the TENSORBOARD_DIR of the run, by default tensorboard_log/<project>/<experiment>",
         )
     folder = logs / FOLDER
-    if folder.exists():
-        if not force:
-            raise DataError(f"{folder} exists", rule="a file that exists is kept", fix="add --force to replace it")
-        shutil.rmtree(folder)
+    if folder.exists() and not force:
+        raise DataError(f"{folder} exists", rule="a file that exists is kept", fix="add --force to replace it")
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise DataError(
             f"the layout needs tensorboard: {error}", rule="torch writes it", fix="pip install tensorboard"
         ) from None
+    if folder.exists():
+        shutil.rmtree(folder)
     writer = SummaryWriter(str(folder))
     # TensorBoard takes every tag that begins like the expression.
     writer.add_custom_scalars(

@@ -93,12 +93,11 @@ class Report:
 
     def agent_table(self) -> dict[str, dict[str, float | None]]:
         recent = [step.values for step in self.training[-LAST:]]
-        acts_on = _policies(self.run)
         trained = list(dict.fromkeys(one for values in recent for one in policies_in(values)))
         made: dict[str, dict[str, float | None]] = {}
         for name in dict.fromkeys(one for values in recent for one in agents_in(values)):
             made[name] = {column: _mean_of(recent, [agent(name, key)]) for column, key in COLUMNS.items()}
-            of = acts_on.get(name) or acts_on.get(name.rpartition("_")[0]) or (trained[0] if len(trained) == 1 else "")
+            of = str(self.run.agent(name).get("policy") or (trained[0] if len(trained) == 1 else ""))
             norms = [key_of_policy(recent[-1], of, GRAD_NORM)] if of in trained else []
             made[name]["grad norm"] = _mean_of(recent, norms)
         return made
@@ -228,20 +227,10 @@ def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str
         yield "settings", ", ".join(f"{name}={OmegaConf.select(run.config, name)}" for name in names)
 
 
-def _policies(run: RunFolder) -> dict[str, str]:
-    """By agent, or role of agents, where the configuration names its policy."""
-    agents = OmegaConf.select(run.config, "mas.agents") if run.config is not None else None
-    return {str(name): str(spec["policy"]) for name, spec in (agents or {}).items() if spec and spec.get("policy")}
-
-
 def _learns(run: RunFolder, name: str) -> bool:
     """Whether the configuration does not exclude it: an agent without settings learns."""
-    if run.config is None:
-        return True
-    mas = run.config.mas
-    agents, policies = mas.get("agents") or {}, mas.get("policies") or {}
-    own = agents.get(name) or agents.get(name.rpartition("_")[0]) or {}
-    of = policies.get(own.get("policy") or "") or {}
+    own = run.agent(name)
+    of = run.policies.get(str(own.get("policy"))) or {}
     frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
     return own.get("trainable") is not False and not frozen
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -12,11 +13,13 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder import about, metrics
 from verl_mas.run_folder.checkpoints import POINTER
 from verl_mas.run_folder.metrics import Step, read_steps
+from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.trainer import timeline
+from verl_mas.workflow.members import role_of
 
-TRAJECTORIES = "trajectories"
+Settings: TypeAlias = Mapping[str, object]
 # One of these makes a folder the folder of a run.
-MARKS = (about.FILE, metrics.FILE, timeline.FILE, TRAJECTORIES, POINTER)
+MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,29 @@ class RunFolder:
     def trajectories(self) -> Path | None:
         """The folder of the session records, if there are any."""
         given = OmegaConf.select(self.config, "mas.trajectories.dir") if self.config is not None else None
-        found = Path(given) if given else self.folder / TRAJECTORIES
+        # A relative one is in the folder in which the run was started.
+        started = [start.get("folder") for start in about.attempts(self.about)][-1:]
+        found = Path(*map(str, filter(None, started)), given) if given else self.folder / FOLDER
         return found if found.is_dir() else None
+
+    @property
+    def agents(self) -> dict[str, Settings]:
+        """Those that the configuration names, in its order."""
+        return self._of_mas("agents")
+
+    @property
+    def policies(self) -> dict[str, Settings]:
+        return self._of_mas("policies")
+
+    def agent(self, name: str) -> Settings:
+        """What the configuration says of an agent, or of its role."""
+        return self.agents.get(name) or self.agents.get(role_of(name)) or {}
+
+    def _of_mas(self, section: str) -> dict[str, Settings]:
+        found = None if self.config is None else OmegaConf.select(self.config, f"mas.{section}")
+        named = OmegaConf.to_container(found) if OmegaConf.is_dict(found) else {}
+        assert isinstance(named, dict)
+        return {str(name): settings or {} for name, settings in named.items()}
 
 
 def open_run(path: str | Path) -> RunFolder:
@@ -74,21 +98,22 @@ def open_run(path: str | Path) -> RunFolder:
             rule="a run is read from its folder",
             fix="give trainer.default_local_dir of the run",
         )
-    if not _is_run(folder):
+    if not is_run(folder):
         raise DataError(f"{path} is not the folder of a run", rule=f"it has {' or '.join(MARKS)}", fix=_nearby(folder))
     found = dict(about.read_about(folder))
     config = found.pop(about.CONFIG, None)
     return RunFolder(folder, OmegaConf.create(config) if isinstance(config, dict) else None, found)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether a run wrote into it, of this or an earlier version."""
     return any((folder / mark).exists() for mark in MARKS)
 
 
 def _nearby(folder: Path) -> str:
     """The folders of runs in this one, or above it."""
-    inside = sorted(str(child) for child in folder.iterdir() if child.is_dir() and _is_run(child))
-    if _is_run(folder.parent):
+    inside = sorted(str(child) for child in folder.iterdir() if child.is_dir() and is_run(child))
+    if is_run(folder.parent):
         inside = [str(folder.parent)]
     if not inside:
         return "give trainer.default_local_dir of a run"

@@ -12,16 +12,10 @@ def page(*records: dict) -> Page:
     return Page(Part("train", 1, ()), groups_of(records), (("chunk", len(records)),))
 
 
-def test_a_group_is_uniform_if_all_its_rewards_are_equal():
-    uniform = [
-        groups_of([session(number=n, reward=reward) for n, reward in enumerate(rewards)])[0].uniform
-        for rewards in ([1.0, 1.0], [1.0, 0.0], [1.0], [None, None])
-    ]
-    assert uniform == [True, False, False, False]
-
-
-def test_the_reader_knows_better_whether_a_group_is_uniform():
-    assert not groups_of([session(number=n, reward=1.0, uniform=False) for n in (0, 1)])[0].uniform
+def test_a_group_is_uniform_if_the_reader_says_so():
+    for known in (True, False, None):
+        [group] = groups_of([session(number=n, reward=1.0, uniform=known) for n in (0, 1)])
+        assert group.uniform is (known is True)
 
 
 def test_sessions_of_another_attempt_are_another_group():

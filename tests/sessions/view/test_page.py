@@ -113,6 +113,14 @@ def test_force_replaces_nothing_that_is_not_of_a_page(run):
     assert (run / "view_data" / "thesis.js").exists() and not (run / "view.html").exists()
 
 
+def test_force_replaces_what_a_live_page_that_was_killed_has_left(run):
+    (run / "view_data").mkdir()
+    for name, content in (("index.js", 'verlMasView.arrive("index","'), ("live.js.new", "verlMas"), ("a.js.new", "")):
+        (run / "view_data" / name).write_text(content)
+    write_view(run, ViewOptions(force=True))
+    assert not (run / "view_data").exists()
+
+
 def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
     empty = write_metrics(tmp_path)
     for arguments, message in (

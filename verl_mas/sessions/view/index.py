@@ -41,6 +41,8 @@ class Group:
     uid: str
     title: str
     uniform: bool
+    """Whether all its rewards are equal, so that it has nothing to learn from."""
+
     entries: tuple[Entry, ...]
 
 
@@ -66,7 +68,7 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
         Group(
             uid,
             one_line(_question(records[0]))[:TITLE],
-            _uniform(records),
+            bool(records[0].get("uniform")),
             tuple(_entry(record, searched) for record in records),
         )
         for (_, uid), records in by_uid.items()
@@ -95,15 +97,6 @@ def _entry(record: Record, searched: int) -> Entry:
 
 def _names(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
-
-
-def _uniform(records: Sequence[Record]) -> bool:
-    """Whether all rewards of the group are equal, so that it has nothing to learn from."""
-    known = [record["uniform"] for record in records if record.get("uniform") is not None]
-    if known:
-        return bool(known[0])
-    rewards = [record["outcome"]["reward"] for record in records]
-    return len(rewards) > 1 and None not in rewards and max(rewards) - min(rewards) < 1e-9
 
 
 def _question(record: Record) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from verl_mas.run_folder.disk import write_whole
 from verl_mas.sessions.view.page import LIVE, View, data_folder, script_of, version
 
 SECONDS = 2.0
@@ -32,16 +33,10 @@ def refresh(out: Path, view: View) -> bool:
     for name, payload in {**view.payloads, **head}.items():
         file = folder / f"{name}.js"
         if name in head or not file.exists():
-            _write(file, script_of(name, payload))
-    _write(folder / f"{LIVE}.js", newest)
+            write_whole(file, script_of(name, payload))
+    write_whole(folder / f"{LIVE}.js", newest)
     for file in folder.glob("*.js"):
         # An open page may still show what the last index named.
         if file.stem not in {LIVE, *head, *view.payloads, *before}:
             file.unlink()
     return True
-
-
-def _write(file: Path, text: str) -> None:
-    building = file.with_suffix(".part")
-    building.write_text(text, encoding="ascii")
-    building.replace(file)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
 
-from verl_mas.errors import ConfigError, DataError, DiskError
-from verl_mas.run_folder.disk import free_space
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view.bodies import chunks
 from verl_mas.sessions.view.curves import curves_of
@@ -27,6 +26,8 @@ STYLE, TEMPLATE = "page.css", "page.html.j2"
 # Bodies above this size, packed, are files in a folder beside the page.
 INLINE = 12_000_000
 LIVE = "live"
+# How every file of data begins.
+ARRIVES = b"verlMasView.arrive("
 Progress = Callable[[int, int], None]
 
 
@@ -111,13 +112,8 @@ class View:
             "cut": cut,
             "curves": curves_of(self.run.steps(), self.pages),
         }
-        return {"index": packed(as_json(index_of(self.pages, about, self._agents()))), "search": packed(text)}
-
-    def _agents(self) -> list[str]:
-        """Those of the configuration, in their order, so that a colour does not depend on who acts first."""
-        config = self.run.config
-        named = None if config is None else config.get("mas", {}).get("agents")
-        return [] if not named else [str(name) for name in named]
+        # Their order is that of the configuration, so that a colour does not depend on who acts first.
+        return {"index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))), "search": packed(text)}
 
 
 def write_view(
@@ -135,16 +131,10 @@ def write_view(
     head, size = view.head(), sum(map(len, view.payloads.values()))
     apart = live or size > options.inline
     with_bodies = head if apart else {**head, **view.payloads}
-    try:
+    with writing(out, "the page and its folder of data are written as a whole"):
         out.parent.mkdir(parents=True, exist_ok=True)
         _replace_folder(data_folder(out), {**head, **view.payloads, LIVE: version(head)} if apart else {})
-        _replace(out, render(opened.name, {} if apart else with_bodies, data_folder(out).name if apart else ""))
-    except OSError as error:
-        raise DiskError(
-            f"{out} cannot be written: {error.strerror}; {free_space(out)}",
-            rule="the page and its folder of data are written as a whole",
-            fix="make room, or choose another place with --out",
-        ) from error
+        write_whole(out, render(opened.name, {} if apart else with_bodies, data_folder(out).name if apart else ""))
     return out, view
 
 
@@ -159,7 +149,7 @@ def version(head: dict[str, str]) -> str:
 
 def script_of(name: str, payload: str) -> str:
     """A file of data. A page from a disk may load scripts, and nothing else."""
-    return f'verlMasView.arrive("{name}","{payload}");\n'
+    return f'{ARRIVES.decode()}"{name}","{payload}");\n'
 
 
 def _check_place(out: Path, force: bool) -> None:
@@ -186,10 +176,11 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    if path.suffix != ".js" or not path.is_file():
+    """Also what a --live that was killed has left of a file."""
+    if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(18) == b"verlMasView.arrive"
+        return ARRIVES.startswith(file.read(len(ARRIVES)))
 
 
 def _nothing(view: View) -> DataError:
@@ -221,15 +212,6 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
             building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def _replace(path: Path, text: str) -> None:
-    building = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        building.write_text(text, encoding="utf-8")
-        building.replace(path)
-    finally:
-        building.unlink(missing_ok=True)
 
 
 def render(title: str, payloads: dict[str, str], folder: str) -> str:
