@@ -70,6 +70,40 @@ def test_what_exists_is_kept_unless_forced(tmp_path):
         free(tmp_path, False, "b", "a")
     with pytest.raises(ConfigError, match="a is a file, not a folder"):
         free(tmp_path / "a" / "b", True)
+    with pytest.raises(ConfigError, match="a is a file, not a folder"):
+        free(tmp_path / "a", True, "b")
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "1 + 1?", "answer": 2}\n')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "metrics": {"critic/score/mean": 0.5}}\n')
+    for command in (
+        ["new", "adders", "--out", "/proc/none"],
+        ["data", "rows", str(rows), "--out", "/proc/none.parquet"],
+        ["data", "split_clues", "--out", "/proc/none", "--train-rows", "8", "--test-rows", "8"],
+        ["dashboard", str(tmp_path), "--wandb", "us/math", "--out", "/proc/none.py"],
+    ):
+        assert cli.main(command) == 1
+        assert "/proc/none" in (error := capsys.readouterr().err) and "cannot be written" in error, command
+
+
+def test_text_of_others_in_an_error_is_no_order_to_a_terminal(monkeypatch, capsys):
+    def refuse(argv):
+        raise ConfigError("\x1b[2J\u202e", rule="no", fix="yes")
+
+    monkeypatch.setattr(timeline, "main", refuse)
+    assert cli.main(["timeline"]) == 1
+    assert "\\x1b[2J\\u202e\n  rule: no" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
+    def interrupted(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(timeline, "main", interrupted)
+    assert cli.main(["timeline"]) == 130
+    assert capsys.readouterr().err == "\nverl-mas timeline: interrupted\n"
 
 
 def test_a_refusal_is_json_where_json_is_asked_for(monkeypatch, capsys):

@@ -32,7 +32,7 @@ def test_every_command_and_every_data_set_is_offered(words):
 
 
 def test_the_options_are_those_of_the_parser(words):
-    assert words["timeline"] == ["--help", "--out", "--force", "--steps", "--title"]
+    assert words["timeline"] == ["--help", "--out", "--force", "--steps", "--title", "--json"]
     assert words["completion"] == [*SHELLS, "--help"]
     assert "--template" in words["data rows"]
 

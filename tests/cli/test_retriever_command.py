@@ -45,6 +45,17 @@ def test_a_server_whose_index_cannot_be_built_ends_with_the_error(serve, capsys,
     assert message in err and "Traceback" not in err
 
 
+def test_a_port_in_use_is_refused(serve, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: pytest.fail("the server was started"))
+    (tmp_path / "c.jsonl").write_text(FINE)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        paths = ["--corpus", str(tmp_path / "c.jsonl"), "--index", str(tmp_path / "i")]
+        assert main(["retriever", "serve", *paths, "--port", str(taken.getsockname()[1])]) == 1
+    assert "already in use" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("topk", ["0", "-1", "few"])
 def test_a_topk_below_1_is_refused(topk, capsys):
     assert main(["retriever", "query", "--index", "i", "--topk", topk, "what"]) == 2

@@ -83,6 +83,9 @@ def main(argv: list[str] | None = None) -> int:
         return int(importlib.import_module(module_of(command)).main(rest))
     except MasError as error:
         return _refused(command, error, as_json="--json" in rest)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nverl-mas {command}: interrupted\n")
+        return 130
 
 
 def _instead(command: str) -> str:
@@ -94,9 +97,10 @@ def _instead(command: str) -> str:
 def _refused(command: str, error: MasError, *, as_json: bool) -> int:
     from verl_mas.cli._output import refusal, write_json
     from verl_mas.cli._parser import UsageError
+    from verl_mas.text import visible
 
     if as_json:
         write_json(refusal(error))
     else:
-        sys.stderr.write(f"verl-mas {command}: {error}\n")
+        sys.stderr.write(visible(f"verl-mas {command}: {error}\n"))
     return 2 if isinstance(error, UsageError) else 1

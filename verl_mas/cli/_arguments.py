@@ -7,7 +7,7 @@
     --steps 3-8    of a run                       add_steps, then `steps_of`
     --limit N      how many                       add_limit
     --seed N       what is generated              add_seed
-    --host, --port where a server listens         add_address
+    --host, --port where a server listens         add_address, then `listening`
 
 A command's module has `parser()`, which is quick to call (help, completion and docs/cli.md are made of it), and
 `main(argv)`, which imports what is slow to import.
@@ -16,6 +16,7 @@ A command's module has `parser()`, which is quick to call (help, completion and 
 from __future__ import annotations
 
 import argparse
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,13 +36,9 @@ def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str
         parser.add_argument("run", metavar="RUN", type=Path, help=meaning)
 
 
-def add_team(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """The positional DIR as `options.dir`: what `verl-mas export` wrote; with `several` a list of them."""
-    meaning = "a folder that `verl-mas export` wrote, with team.yaml"
-    if several:
-        parser.add_argument("dir", metavar="DIR", type=Path, nargs="+", help=f"{meaning}; two are compared")
-    else:
-        parser.add_argument("dir", metavar="DIR", type=Path, help=meaning)
+def add_team(parser: argparse.ArgumentParser) -> None:
+    """The positional DIR as `options.dir`: what `verl-mas export` wrote."""
+    parser.add_argument("dir", metavar="DIR", type=Path, help="a folder that `verl-mas export` wrote, with team.yaml")
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, *, default: str | None = None, required: bool = False) -> None:
@@ -62,7 +59,7 @@ def free(path: Path, force: bool, *names: str) -> Path:
                 rule="what exists is kept",
                 fix=f"choose another --out, or add --force to replace {found.name}",
             )
-    for above in path.parents:
+    for above in [path, *path.parents] if names else path.parents:
         if above.exists() and not above.is_dir():
             raise ConfigError(f"--out {path}", rule=f"{above} is a file, not a folder", fix="choose another --out")
     return path
@@ -93,9 +90,9 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last or first)
 
 
-def add_limit(parser: argparse.ArgumentParser, what: str, *, default: int | None = None) -> None:
+def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     """`--limit` as `options.limit`: how many at most; None: all."""
-    parser.add_argument("--limit", type=whole(1), metavar="N", default=default, help=what)
+    parser.add_argument("--limit", type=whole(1), metavar="N", help=what)
 
 
 def add_seed(parser: argparse.ArgumentParser, what: str = "what is random depends on it alone") -> None:
@@ -106,6 +103,29 @@ def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
     """`--host` and `--port`. Nothing listens beyond this machine unless --host says so."""
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on; 0.0.0.0: every network of this machine")
     parser.add_argument("--port", type=whole(0, 65535), default=port, metavar="N", help="0: a free one")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. A server that makes its own finds a port in use after all else is loaded."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        # Only a socket that listens is refused to the next one.
+        made.listen(2048)
+    except OSError as error:
+        raise ConfigError(
+            f"--host {host} --port {port}: {error.strerror}",
+            rule="the server listens on an address of this machine, at a port that is free",
+            fix="use another --port, or --port 0 for a free one",
+        ) from error
+    return made
+
+
+def url_of(listens: socket.socket) -> str:
+    host, port = listens.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def add_settings(parser: argparse.ArgumentParser, option: str, what: str, *, form: str = SETTING) -> None:
@@ -174,13 +194,13 @@ def check_count(option: str, count: int | None) -> None:
         raise ConfigError(f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default")
 
 
-def takes_run_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> argparse.ArgumentParser:
-    """The usage ends with ARGUMENTS, those of a training run: `parse_known_args` returns them in their order.
+def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:
+    """The usage ends with the arguments of a training run: `parse_known_args` returns them in their order.
 
     They are no argument of argparse, which would mix up the order where they have options of Hydra among them.
     """
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
-    parser.usage = f"{usage} {'ARGUMENTS' if required else '[ARGUMENTS]'}"
+    parser.usage = f"{usage} {form}"
     return parser
 
 

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 def add_loading(parser: argparse.ArgumentParser) -> None:
     """How the policies are served; read by `load_runtime`."""
-    parser.add_argument(
-        "--endpoint", metavar="POLICY=URL", action="append", default=[],
-        help="an OpenAI-compatible server that has this policy; can be given for each. Without one the policy is "
-        "loaded into this process",
-    )  # fmt: skip
+    served = "an OpenAI-compatible server that has this policy; without one it is loaded into this process"
+    add_settings(parser, "--endpoint", served, form="POLICY=URL")
     add_settings(parser, "--engine", "settings of the engine of this process: threads, device, dtype, cache_gib, seed")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
 

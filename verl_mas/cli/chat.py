@@ -66,7 +66,7 @@ def _chat(runtime: Runtime, loop: LoopThread, *, quiet: bool) -> int:
             answer = _answer(runtime, loop, asked, quiet=quiet)
         except SessionFault as fault:
             failed = True
-            sys.stderr.write(f"{fault}\n")
+            sys.stderr.write(visible(f"{fault}\n"))
         except KeyboardInterrupt:
             _say("\n(cancelled)\n")
         else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from verl_mas.cli._arguments import add_out, add_run, free
+from verl_mas.cli._arguments import add_json, add_out, add_run, free
+from verl_mas.cli._output import say_written, write_text
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, DataError
 
@@ -16,6 +16,7 @@ def parser() -> Parser:
     made.add_argument("--tensorboard", metavar="DIR", type=Path, help="write a layout into this folder of event files")
     made.add_argument("--wandb", metavar="ENTITY/PROJECT", help="write a program that creates a workspace there")
     add_out(made, "that program", default="dashboard.py")
+    add_json(made)
     return made
 
 
@@ -38,16 +39,17 @@ def main(argv: list[str]) -> int:
             rule="the charts are those of the agents and policies that have logged something",
             fix="repeat this after the first step",
         )
-    charts = layout(names)
+    charts, written, then = layout(names), [], []
     if options.wandb:
         entity, project = _place(options.wandb)
         out = free(options.out, options.force)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(wandb_program(charts, entity, project, out.name), encoding="utf-8")
-        sys.stdout.write(f"{out}: python {out} creates the workspace\n")
+        write_text(out, wandb_program(charts, entity, project, out.name))
+        written.append(out)
+        then.append(f"python {out} creates the workspace")
     if options.tensorboard:
-        folder = write_tensorboard(charts, options.tensorboard, options.force)
-        sys.stdout.write(f"{folder}: in TensorBoard's tab Custom Scalars\n")
+        written.append(write_tensorboard(charts, options.tensorboard, options.force))
+        then.append("TensorBoard shows it in its tab Custom Scalars")
+    say_written(written, as_json=options.json, then="; ".join(then))
     return 0
 
 

@@ -23,7 +23,7 @@ MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 def parser() -> Parser:
     made = Parser("verl-mas doctor", __doc__)
     add_json(made)
-    takes_run_arguments(made, required=False)
+    takes_run_arguments(made, "[ARGUMENTS]")
     return made
 
 

@@ -49,13 +49,13 @@ def main(argv: list[str]) -> int:
 
     made = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, found, strict=True)]
     compared = difference(*found) if len(found) == 2 else {}
-    if options.json:
-        write_json({"teams": made, **({"difference": compared} if compared else {})})
-    else:
+    if not options.json:
         for table in tables(made, compared):
             console().print(table)
     for folder, records in zip(teams, found, strict=True):
         _check(folder, records)
+    if options.json:
+        write_json({"teams": made, **({"difference": compared} if compared else {})})
     return 0
 
 

@@ -1,7 +1,8 @@
 """Write the policies of a checkpoint as folders that others load, and the team as team.yaml.
 
 A trained policy becomes a Hugging Face folder, an adapter a PEFT folder or, with --merge, a Hugging Face folder as
-well. docs/after-training.md has the details.
+well. docs/after-training.md has the details. ARGUMENTS are those of the training of an earlier version, whose
+checkpoint has no team.yaml.
 """
 
 from __future__ import annotations
@@ -10,13 +11,31 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from verl_mas.cli._arguments import add_out, add_run, add_step
+from verl_mas.cli._arguments import add_json, add_out, add_run, add_step, takes_run_arguments
+from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, raise_all
 
 if TYPE_CHECKING:
     from verl_mas.run_folder.checkpoints import Checkpoint
     from verl_mas.workflow.team_file import TeamFile
+
+
+def parser() -> Parser:
+    made = Parser("verl-mas export", __doc__)
+    add_run(made, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
+    add_step(made, "the checkpoint of this step; without it the latest one")
+    add_out(made, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
+    made.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
+    made.add_argument(
+        "--merge",
+        action="store_true",
+        help="adapters merged into their base; prints how far the log-probs of a prompt move by it",
+    )
+    made.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
+    add_json(made)
+    takes_run_arguments(made, "[-- ARGUMENTS]")
+    return made
 
 
 def main(argv: list[str]) -> int:
@@ -33,9 +52,14 @@ def main(argv: list[str]) -> int:
         force=options.force,
         trust=options.trust_remote_code,
     )
+    written = []
     for line in export.run(options.policy):
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        written.append(line)
+        if not options.json:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    if options.json:
+        write_json({"folder": str(options.out), "step": checkpoint.step, "written": written})
     return 0
 
 
@@ -68,23 +92,3 @@ def _team(checkpoint: Checkpoint, arguments: Sequence[str]) -> TeamFile:
     team = describe(config, mas)
     raise_all(other_policies(checkpoint.folder, [policy.folder for policy in team.policies.values() if policy.folder]))
     return team
-
-
-def parser() -> Parser:
-    made = Parser(
-        "verl-mas export",
-        __doc__,
-        usage="verl-mas export RUN --out DIR [--step N] [--policy NAME] [--merge] [--force] "
-        "[-- ARGUMENTS OF THE TRAINING]",
-    )
-    add_run(made, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
-    add_step(made, "the checkpoint of this step; without it the latest one")
-    add_out(made, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
-    made.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
-    made.add_argument(
-        "--merge",
-        action="store_true",
-        help="adapters merged into their base; prints how far the log-probs of a prompt move by it",
-    )
-    made.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
-    return made

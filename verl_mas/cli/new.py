@@ -13,9 +13,11 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from verl_mas.cli._arguments import add_out, free
+from verl_mas.cli._arguments import add_json, add_out, free
+from verl_mas.cli._output import say_written
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
+from verl_mas.run_folder.disk import writing
 
 TEMPLATES = Path(__file__).parent / "_new_team"
 TEAMS = Path(__file__).parents[1] / "config" / "hydra" / "mas"
@@ -32,6 +34,7 @@ def parser() -> Parser:
     made.add_argument(
         "--tiny-model", action="store_true", help="also write model/, a tiny model with random weights, for a CPU"
     )
+    add_json(made)
     return made
 
 
@@ -39,18 +42,18 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     name = _checked(options.name)
     folder = options.out or Path(name)
-    files = {target: text for target, text in _files(name)}
+    files = dict(_files(name))
     free(folder, options.force, *files, *(["model"] if options.tiny_model else []))
-    for target, text in files.items():
-        (folder / target).parent.mkdir(parents=True, exist_ok=True)
-        (folder / target).write_text(text, encoding="utf-8")
-    if options.tiny_model:
-        from verl_mas.warmup.tiny_model import tiny_model
+    with writing(folder, "a team is a folder of files"):
+        for target, text in files.items():
+            (folder / target).parent.mkdir(parents=True, exist_ok=True)
+            (folder / target).write_text(text, encoding="utf-8")
+        if options.tiny_model:
+            from verl_mas.warmup.tiny_model import tiny_model
 
-        shutil.rmtree(folder / "model", ignore_errors=True)
-        tiny_model(folder / "model")
-    sys.stdout.write("".join(f"{folder / target}\n" for target in files))
-    sys.stdout.write(f"next: cd {folder}, and see README.md\n")
+            shutil.rmtree(folder / "model", ignore_errors=True)
+            tiny_model(folder / "model")
+    say_written([folder / name for name in files], as_json=options.json, then=f"next: cd {folder}, and see README.md")
     return 0
 
 

@@ -7,10 +7,13 @@ difference, with intervals. --out writes the text and the curves (SVG; PNG, too,
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_out, add_run, free
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser, UsageError
+from verl_mas.run_folder.disk import writing
+from verl_mas.text import visible
 
 FILES = ("report.txt", "curves.svg", "curves.png")
 
@@ -36,12 +39,14 @@ def main(argv: list[str]) -> int:
 
     reports = [report(open_run(folder)) for folder in options.run]
     found = reports[0] if len(reports) == 1 else compare(*reports)
-    if options.json:
-        write_json(found.json())
-    else:
-        sys.stdout.write(found.text())
+    written: list[Path] = []
     if out is not None:
-        written = found.write(out)
-        if not options.json:
-            sys.stdout.write("".join(f"{path}\n" for path in ["", *written]))
+        with writing(out, "the report and its curves are written together"):
+            written = found.write(out)
+    if options.json:
+        write_json(found.json() | ({"written": list(map(str, written))} if written else {}))
+    else:
+        # The error that ended a run may have text of a model.
+        sys.stdout.write(visible(found.text()))
+        sys.stdout.write("".join(f"{path}\n" for path in (["", *written] if written else [])))
     return 0

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from verl_mas.cli._arguments import add_address, whole
+from verl_mas.cli._arguments import add_address, listening, url_of, whole
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
@@ -85,12 +85,11 @@ def _serve(options: argparse.Namespace) -> int:
     def app() -> FastAPI:
         return create_app(lambda: _opened(options), options.topk, failed)
 
-    server = uvicorn.Server(
-        uvicorn.Config(app, factory=True, host=options.host, port=options.port, log_level="warning")
-    )
-    sys.stdout.write(f"http://{options.host}:{options.port}/retrieve\n")
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run()
+    server = uvicorn.Server(uvicorn.Config(app, factory=True, log_level="warning"))
+    with listening(options.host, options.port) as listens, contextlib.suppress(KeyboardInterrupt):
+        sys.stdout.write(f"{url_of(listens)}/retrieve\n")
+        sys.stdout.flush()
+        server.run(sockets=[listens])
     if failures:
         raise failures[0]
     return 0

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import sys
 
-from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, whole
+from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, url_of, whole
 from verl_mas.cli._parser import Parser
 from verl_mas.cli._team import add_loading, loaded
 from verl_mas.errors import ConfigError, raise_all
@@ -33,18 +32,16 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     key = _key(options.host, options.api_key_env, allowed=options.no_api_key)
     # Before models are loaded: a port in use is found at once.
-    with _bound(options.host, options.port) as listening, loaded(options, options.dir) as runtime:
+    with listening(options.host, options.port) as listens, loaded(options, options.dir) as runtime:
         import uvicorn
 
         from verl_mas.serve.app import TeamServer
 
         server = TeamServer(runtime, name=options.name, key=key, max_sessions=options.max_sessions)
-        host, port = listening.getsockname()[:2]
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        sys.stdout.write(f"http://{address}/v1 serves {', '.join(server.models)}\n")
+        sys.stdout.write(f"{url_of(listens)}/v1 serves {', '.join(server.models)}\n")
         sys.stdout.flush()
         config = uvicorn.Config(server.app(), log_level="warning", access_log=False, timeout_graceful_shutdown=3)
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listens])
     return 0
 
 
@@ -68,20 +65,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        # Only a socket that listens is refused to the next one.
-        made.listen(2048)
-    except OSError as error:
-        raise ConfigError(
-            f"--host {host} --port {port}: {error.strerror}",
-            rule="the server listens on an address of this machine, at a port that is free",
-            fix="use another --port, or --port 0 for a free one",
-        ) from error
-    return made

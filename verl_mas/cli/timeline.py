@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
-from verl_mas.cli._arguments import add_out, add_run, add_steps, free, steps_of
+from verl_mas.cli._arguments import add_json, add_out, add_run, add_steps, free, steps_of
+from verl_mas.cli._output import say_written, write_text
 from verl_mas.cli._parser import Parser
 
 
@@ -14,6 +13,7 @@ def parser() -> Parser:
     add_out(made, "the SVG file", required=True)
     add_steps(made)
     made.add_argument("--title", help="above the picture; without it the name of the folder")
+    add_json(made)
     return made
 
 
@@ -25,7 +25,6 @@ def main(argv: list[str]) -> int:
     steps = steps_of(options.steps)
     out = free(options.out, options.force)
     picture = draw(read_timeline(options.run), options.title or options.run.absolute().name, steps)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(picture, encoding="utf-8")
-    sys.stdout.write(f"{out}\n")
+    write_text(out, picture)
+    say_written([out], as_json=options.json)
     return 0

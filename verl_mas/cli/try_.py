@@ -40,7 +40,7 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1")
     made.add_argument("--model", metavar="NAME", help="the model of the endpoint, as the server names it")
-    made.add_argument("--api-key-env", metavar="VARIABLE", help="the environment variable that holds its key")
+    made.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
     add_json(made)
     return made
 

@@ -19,6 +19,7 @@ from verl_mas.cli.data._rows import ABOUT, ROWS, add_arguments, write_rows
 from verl_mas.data import sources
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.prepare import FILES, MANIFEST, Prepared
+from verl_mas.run_folder.disk import writing
 
 # What some data sets write beside their rows.
 BESIDE = ("corpus.jsonl", "model")
@@ -54,7 +55,8 @@ def main(argv: list[str], load: Loader = sources.from_hub) -> int:
         return write_rows(options)
     free(options.out, options.force, *FILES.values(), MANIFEST, *BESIDE)
     prepared = options.dataset.prepare(options, load)
-    manifest = prepared.write(options.out)
+    with writing(options.out, "a data set is a folder of files"):
+        manifest = prepared.write(options.out)
     if options.json:
         write_json(manifest)
     else:
