@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
+from verl_mas.run_folder.records import plain
 from verl_mas.serve.requests import OURS, ChatRequest, Refused
 from verl_mas.serve.runtime import Ended, Runtime
 from verl_mas.workflow.client import Generation
@@ -81,7 +82,9 @@ def transcript(session: Session) -> JsonObject:
         }
         for reply in session.replies
     ]
-    return {"acts": acts, "reward": session.team_reward, "info": session.info, "seconds": round(session.seconds, 3)}
+    # What JSON has not, such as NaN, is text; numbers of numpy are numbers.
+    info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
+    return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
 
 
 @dataclass
