@@ -30,6 +30,7 @@ from verl_mas.config.schema import BranchSpec, PolicySpec, TrajectorySpec
 from verl_mas.puzzles.boards import row
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.blocks import append_block
+from verl_mas.run_folder.disk import size_of
 from verl_mas.run_folder.records import Record, index_of, listed, packed, plain, unpacked
 from verl_mas.run_folder.session_files import file_of, write_advantages
 from verl_mas.sessions.reader import SessionIndex, read_sessions
@@ -137,10 +138,6 @@ def schema_1(record: Record) -> bytes:
         act["seconds"] += 1e-9 / 7
     old = {name: value for name, value in record.items() if name not in NEW}
     return f"{json.dumps({**old, 'schema': 1, 'acts': acts}, ensure_ascii=False, default=plain)}\n".encode()
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def advantages_of(records: Sequence[Record], rng: random.Random) -> dict[str, float]:

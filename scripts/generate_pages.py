@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pages import api, cli, figures, gallery, settings
+from pages import api, cli, figures, gallery, metrics, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "docs/settings.md": settings.page,
     "docs/cli.md": cli.page,
+    "docs/metrics.md": metrics.page,
     "docs/api-reference.md": api.page,
     "recipes/README.md": gallery.page,
     "docs/figures/architecture.svg": figures.page_architecture,

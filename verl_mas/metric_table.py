@@ -1,4 +1,4 @@
-"""Every metric that a run logs, with its meaning. `docs/metrics.md` is made from it: `python scripts/metrics_page.py`.
+"""Every metric that a run logs, with its meaning. docs/metrics.md is made from it (`python scripts/generate_pages.py`).
 
 The first pattern that fits a name describes it, so the general ones are last.
 """

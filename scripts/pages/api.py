@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import verl_mas
-from pages.markdown import cell, plain
+from pages.markdown import cell, plain, table
 from verl_mas.config.describe import field_meanings
 
 HEAD = """\
@@ -63,9 +63,9 @@ def members(kind: type) -> Iterator[str]:
     meanings = field_meanings(kind)
     if dataclasses.is_dataclass(kind):
         rows = [(field.name, meanings.get(field.name)) for field in dataclasses.fields(kind) if field.repr]
-        rows = [f"| `{name}` | {cell(meaning)} |" for name, meaning in rows if meaning]
+        rows = [(f"`{name}`", cell(meaning)) for name, meaning in rows if meaning]
         if rows:
-            yield "\n".join(["| field | |", "|---|---|", *rows]) + "\n"
+            yield table(("field", ""), rows) + "\n"
     found = [
         f"- {bullet}"
         for base in reversed(kind.__mro__)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from pages.markdown import cell, plain
+from pages.markdown import cell, plain, table
 from verl_mas.cli import GROUPS
 from verl_mas.cli._parser import Parser, with_default
 from verl_mas.cli._parsers import parsers
@@ -52,9 +52,8 @@ def described(name: str, parser: Parser) -> Iterator[str]:
     yield f"`{usage(name, parser)}`\n"
     yield description(parser.description or "")
     if parser.options():
-        yield "\n| argument | meaning |\n|---|---|"
-        for action in parser.options():
-            yield f"| `{written(action)}` | {cell(with_default(action).replace('%%', '%'))} |".replace("|  |", "| |")
+        rows = [(f"`{written(one)}`", cell(with_default(one).replace("%%", "%"))) for one in parser.options()]
+        yield f"\n{table(('argument', 'meaning'), rows)}"
 
 
 def usage(name: str, parser: Parser) -> str:

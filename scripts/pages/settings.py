@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pages.markdown import cell
-from verl_mas.advantage.options import AdvantageOptions
+from pages.markdown import cell, table
+from verl_mas.cli._settings import known_settings
 from verl_mas.config.describe import Setting, settings
-from verl_mas.config.schema import MasConfig
-from verl_mas.engines.transformers.options import PATH as ENGINE
-from verl_mas.engines.transformers.options import Options
 from verl_mas.workflow.base import WORKFLOWS
 
 HEAD = """\
@@ -30,8 +27,7 @@ REPEATED = "mas.agents.<name>.validation_sampling."
 
 
 def page(root: Path) -> str:
-    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
-    found = [setting for setting in found if not setting.path.startswith(REPEATED)]
+    found = [setting for setting in known_settings() if not setting.path.startswith(REPEATED)]
     holds = {setting.path.rpartition(".")[0] for setting in found}
     sections: dict[str, list[Setting]] = {}
     for setting in found:
@@ -57,7 +53,7 @@ def tables(sections: dict[str, list[Setting]]) -> Iterator[str]:
             yield f"{own.meaning}\n"
         if any(setting.path.endswith(".validation_sampling") for setting in below):
             yield "`validation_sampling` takes the same settings as `sampling`.\n"
-        yield table(below, name) + "\n"
+        yield of_section(below, name) + "\n"
 
 
 def workflows() -> Iterator[str]:
@@ -69,15 +65,15 @@ def workflows() -> Iterator[str]:
         found = list(settings(WORKFLOWS[name], "mas.workflow.args"))
         if found:
             yield f"### `{name}`\n"
-            yield table(found, "mas.workflow.args") + "\n"
+            yield of_section(found, "mas.workflow.args") + "\n"
 
 
-def table(found: Iterable[Setting], prefix: str) -> str:
+def of_section(found: Iterable[Setting], prefix: str) -> str:
     rows = [
-        f"| `{item.path.removeprefix(prefix + '.')}` | {cell(item.takes)} | {default(item)} | {cell(item.meaning)} |"
+        (f"`{item.path.removeprefix(prefix + '.')}`", cell(item.takes), default(item), cell(item.meaning))
         for item in found
     ]
-    return "\n".join(["| setting | takes | default | meaning |", "|---|---|---|---|", *rows])
+    return table(("setting", "takes", "default", "meaning"), rows)
 
 
 def default(setting: Setting) -> str:

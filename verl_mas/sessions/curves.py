@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.run_folder.disk import write_whole
+from verl_mas.trainer.timeline_picture import svg
 
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
@@ -53,21 +54,12 @@ def draw(panels: Sequence[Panel], title: str) -> str:
     filled = [panel for panel in panels if panel.finite()]
     steps = [x for panel in filled for points in panel.finite().values() for x, _ in points]
     first, last = (min(steps), max(steps)) if steps else (0, 1)
-    height = TOP + len(filled) * (HEIGHT + GAP) + 20
-    body = [part for place, panel in enumerate(filled) for part in _panel(panel, place, first, last)]
     bottom = TOP + len(filled) * (HEIGHT + GAP)
+    height = bottom + 20
+    body = [part for place, panel in enumerate(filled) for part in _panel(panel, place, first, last)]
     if filled:
         body.append(f'<text x="{LEFT + _inner() / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-            'font-family="sans-serif" font-size="12">',
-            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-            f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
-            *body,
-            "</svg>\n",
-        ]
-    )
+    return svg((WIDTH, height), LEFT, title, body)
 
 
 def _inner() -> int:
@@ -95,7 +87,8 @@ def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
     for step in dict.fromkeys((first, last)):
         yield f'<text x="{at_x(step):.1f}" y="{top + HEIGHT + 14}" text-anchor="middle" font-size="11">{step}</text>'
     legends: list[tuple[str, str, str]] = []
-    for colour, (legend, found) in zip(_colours(len(points)), points.items(), strict=True):
+    for number, (legend, found) in enumerate(points.items()):
+        colour = COLOURS[number % len(COLOURS)]
         path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in found)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
         if len(found) < MARKS:
@@ -113,10 +106,6 @@ def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
         y = top + 10 + number * 16
         yield f'<line x1="{x}" x2="{x + 16}" y1="{y}" y2="{y}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
         yield f'<text x="{x + 21}" y="{y + 4}" font-size="11">{escape(legend)}</text>'
-
-
-def _colours(count: int) -> list[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(count)]
 
 
 def nice_ticks(low: float, high: float) -> list[float]:

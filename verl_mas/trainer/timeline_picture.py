@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from verl_mas.errors import DataError
@@ -65,12 +65,18 @@ def draw(events: Sequence[Event], title: str = "", steps: tuple[int, int] | None
     body = [*_axis(rows, first, last, scale), *_steps(chosen, rows, first, scale)]
     body += [_bar(event, rows.index(row_of(event)), first, scale) for event in spans]
     body += _legend([name for name in COLOURS if any(event.event == name for event in spans)], height - 22)
+    return svg((WIDTH, height), LEFT, title, body)
+
+
+def svg(size: tuple[int, int], left: int, title: str, body: Iterable[str]) -> str:
+    """A picture on white, with its title."""
+    width, height = size
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
             'font-family="sans-serif" font-size="12">',
-            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-            f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
+            f'<rect width="{width}" height="{height}" fill="white"/>',
+            f'<text x="{left}" y="16" font-weight="bold">{escape(title)}</text>',
             *body,
             "</svg>\n",
         ]

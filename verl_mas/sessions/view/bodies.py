@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verl_mas.run_folder.records import Record
 from verl_mas.sessions.view.payload import as_json
-from verl_mas.sessions.view.source import Part, Record
+from verl_mas.sessions.view.source import Part
 
 # A chunk ends with the first session behind this size that ends its group; a large group is divided.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000

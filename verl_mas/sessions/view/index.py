@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_mas.sessions.view.source import Part, Record
+from verl_mas.run_folder.records import Record
+from verl_mas.sessions.view.source import Part
 
 TITLE, ANSWER = 140, 80
 # Characters of all searched texts together. Of each session the page searches its share of them.

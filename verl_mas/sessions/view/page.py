@@ -12,12 +12,13 @@ from tempfile import mkdtemp
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
+from verl_mas.run_folder.records import Record
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view.bodies import chunks
 from verl_mas.sessions.view.curves import curves_of
 from verl_mas.sessions.view.index import Page, groups_of, index_of, search_of, searched_of
 from verl_mas.sessions.view.payload import as_json, packed
-from verl_mas.sessions.view.source import Part, Record, Source
+from verl_mas.sessions.view.source import Part, Source
 
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.

@@ -13,8 +13,6 @@ from verl_mas.run_folder.session_files import PARTITIONS
 from verl_mas.sessions.listing import SessionEntry
 from verl_mas.sessions.reader import SessionIndex
 
-__all__ = ["Part", "Record", "Source"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -1,18 +1,18 @@
-"""Writes docs/metrics.md from the table of metrics: `python scripts/metrics_page.py`."""
+"""docs/metrics.md: every metric with its meaning, from the table of metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pages.markdown import table
 from verl_mas.metric_names import EARLIER, REPLACED
 from verl_mas.metric_table import METRICS, SECTIONS, TO_WATCH, Metric
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 HEAD = """\
 # Metrics
 
-Generated from `verl_mas/metric_table.py` by `python scripts/metrics_page.py`.
+Generated from `verl_mas/metric_table.py` by `python scripts/generate_pages.py`.
 
 verl's `Tracking` sends these to every logger that it knows, once per step. The first segment of a name says of what
 it is: `agent/<agent>/...` of an agent, `policy/<policy>/...` of a policy, `session/...` of all sessions, `filter/...`
@@ -46,27 +46,22 @@ OLD = """\
 
 Files of earlier versions are read under today's names: `verl_mas.metric_names.renamed`.
 
-| was | is | of |
-|---|---|---|
 """
 
 
-def page() -> str:
-    sections = (
-        f"## {section.title}\n\n{section.about}\n\n{table(section.metrics, ('metric', 'meaning', 'unit'))}"
-        for section in SECTIONS
-    )
-    old = "".join(f"| {code(was)} | {code(now)} | {what} |\n" for was, now, what in renames())
-    watch = table(TO_WATCH, ("metric", "meaning", "healthy"))
-    return "\n".join([HEAD, watch, *sections, DASHBOARDS, f"{OLD}{old}"])
+def page(root: Path) -> str:
+    watch = table(("metric", "meaning", "healthy"), [(*described(metric), metric.watch) for metric in TO_WATCH])
+    sections = (f"## {section.title}\n\n{section.about}\n\n{of_section(section.metrics)}\n" for section in SECTIONS)
+    old = table(("was", "is", "of"), [(code(was), code(now), what) for was, now, what in renames()])
+    return "\n".join([HEAD, f"{watch}\n", *sections, DASHBOARDS, f"{OLD}{old}\n"])
 
 
-def table(metrics: Sequence[Metric], columns: tuple[str, str, str]) -> str:
-    lines = [f"| {' | '.join(columns)} |", "|---|---|---|"]
-    for metric in metrics:
-        last = metric.watch if columns[2] == "healthy" else metric.unit
-        lines.append(f"| {code(metric.pattern)} | {metric.meaning} | {last} |")
-    return "\n".join(lines) + "\n"
+def of_section(metrics: Sequence[Metric]) -> str:
+    return table(("metric", "meaning", "unit"), [(*described(metric), metric.unit) for metric in metrics])
+
+
+def described(metric: Metric) -> tuple[str, str]:
+    return code(metric.pattern), metric.meaning
 
 
 def renames() -> Iterator[tuple[str, str, str]]:
@@ -81,7 +76,3 @@ def renames() -> Iterator[tuple[str, str, str]]:
 def code(text: str) -> str:
     name, comma, rest = text.partition(",") if "{" not in text else (text, "", "")
     return f"`{name}`{comma}{rest}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
