@@ -136,6 +136,12 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
     assert "mas.workflow.args." not in output
 
 
+def test_the_schema_is_json_on_request(capsys):
+    assert main(["--schema", "--json"]) == 0
+    found = {one["path"]: one for one in json.loads(capsys.readouterr().out)["settings"]}
+    assert found["mas.branch.k"].keys() == {"path", "takes", "default", "meaning"}
+
+
 def test_the_schema_lists_the_arguments_of_the_workflow_that_is_named(capsys):
     assert main(["--schema", "+mas=solver_verifier"]) == 0
     output = capsys.readouterr().out

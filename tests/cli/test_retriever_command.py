@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
 import pytest
@@ -60,3 +61,13 @@ def test_a_port_in_use_is_refused(serve, tmp_path, monkeypatch, capsys):
 def test_a_topk_below_1_is_refused(topk, capsys):
     assert main(["retriever", "query", "--index", "i", "--topk", topk, "what"]) == 2
     assert "--topk" in capsys.readouterr().err
+
+
+def test_an_index_is_built_and_searched_with_json(tmp_path, capsys):
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "Lamps", "text": "Lamps need oil."}\n')
+    index = str(tmp_path / "i")
+    assert main(["retriever", "build", "--corpus", str(tmp_path / "c.jsonl"), "--index", index, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"index": index, "passages": 1}
+    assert main(["retriever", "query", "--index", index, "oil", "--json"]) == 0
+    (hit,) = json.loads(capsys.readouterr().out)["hits"]
+    assert (hit["id"], hit["title"], hit["text"]) == ("1", "Lamps", "Lamps need oil.") and hit["score"] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from verl_mas.checks.report import Report
@@ -44,7 +45,7 @@ def policies(plan: Plan) -> Table:
     for name, policy in plan.policies.items():
         table.add_row(
             name,
-            f"{policy.model}, {policy.parameters / 1e9:.2f} B",
+            escape(f"{policy.model}, {policy.parameters / 1e9:.2f} B"),
             f"{policy.replicas} x {policy.engine}",
             f"{policy.kv_tokens:,}",
             f"{policy.concurrent} x {policy.context:,}",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
-from verl_mas.cli._output import console
+from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser
 
 
@@ -28,7 +29,7 @@ def main(argv: list[str]) -> int:
     made = parser()
     options, arguments = made.parse_known_args(argv)
     if options.schema:
-        return _schema(arguments)
+        return _schema(arguments, as_json=options.json)
     if not argv:
         made.error("the following arguments are required: ARGUMENTS")
     # The imports make half a million objects that all stay: looking for garbage among them takes a tenth of the time.
@@ -51,8 +52,12 @@ def main(argv: list[str]) -> int:
         gc.enable()
 
 
-def _schema(overrides: Sequence[str]) -> int:
+def _schema(overrides: Sequence[str], *, as_json: bool) -> int:
     from verl_mas.cli._settings import known_settings
 
-    sys.stdout.write("".join(f"{setting}\n" for setting in known_settings(overrides)))
+    found = known_settings(overrides)
+    if as_json:
+        write_json({"settings": [asdict(setting) for setting in found]})
+    else:
+        sys.stdout.write("".join(f"{setting}\n" for setting in found))
     return 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
-from verl_mas.cli._arguments import add_address, listening, url_of, whole
+from verl_mas.cli._arguments import add_address, add_json, listening, url_of, whole
+from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
@@ -31,6 +33,7 @@ def parser() -> Parser:
     )
     building.add_argument("--index", type=Path, required=True, metavar="DIR", help="the folder to write")
     _add_encoder(building)
+    add_json(building)
     building.set_defaults(run=_build)
 
     about = "serve an index over HTTP: POST /retrieve"
@@ -48,6 +51,7 @@ def parser() -> Parser:
     _add_index(asking)
     asking.add_argument("--topk", type=whole(1), default=3, metavar="N", help="passages to print")
     asking.add_argument("query", metavar="QUERY", help="the words to search for")
+    add_json(asking)
     asking.set_defaults(run=_query)
     return made
 
@@ -64,7 +68,10 @@ def _add_encoder(parser: argparse.ArgumentParser) -> None:
 
 def _build(options: argparse.Namespace) -> int:
     index = build(read_corpus(options.corpus), options.index, encoder=options.encoder, progress=True)
-    sys.stdout.write(f"{len(index)} passages in {options.index}\n")
+    if options.json:
+        write_json({"index": str(options.index), "passages": len(index)})
+    else:
+        sys.stdout.write(f"{len(index)} passages in {options.index}\n")
     return 0
 
 
@@ -117,6 +124,10 @@ def _opened(options: argparse.Namespace) -> Index:
 
 
 def _query(options: argparse.Namespace) -> int:
-    for hit in open_index(options.index).search([options.query], options.topk)[0]:
+    hits = open_index(options.index).search([options.query], options.topk)[0]
+    if options.json:
+        write_json({"hits": [asdict(hit) for hit in hits]})
+        return 0
+    for hit in hits:
         sys.stdout.write(visible(f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n"))
     return 0

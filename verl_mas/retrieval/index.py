@@ -145,6 +145,8 @@ class _Counted:
 
 
 def _with_progress(passages: Iterable[Passage]) -> Iterator[Passage]:
+    from rich.console import Console
     from rich.progress import track
 
-    yield from track(passages, description="Indexing", total=len(passages) if isinstance(passages, Sequence) else None)
+    total = len(passages) if isinstance(passages, Sequence) else None
+    yield from track(passages, description="Indexing", total=total, console=Console(stderr=True))

@@ -19,6 +19,7 @@ from verl_mas.verl_types import Fields
 from verl_mas.workflow.many import many
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Scorer
+from verl_mas.workflow.team_file import TEAM_FILE
 
 FORMAT = 1
 WRITTEN = "each session is written when it has ended"
@@ -38,7 +39,7 @@ class Identity:
 
     @classmethod
     def of(cls, folder: Path, step: int | None, data: Path, seed: int, sampling: object) -> Identity:
-        team = hashlib.sha256((folder / "team.yaml").read_bytes()).hexdigest()[:16]
+        team = hashlib.sha256((folder / TEAM_FILE).read_bytes()).hexdigest()[:16]
         return cls(team, step, hashlib.sha256(data.read_bytes()).hexdigest()[:16], seed, sampling)
 
 

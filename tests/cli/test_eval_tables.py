@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from verl_mas.cli._eval_tables import tables
+
+
+def test_the_name_of_a_source_is_no_markup_and_no_order_to_a_terminal():
+    numbers = {"mean@1": 0.5, "mean@1/low": 0.25, "mean@1/high": 0.75}
+    team = {"dir": "team", "tasks": 1, "sessions": 1, "failed": 0, "sources": {"a [/b] \x1b[2J": numbers}, "agents": {}}
+    out = Console(file=io.StringIO(), width=200)
+    for table in tables([team], {}):
+        out.print(table)
+    text = out.file.getvalue()
+    assert "a [/b] \\x1b[2J" in text and "\x1b" not in text and "0.250 to 0.750" in text
