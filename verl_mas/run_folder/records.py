@@ -90,7 +90,7 @@ def listed(record: Record) -> Listed:
         faults=[fault["kind"] for fault in record["faults"]],
         index=task["index"],
         source=task["data_source"],
-        question=_question(record),
+        question=question_of(record)[:EXCERPT],
         answer=(outcome["answer"] or "")[:EXCERPT],
         started=record["started"],
         seconds=record["seconds"],
@@ -108,13 +108,12 @@ def _scores(acts: Iterable[Record]) -> dict[str, list[float]]:
     return found
 
 
-def _question(record: Record) -> str:
-    """The start of the last message of the user."""
+def question_of(record: Record) -> str:
+    """The text of the last message of the user, as `Task.question`."""
     for message in reversed(record["task"][MESSAGES]):
         if message.get("role") == "user":
             content = message.get("content") or ""
-            parts = [content] if isinstance(content, str) else [part.get("text") or "" for part in content]
-            return "".join(parts)[:EXCERPT]
+            return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
     return ""
 
 

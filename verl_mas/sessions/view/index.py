@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_mas.run_folder.records import Record
+from verl_mas.run_folder.records import Record, question_of
 from verl_mas.sessions.view.source import Part
 
 TITLE, ANSWER = 140, 80
@@ -68,7 +68,7 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     return tuple(
         Group(
             uid,
-            one_line(_question(records[0]))[:TITLE],
+            one_line(question_of(records[0]))[:TITLE],
             bool(records[0].get("uniform")),
             tuple(_entry(record, searched) for record in records),
         )
@@ -100,24 +100,12 @@ def _names(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _question(record: Record) -> str:
-    """The last message of the task that has a text."""
-    texts = [text for message in record["task"]["messages"] if (text := _text(message.get("content")))]
-    return texts[-1] if texts else ""
-
-
-def _text(content: object) -> str:
-    if isinstance(content, list):
-        return " ".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
-    return str(content or "")
-
-
 def _searched(record: Record) -> tuple[str, ...]:
     """Replies last: where a session's text is cut, its question, answers and faults are whole first."""
     outcome, task = record["outcome"], record["task"]
     return (
         f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
-        _question(record),
+        question_of(record),
         *(f"{fault['kind']} {fault['cause']}" for fault in record["faults"]),
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in record["acts"]),
     )
