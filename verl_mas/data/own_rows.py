@@ -14,7 +14,6 @@ from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 from verl_mas.retrieval.files import Row, read_rows
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
-from verl_mas.run_folder.disk import writing
 
 # verl's columns, by data.prompt_key and data.image_key, and what stands in a prompt where an image is.
 PROMPT, IMAGES, IMAGE = "prompt", "images", "<image>"
@@ -194,23 +193,3 @@ def _images(row: Row, form: Format, folder: Path, place: str) -> list[dict[str, 
                 fix="correct the path",
             )
     return found
-
-
-def write(rows: Sequence[Row], out: Path) -> None:
-    """As parquet; `out` is replaced only by a whole file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pa.Table.from_pylist(list(rows))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(
-            f"rows with different types: {error}",
-            rule="a column of parquet has one type: all ground truths are texts, or all are lists",
-            fix="make the answers and the columns of --keep alike in all rows",
-        ) from error
-    with writing(out, "the rows are written as a whole file"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part = out.with_name(f"{out.name}.part")
-        pq.write_table(table, part)
-        part.replace(out)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_mas.data.items import Item, distinct, overlap
+from verl_mas.data.parquet import write_parquet
 from verl_mas.errors import DataError
+from verl_mas.run_folder.disk import write_whole
 
 MANIFEST = "manifest.json"
 # By split.
@@ -43,9 +45,8 @@ class Prepared:
                     rule="each file has at least one row",
                     fix="give other files, or --keep-overlap to train on test questions",
                 )
-        folder.mkdir(parents=True, exist_ok=True)
         for split, items in files.items():
-            _write(folder / FILES[split], items, split)
+            write_parquet([item.row(index, split) for index, item in enumerate(items)], folder / FILES[split])
         manifest = {
             "sources": self.sources,
             "rows": {split: len(items) for split, items in files.items()},
@@ -55,12 +56,5 @@ class Prepared:
             "overlap_examples": [item.question[:200] for item in shared[:5]],
             **self.details,
         }
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        write_whole(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         return manifest
-
-
-def _write(path: Path, items: Sequence[Item], split: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist([item.row(index, split) for index, item in enumerate(items)]), path)

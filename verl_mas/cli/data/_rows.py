@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_rows(options: argparse.Namespace) -> int:
     from verl_mas.data import own_rows
+    from verl_mas.data.parquet import write_parquet
     from verl_mas.row import DATA_SOURCE
 
     out = free(options.out, options.force)
@@ -65,7 +66,7 @@ def write_rows(options: argparse.Namespace) -> int:
         keep=options.keep,
     )
     rows = own_rows.convert(islice(own_rows.read(options.file), options.limit), form, options.file.parent)
-    own_rows.write(rows, out)
+    write_parquet(rows, out)
     sources = Counter(str(row[DATA_SOURCE]) for row in rows)
     if options.json:
         write_json({"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": rows[0][own_rows.PROMPT]})
