@@ -103,7 +103,8 @@ class TeamServer:
                     if event is _SILENCE:
                         sent = True
                         yield ": still working\n\n"
-                    if event is not _SILENCE and asked.extension.transcript:
+                        continue
+                    if asked.extension.transcript:
                         sent = True
                         yield writer.act(event)
                     if event.agent == streamed and event.text:
