@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_mas.config import cluster as clusters
 from verl_mas.config.compose import compose
@@ -14,7 +15,7 @@ from verl_mas.run_folder.about import AboutFile, attempts, read_about
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import attempt as attempt_module
 from verl_mas.trainer.attempt import attempt, cluster, git_state, places, seeds
-from verl_mas.trainer.recorded import PPOTrainer, Recorded
+from verl_mas.trainer.recorded import Recorded
 
 
 @pytest.fixture(scope="module")
