@@ -202,6 +202,21 @@ def test_a_missing_await_is_reported_once():
     assert good.problems == ["coroutine 'Agent.act' was never awaited"]
 
 
+def test_a_problem_of_several_cases_is_printed_once():
+    report = check_workflow(Misspelled)
+    assert sum("did you mean 'temperature'" in problem for problem in report.problems) > 3
+    assert str(report).count("did you mean 'temperature'") == 1 and "       as in: good replies" in str(report)
+
+
+def test_the_report_says_where_verl_has_to_score_the_answer():
+    class Scored(Team):
+        async def run(self, task, team):
+            return Outcome(answer=await team.a.act("q"))
+
+    words = "rewards: a 0; and that of the answer, which verl's reward function gives"
+    assert words in str(check_workflow(Scored)) and words not in str(check_workflow(Debate))
+
+
 class Counting(Team):
     """Ends after the third reply, which is "stop"."""
 

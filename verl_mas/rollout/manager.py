@@ -85,7 +85,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
     def _report_full(self) -> None:
         spec = load(self.config.get("mas")).trajectories
         logger.warning(
-            "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training goes on. "
+            "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training continues. "
             "To record again, raise it when the run is resumed, or set mas.trajectories.dir to another folder",
             folder_of(spec, self.config.trainer.default_local_dir),
             spec.max_gib,

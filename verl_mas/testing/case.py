@@ -19,7 +19,7 @@ from verl_mas.workflow.session import Session, SessionResult
 
 PACKAGE = Path(__file__).parents[1]
 # What runs the workflow; the shipped workflows are in the package, too.
-OURS = (f"{PACKAGE}/workflow/", f"{PACKAGE}/testing/", contextlib.__file__)
+OURS = (f"{PACKAGE}/workflow/", f"{PACKAGE}/testing/", f"{PACKAGE}/errors.py", contextlib.__file__)
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,30 @@ class Case:
     rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """The score of each row by agent; without the team's part where verl's reward function scores the answer."""
 
+    scored_by_verl: bool = False
     penalties: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, object] = field(default_factory=dict)
     traces: Mapping[str, str] = field(default_factory=dict)
     """The traceback of each exception of the workflow, by type and place."""
 
     def __str__(self) -> str:
+        return self.shown({})
+
+    def shown(self, known: dict[str, str]) -> str:
+        """`known` has the problems of earlier cases with the name of the first; those of this case are added."""
         calls = f" {self.tool_calls} tool calls," if self.tool_calls else ""
         summary = f"{self.acts} acts,{calls} {self.malformed} malformed, answer {self.answer!r:.40}"
         rewards = ", ".join(f"{agent} {_numbers(scores)}" for agent, scores in self.rewards.items())
+        if self.scored_by_verl:
+            rewards += "; and that of the answer, which verl's reward function gives"
         penalties = ", ".join(f"{agent} {penalty:g}" for agent, penalty in self.penalties.items() if penalty)
         details = {"rewards": rewards, "penalties": penalties, "info": str(dict(self.info)) if self.info else ""}
         lines = [f"{'ok  ' if not self.problems else 'FAIL'} {self.name}: {summary}"]
         lines += [f"       {name}: {text}" for name, text in details.items() if text]
         errors = [f"a tool call: {shorten(error, 200, placeholder=' ...')}" for error in self.tool_errors]
-        return "\n".join([*lines, *(f"       {problem}" for problem in (*errors, *self.problems, *self.faults))])
+        firsts = [(problem, known.setdefault(problem, self.name)) for problem in (*self.problems, *self.faults)]
+        problems = [problem if first == self.name else f"as in: {first}" for problem, first in firsts]
+        return "\n".join([*lines, *(f"       {line}" for line in dict.fromkeys([*errors, *problems]))])
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class Report:
     def __str__(self) -> str:
         # Reversed, so that the first case in which it was raised is shown.
         traces = {name: trace for case in reversed(self.cases) for name, trace in case.traces.items()}
-        return "\n".join([*map(str, self.cases), *traces.values()])
+        known: dict[str, str] = {}
+        return "\n".join([*(case.shown(known) for case in self.cases), *traces.values()])
 
 
 def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> Case:
@@ -91,6 +101,7 @@ def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> Case:
         faults=[_described(fault) for fault in result.faults],
         answer=str(session.answer) if session.answer is not None else None,
         rewards=dict(rewards),
+        scored_by_verl=bool(rewards) and needs_score(session.outcome, session.replies),
         penalties=dict(penalties),
         info=session.info,
         traces={

@@ -6,7 +6,7 @@ index.py      one line of numbers per session, for the list and its filters, and
 bodies.py     whole sessions in pieces that the page loads when it needs them
 curves.py     the numbers of the run by step
 payload.py    how data is embedded: as base64, so no text of a model is markup or script
-live.py       writes the data again while a run goes on
+live.py       writes the data again while a run trains
 *.js, *.css, page.html.j2    the page; the scripts are joined in the order of `page.SCRIPTS`
 """
 

@@ -1,4 +1,4 @@
-"""Writes the data of a page again while its run goes on. The page asks for `live.js` and loads what is new."""
+"""Writes the data of a page again while its run trains. The page asks for `live.js` and loads what is new."""
 
 from __future__ import annotations
 
