@@ -6,11 +6,10 @@ import argparse
 import re
 import shlex
 import sys
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import pytest
+from page_blocks import ROOT, commands, fenced, indented
 
 import verl_mas
 from verl_mas.checks import pools
@@ -22,7 +21,6 @@ from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
-ROOT = Path(__file__).parents[2]
 # Its blocks are signatures.
 NO_SNIPPETS = ROOT / "docs/api-reference.md"
 PAGES = [
@@ -30,7 +28,6 @@ PAGES = [
     *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS),
     *sorted((ROOT / "recipes").glob("**/README.md")),
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a user may write in place of a command's last `...`.
 REST = [
     "data.train_batch_size=8",
@@ -42,48 +39,9 @@ REST = [
 ]
 MAIN = ["python", "-m", "verl.trainer.main_ppo"]
 
-
-@dataclass(frozen=True)
-class Block:
-    page: Path
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-    @property
-    def file(self) -> str | None:
-        """The name of the file whose content the block is: `# my_team.py` in its first line."""
-        named = re.match(r"(?:# @package.*\n)?# ([\w/]+\.(?:py|yaml))\n", self.text)
-        return named and named.group(1)
-
-
-def fenced(page: Path) -> list[Block]:
-    text = page.read_text()
-    return [Block(page, text[: m.start()].count("\n") + 2, m.group(1), m.group(2)) for m in FENCE.finditer(text)]
-
-
-def indented(page: Path) -> list[Block]:
-    lines = enumerate(FENCE.sub(lambda m: "\n" * m.group().count("\n"), page.read_text()).splitlines(), 1)
-    found = []
-    for is_code, group in groupby(lines, key=lambda item: item[1].startswith("    ")):
-        code = list(group)
-        if is_code:
-            found.append(Block(page, code[0][0], "bash", "".join(f"{line[4:]}\n" for _, line in code)))
-    return found
-
-
 BLOCKS = [block for page in PAGES for block in (*fenced(page), *indented(page))]
-PYTHON = [block for block in BLOCKS if block.language == "python"]
-
-
-def commands(block: Block) -> list[list[str]]:
-    """The words of each command; the last is `...` where a user adds arguments."""
-    lines = [re.sub(r" \.\.\..*", " ...", line) for line in block.text.replace("\\\n", " ").splitlines()]
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
-
+# Those of the tutorial need the files of the steps before them: test_tutorial.py runs them.
+PYTHON = [block for block in BLOCKS if block.language == "python" and block.page.name != "tutorial.md"]
 
 COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in commands(block)]
 # The arguments of `verl-mas x`, those of verl's trainer (and of `check` and `doctor`, which take the same), and

@@ -4,10 +4,11 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import DataError
-from verl_mas.run_folder.metrics import MetricsFile
+from verl_mas.run_folder.metrics import MetricsFile, Step
 from verl_mas.serve.card import CARD, CURVE, Card, is_card
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 
+ENDS = {"": 0.0, "/low": -0.1, "/high": 0.1}
 TEAM = TeamFile(FORMAT, TeamWorkflow("single"), {"solver": AgentSpec()}, {"main": TeamPolicy("hub/m", "main")}, step=2)
 
 
@@ -18,9 +19,21 @@ def test_a_card_has_the_validations_up_to_its_step(tmp_path):
     (tmp_path / "out").mkdir()
     Card.of("team", TEAM, tmp_path).write(tmp_path / "out")
     card, curve = tmp_path / "out" / CARD, tmp_path / "out" / CURVE
-    assert "| `sums/acc/mean@4` | 2 | 0.500 |" in card.read_text() and "0.75" not in card.read_text()
+    assert "| `sums/acc/mean@4` | 0.250 (step 0) | 0.500 (step 2) |  |" in card.read_text() and "0.75" not in card.read_text()
     assert f"]({CURVE})" in card.read_text() and ">sums/acc/mean@4<" in curve.read_text()
     assert is_card(card) and is_card(curve)
+
+
+def test_a_card_has_the_first_and_last_success_with_its_interval_once(tmp_path):
+    name = "val-core/sums"
+    steps = [
+        Step(step, {f"{name}/acc/mean@8": right} | {f"{name}/pass@1{end}": right + more for end, more in ENDS.items()})
+        for step, right in ((0, 0.25), (1, float("nan")), (2, 0.75))
+    ]
+    Card("team", TEAM, steps=steps).write(tmp_path)
+    text = (tmp_path / CARD).read_text()
+    assert "| `sums/pass@1` | 0.250 (step 0) | 0.750 (step 2) | 0.650 to 0.850 |" in text
+    assert "mean@8" not in text, "of sessions that are right or wrong it is pass@1"
 
 
 def test_without_the_folder_of_its_run_a_card_has_the_team_alone(tmp_path):

@@ -69,6 +69,17 @@ def test_an_agent_that_is_not_trained_is_no_finding(run):
     assert [one.name for one in report(open_run(run)).found] == ["team"], "all that learn"
 
 
+def test_of_a_start_without_an_end_only_the_last_may_still_train(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for resumed in (None, 4):
+        AboutFile(folder, START | {"resumed_from": resumed}, {"mas": MAS})
+        MetricsFile(folder).log(metrics(resumed or 1), resumed or 1)
+    text = report(open_run(folder)).text()
+    assert "start 1 of 2: 2026-01-01 from the beginning; was killed\n" in text
+    assert "start 2 of 2: 2026-01-01 resumed from step 4; trains, or was killed\n" in text
+
+
 def test_the_text_has_the_start_the_curves_and_the_agents(run):
     text = report(open_run(run)).text()
     assert "start 1 of 1: 2026-01-01 from the beginning; finished" in text

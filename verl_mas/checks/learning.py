@@ -29,6 +29,7 @@ def check_learning(
     yield from _played_on(config, mas, workflow)
     yield from _rollouts(config, mas, workflow)
     yield from _drawn(config, mas, members)
+    yield from _validated(config, mas, members)
     yield from _swap(config, mas)
     yield from _fused_kernels(config, mas, members)
 
@@ -192,6 +193,25 @@ def _drawn(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) ->
                 reason="every reply to one prompt is then the same, so its sessions differ in nothing",
                 fix=f"set it in ++mas.agents.{member.role}.validation_sampling, or in {SECTION}.rollout.val_kwargs",
             )
+
+
+def _validated(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
+    """verl's validation is greedy unless its temperature is set, whatever `do_sample` is."""
+    kwargs = config[SECTION].rollout.val_kwargs
+    wish = f"n={kwargs.n}" if kwargs.n > 1 else "do_sample=true" if kwargs.do_sample else ""
+    temperatures = {
+        flat(member.spec.validation_sampling).get(
+            "temperature", policy_value(config, mas.policies[member.spec.policy], "rollout.val_kwargs.temperature")
+        )
+        for member in members.values()
+        if member.trainable and member.spec.policy in mas.policies
+    }
+    if wish and temperatures == {0}:
+        yield ConfigWarning(
+            f"{SECTION}.rollout.val_kwargs.temperature=0 with val_kwargs.{wish}",
+            reason="temperature 0 is greedy: every validation session of a task is then the same",
+            fix=f"set {SECTION}.rollout.val_kwargs.temperature=1.0, or leave val_kwargs.{wish} out",
+        )
 
 
 def _swap(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:

@@ -69,8 +69,7 @@ class Card:
             yield from _table(("setting", "value"), trained)
         if curves:
             yield "## Validation\n"
-            rows = [(f"`{name}`", str(at[-1]), f"{values[-1]:.3f}") for name, (at, values) in curves.items()]
-            yield from _table(("metric", "step", "value"), rows)
+            yield from _table(("metric", "first", "last", "95 %"), self._validation(curves))
             yield f"![Validation by step]({CURVE})\n"
         yield from self._use()
 
@@ -92,7 +91,7 @@ class Card:
                 yield name, f"`{value}`"
 
     def _curves(self) -> dict[str, tuple[list[int], list[float]]]:
-        """The means and pass@k of validation."""
+        """The means and pass@k of validation. Of sessions that are right or wrong, pass@1 is the mean."""
         names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(CORE))
         steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
         found = {
@@ -100,7 +99,15 @@ class Card:
             for name in names
             if name.rpartition("/")[2].startswith(("mean@", "pass@"))
         }
-        return {name: curve for name, curve in found.items() if curve[0]}
+        doubled = {f"{name.removesuffix('pass@1')}acc/mean@" for name in found if name.endswith("/pass@1")}
+        return {name: curve for name, curve in found.items() if curve[0] and name.rstrip("0123456789") not in doubled}
+
+    def _validation(self, curves: Mapping[str, tuple[list[int], list[float]]]) -> Iterator[tuple[str, ...]]:
+        """First and last values; the interval is of the last one."""
+        for name, (at, values) in curves.items():
+            low, high = (series(self.steps, f"{CORE}{name}/{end}")[1][-1:] for end in ("low", "high"))
+            between = f"{low[0]:.3f} to {high[0]:.3f}" if low and high else ""
+            yield f"`{name}`", f"{values[0]:.3f} (step {at[0]})", f"{values[-1]:.3f} (step {at[-1]})", between
 
     def _use(self) -> Iterator[str]:
         yield "## Use\n"

@@ -70,7 +70,7 @@ class Report:
         if not starts:
             lines.append("  written by an earlier version: its command, settings and versions are not recorded")
         for number, start in enumerate(starts, 1):
-            lines.append(f"  start {number} of {len(starts)}: {_start(start)}")
+            lines.append(f"  start {number} of {len(starts)}: {_start(start, last=number == len(starts))}")
         if starts:
             lines += [f"  {name:10} {value}" for name, value in _settings(self.run, starts[-1]) if value]
         numbers = [step.number for step in self.training]
@@ -201,13 +201,13 @@ def _legend(key: str) -> str:
     return rest.split("/")[0] if kind in ("agent", "policy", "val-core") else "all"
 
 
-def _start(start: Mapping[str, object]) -> str:
+def _start(start: Mapping[str, object], *, last: bool) -> str:
     resumed, ended = start.get("resumed_from"), start.get(ENDED)
     begin = "from the beginning" if resumed is None else f"resumed from step {resumed}"
     end = (
         f"{ended.get('by')} at {ended.get('at')}, step {ended.get('step')}"
         if isinstance(ended, dict)
-        else ("trains, or was killed")
+        else ("trains, or was killed" if last else "was killed")
     )
     return f"{start.get('started')} {begin}; {end}"
 

@@ -6,6 +6,7 @@ from wrong_configs.case import wrong
 
 SOLVER = "++mas.agents.solver"
 SAMPLING = f"{SOLVER}.sampling"
+VALIDATION = "actor_rollout_ref.rollout.val_kwargs"
 EXTRA = f"{SAMPLING}.extra"
 REMOTE = "++mas.policies={main:{},far:{remote:{base_url:http://127.0.0.1:9/v1,model:m}}} mas.agents.solver.policy=far"
 
@@ -30,6 +31,8 @@ CASES = (
     wrong(f"{EXTRA}.stream=true", "every request already has"),
     wrong(f"{SOLVER}.validation_sampling.extra.min_tokens=4", "sampling setting of rollout.name=transformers"),
     wrong(f"{SAMPLING}.temperature=0", "every reply to one prompt is then the same", warned=True),
+    wrong(f"{VALIDATION}.n=8", "every validation session of a task is then the same", warned=True),
+    wrong(f"{VALIDATION}.do_sample=true", "temperature 0 is greedy", warned=True),
     wrong(f"{SAMPLING}.seed=3", "every reply to one prompt is then the same", warned=True),
     wrong(f"{SAMPLING}.max_tokens=4096", "is the limit of every row", warned=True),
     wrong(f"{REMOTE} {EXTRA}.messages=[]", "every request already has"),
