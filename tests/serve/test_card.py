@@ -19,7 +19,10 @@ def test_a_card_has_the_validations_up_to_its_step(tmp_path):
     (tmp_path / "out").mkdir()
     Card.of("team", TEAM, tmp_path).write(tmp_path / "out")
     card, curve = tmp_path / "out" / CARD, tmp_path / "out" / CURVE
-    assert "| `sums/acc/mean@4` | 0.250 (step 0) | 0.500 (step 2) |  |" in card.read_text() and "0.75" not in card.read_text()
+    assert (
+        "| `sums/acc/mean@4` | 0.250 (step 0) | 0.500 (step 2) |  |" in card.read_text()
+        and "0.75" not in card.read_text()
+    )
     assert f"]({CURVE})" in card.read_text() and ">sums/acc/mean@4<" in curve.read_text()
     assert is_card(card) and is_card(curve)
 
