@@ -90,8 +90,14 @@ def test_names_that_need_no_torch_load_neither_torch_nor_verl_nor_ray():
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
 
 
+# The tutorial's tiny model is made by them, in place of a real one; the page says that they are not stable.
+UNSTABLE = {"tutorial.md": {"verl_mas.warmup.demonstrations", "verl_mas.warmup.train"}}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_import_nothing_but_stable_names(page):
     for module, names in re.findall(r"^ *(?:from|import) +(verl_mas\b\S*)(?: +import +(.*))?", page.read_text(), re.M):
+        if module in UNSTABLE.get(page.name, ()):
+            continue
         assert module == "verl_mas"
         assert set(re.findall(r"\w+", names)) <= set(verl_mas.__all__)

@@ -26,7 +26,9 @@ FILES = {path.name for folder in (".ci", *FOLDERS) for path in (ROOT / folder).r
     path.name for path in ROOT.iterdir()
 )
 # A user's own files, and what runs write.
-USERS = re.compile(r"my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask)\.py|treasure_team")
+USERS = re.compile(
+    r"my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask)\.py|treasure_team"
+)
 
 
 def broken_links(page: Path) -> Iterator[str]:
