@@ -96,9 +96,22 @@ def line(one: Distribution) -> str:
 
 def resolved(python: str, constraints: str) -> dict[str, str]:
     """What the project and its extra `dev` get with this Python, by name."""
-    command = ["uv", "pip", "compile", "--extra", "dev", "pyproject.toml", "--constraint", "-", "--python-version", python]
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "--extra",
+        "dev",
+        "pyproject.toml",
+        "--constraint",
+        "-",
+        "--python-version",
+        python,
+    ]
     style = ["--no-annotate", "--no-header", "--quiet"]
-    done = subprocess.run([*command, *style], cwd=ROOT, input=constraints, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [*command, *style], cwd=ROOT, input=constraints, check=True, stdout=subprocess.PIPE, text=True
+    )
     return dict(each.split("==") for each in done.stdout.splitlines())
 
 
