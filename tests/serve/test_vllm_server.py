@@ -49,7 +49,11 @@ def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
         yield lines[0]
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 def free_port() -> int:
