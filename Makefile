@@ -47,8 +47,9 @@ docs: $(READY)  ## build the documentation's site in build/site
 vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu
 	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/vllm-cpu.sh
 
-test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two
-	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py $(ARGS)
+test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two, and a team at its server
+	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py \
+		tests/serve/test_vllm_server.py $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

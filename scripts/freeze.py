@@ -1,11 +1,16 @@
 """Writes constraints.txt: the exact versions, in this environment, of what the project and its extra `dev` require.
 
+    pip install uv
+    python scripts/freeze.py
+
 Run it with the environment's Python after an upgrade that passed the tests. Other packages are left out. What the
-project requires is read from pyproject.toml: the metadata of an editable install are as old as the install.
+project requires is read from pyproject.toml: the metadata of an editable install are as old as the install. uv resolves
+what an older Python gets where the tested version has no build for it.
 """
 
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -20,9 +25,12 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-HEADER = "# The set that is tested. Made by scripts/freeze.py; a line with a marker has no build for older Pythons.\n"
+HEADER = "# The set that is tested, and what older Pythons get in its place. Made by scripts/freeze.py.\n"
 NOT_PINNED = {"pip", "setuptools", "wheel"}
-OLDEST = Version("3.10")
+# What a build of torch for GPUs requires. torch pins it, and the tested build has none of it.
+OF_CUDA = ("cuda-", "nvidia-", "triton")
+SUPPORTED = [f"3.{minor}.{micro}" for minor in (10, 11, 12) for micro in range(30)]
+OLDEST = "3.10"
 
 
 def direct() -> list[Requirement]:
@@ -74,16 +82,56 @@ def _required(one: Distribution, extra: str) -> Iterator[Requirement]:
             yield requirement
 
 
+def since(one: Distribution) -> str:
+    """The oldest Python that it has a build for."""
+    return next(SpecifierSet(one.metadata["Requires-Python"] or "").filter(SUPPORTED)).removesuffix(".0")
+
+
 def line(one: Distribution) -> str:
-    python = SpecifierSet(one.metadata["Requires-Python"] or "")
-    oldest = next(v for v in ("3.10", "3.11", "3.12") if python.contains(f"{v}.20"))
-    marker = "" if Version(oldest) == OLDEST else f' ; python_version >= "{oldest}"'
+    python = since(one)
+    marker = "" if python == OLDEST else f' ; python_full_version >= "{python}"'
     # Without torch's local version (+cpu), so that the file also works on a GPU machine.
     return f"{one.metadata['Name']}=={Version(one.version).public}{marker}"
+
+
+def resolved(python: str, constraints: str) -> dict[str, str]:
+    """What the project and its extra `dev` get with this Python, by name."""
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "--extra",
+        "dev",
+        "pyproject.toml",
+        "--constraint",
+        "-",
+        "--python-version",
+        python,
+    ]
+    style = ["--no-annotate", "--no-header", "--quiet"]
+    done = subprocess.run(
+        [*command, *style], cwd=ROOT, input=constraints, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return dict(each.split("==") for each in done.stdout.splitlines())
+
+
+def for_older(tested: Mapping[str, Distribution], constraints: str) -> Iterator[str]:
+    """The lines for Pythons that a tested version has no build for, and for what only they require."""
+    for name, version in resolved(OLDEST, constraints).items():
+        one = tested.get(name)
+        spelled, end = (one.metadata["Name"], since(one)) if one else (name, "3.11")
+        if end != OLDEST and not name.startswith(OF_CUDA) and name not in NOT_PINNED:
+            yield f'{spelled}=={version} ; python_full_version < "{end}"'
+
+
+def main() -> None:
+    tested = {canonicalize_name(one.metadata["Name"]): one for one in needed()}
+    pins = [line(one) for one in tested.values()]
+    pins += for_older(tested, "\n".join(pins))
+    (ROOT / "constraints.txt").write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
 
 
 if __name__ == "__main__":
     if missing := absent():
         sys.exit(f"not installed: {', '.join(sorted(missing))}\n  fix:  pip install --editable '.[dev]'")
-    pins = sorted({line(one) for one in needed()}, key=str.lower)
-    (ROOT / "constraints.txt").write_text(HEADER + "\n".join(pins) + "\n")
+    main()

@@ -1,9 +1,10 @@
-"""Resolves every install command of the pages and of the errors' fixes for a GPU machine, and installs nothing.
+"""Resolves every install command of the pages, of the Makefile and of the errors' fixes, and installs nothing.
 
     pip install uv
     python scripts/resolve_installs.py
 
-It prints what each command resolves to, and ends with 1 if one of them does not. uv stands in for pip, which would
+It prints what each command resolves to on a GPU machine, with each Python that it is for, and ends with 1 if one of
+them does not resolve. uv stands in for pip, which would
 download gigabytes to read what they require.
 """
 
@@ -19,16 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/*.md", "patches/*.md")
+PAGES = ("Makefile", "README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/*.md", "patches/*.md")
 COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
 # In a clone, `.` is this project; so is its name once it is installed.
 PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")
-MACHINE = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_34")
+PYTHONS = ("3.10", "3.11", "3.12")
+# Extras of engines for GPUs, whose versions are for the last Python alone: docs/gpu-quickstart.md.
+OF_GPUS = {"vllm", "sglang"}
+MACHINE = ("--python-platform", "x86_64-manylinux_2_34")
 # Options that uv has by the same name.
-WITH_VALUE = {"-c", "--override", "--index-url", "--only-binary"}
+WITH_VALUE = {"-c", "--constraint", "--override", "--index-url", "--only-binary"}
 WITHOUT_VALUE = {"--no-deps"}
 # They change how something is installed, not what.
-WITHOUT_EFFECT = {"--no-build-isolation", "--quiet", "-q", "--editable", "-e"}
+WITHOUT_EFFECT = {"--no-build-isolation", "--quiet", "-q", "--editable", "-e", "--upgrade"}
 SHOWN = ("verl", "torch", "transformers", "vllm", "sglang", "flash-attn")
 TIME_LIMIT = 600  # seconds
 
@@ -52,7 +56,12 @@ class Install:
     def files(self) -> frozenset[str]:
         """What the command reads, relative to the clone."""
         pairs = zip(self.options, self.options[1:], strict=False)
-        return frozenset(value for name, value in pairs if name in ("-c", "--override"))
+        return frozenset(value for name, value in pairs if name in ("-c", "--constraint", "--override"))
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        ours = any(PROJECT.match(each) for each in self.requirements)
+        return PYTHONS if ours and not self.extras & OF_GPUS else PYTHONS[-1:]
 
     def resolver_input(self) -> str:
         return "".join(PROJECT.sub(rf"verl-mas\g<extras> @ {ROOT.as_uri()}", each) + "\n" for each in self.requirements)
@@ -72,7 +81,8 @@ def read(line: str) -> Install:
             options.append(word)
         elif word.startswith("-") and word not in WITHOUT_EFFECT:
             raise ValueError(f"{line}: scripts/resolve_installs.py does not know {word}")
-        elif not word.startswith("-"):
+        # A variable of the Makefile has the source of a package.
+        elif not word.startswith(("-", "$(")):
             requirements.append(word)
     return Install(" ".join(line.split()), tuple(requirements), tuple(options))
 
@@ -103,9 +113,10 @@ def documented() -> dict[Install, list[str]]:
     return found
 
 
-def resolve(install: Install) -> tuple[bool, str]:
+def resolve(install: Install, python: str) -> tuple[bool, str]:
     """Whether there is a set of versions, and the telling ones or the resolver's last words."""
-    command = ["uv", "pip", "compile", "-", *MACHINE, *install.options, "--no-annotate", "--no-header", "--quiet"]
+    command = ["uv", "pip", "compile", "-", "--python-version", python, *MACHINE, *install.options]
+    command += ["--no-annotate", "--no-header", "--quiet"]
     done = subprocess.run(
         command, input=install.resolver_input(), cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT
     )
@@ -118,11 +129,12 @@ def resolve(install: Install) -> tuple[bool, str]:
 def main() -> int:
     failed = 0
     for install, places in documented().items():
-        resolved, seen = resolve(install)
-        failed += not resolved
-        verdict = "resolves" if resolved else "FAILS"
-        sys.stdout.write(f"{install.line}\n    in {', '.join(places)}\n    {verdict}: {seen}\n")
-        sys.stdout.flush()
+        sys.stdout.write(f"{install.line}\n    in {', '.join(places)}\n")
+        for python in install.pythons:
+            resolved, seen = resolve(install, python)
+            failed += not resolved
+            sys.stdout.write(f"    Python {python} {'resolves' if resolved else 'FAILS'}: {seen}\n")
+            sys.stdout.flush()
     sys.stdout.write(f"{failed} install commands cannot be resolved\n")
     return 1 if failed else 0
 

@@ -43,9 +43,13 @@ CITATION_KEYS = set(
 )
 
 
-def pins(name: str) -> dict[str, str]:
+def pins(name: str, python: str | None = None) -> dict[str, str]:
+    """By name; of the lines whose markers hold for this Python, or for the given one."""
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
-    return {Requirement(line).name: str(Requirement(line).specifier) for line in lines}
+    environment = {"python_full_version": python} if python else {}
+    pinned = [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate(environment)]
+    assert len({one.name for one in pinned}) == len(pinned), "two versions of one package"
+    return {one.name: str(one.specifier) for one in pinned}
 
 
 @pytest.mark.parametrize("install", DOCUMENTED, ids=[install.line for install in DOCUMENTED])
@@ -75,12 +79,22 @@ def test_the_files_agree_with_each_other_and_with_verls_pins():
     gpu, overrides = pins("constraints-gpu.txt"), pins("overrides-sglang.txt")
     assert overrides["transformers"] == gpu["transformers"] == "==5.9.0"
     assert (gpu["torch"], gpu["vllm"], gpu["verl"]) == ("==2.11.0", "==0.24.0", "==0.9.1")
-    assert "flash-attn-4" in overrides and "flash-attn-4" not in gpu
+    assert "\nflash-attn-4" in (ROOT / "overrides-sglang.txt").read_text() and "flash-attn-4" not in {*gpu, *overrides}
 
 
-def test_every_direct_requirement_is_pinned():
-    pinned = names(pins("constraints.txt"))
-    assert names(one.name for one in freeze.direct()) - pinned == set()
+@pytest.mark.parametrize("python", ["3.10.0", "3.10.20", "3.11.0", "3.11.20", "3.12.0", "3.12.20"])
+def test_every_direct_requirement_is_pinned_once_for_each_python(python):
+    pinned = pins("constraints.txt", python)
+    assert names(one.name for one in freeze.direct()) - names(pinned) == set()
+    for one in freeze.direct():
+        (version,) = (spec for name, spec in pinned.items() if canonicalize_name(name) == canonicalize_name(one.name))
+        assert one.specifier.contains(version.removeprefix("==")), f"{one} and {version} cannot both hold"
+
+
+def test_make_installs_a_set_that_is_resolved_for_each_python():
+    (ours,) = (one for one, places in DOCUMENTED.items() if "Makefile" in places and "dev" in one.extras)
+    assert ours.files == {"constraints.txt"} and ours.pythons == ("3.10", "3.11", "3.12")
+    assert installs.read('pip install -c constraints-gpu.txt ".[math,vllm]"').pythons == ("3.12",)
 
 
 def test_only_what_the_project_requires_is_pinned():

@@ -8,44 +8,24 @@ import socket
 
 import httpx
 import pytest
-from saved_policies import adapted, save_adapter
+from saved_policies import exported_pair
 
 import verl_mas
 from verl_mas import cli
-from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.serve.app import TeamServer
-from verl_mas.serve.model import copy_tokenizer
 from verl_mas.serve.runtime import Runtime
 from verl_mas.serve.settings import EngineSettings
-from verl_mas.warmup.tiny_model import tiny_model
 from verl_mas.workflow import Generation
 from verl_mas.workflow.streaming import ON_TEXT
-from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 
-SAMPLING = {"temperature": 1.0, "max_tokens": 12}
 ENGINE = {"threads": 1}
 ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}]}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """As `verl-mas export` writes one."""
-    root = tmp_path_factory.mktemp("exported")
-    base, out = tiny_model(root / "model", hidden=32, layers=1, initial=0.1), root / "team"
-    for seed, name in enumerate(("a", "b")):
-        save_adapter(adapted(base, seed, rank=2 + 2 * seed), out / name)
-        copy_tokenizer(base, out / name)
-    agents = {
-        agent: AgentSpec(policy=policy, sampling=SAMPLING, validation_sampling=SAMPLING)
-        for agent, policy in (("solver", "a"), ("verifier", "b"))
-    }
-    shape = {"model": str(base), "adapter_of": "base", "dtype": "float32", "prompt_length": 512, "response_length": 32}
-    policies = {name: TeamPolicy(folder=name, **shape) for name in ("a", "b")}
-    workflow = TeamWorkflow("solver_verifier", args={"score": "math"})
-    policies["base"] = TeamPolicy(model=str(base))
-    TeamFile(FORMAT, workflow, agents, policies, step=3, faults=FaultSpec(retries=0)).write(out)
-    return out
+    return exported_pair(tmp_path_factory.mktemp("exported"))
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +111,15 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path / "..")
 
 
-def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder):
+def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigError, match=f"policy a at {url}/v1: ConnectError"):
         verl_mas.load(folder, endpoints={"a": url})
+    without_models = serve(lambda body: "yes").url
+    with pytest.raises(ConfigError, match=r"(?s)/models with HTTP 501.*a=\{base_url: .*, model: NAME\}"):
+        verl_mas.load(folder, endpoints={"a": without_models})
     with pytest.raises(ConfigError, match="an endpoint for policy base"):
         verl_mas.load(folder, endpoints={"base": url})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -16,8 +17,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from verl_mas.config.schema import AgentSpec, FaultSpec, Sampling
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete
-from verl_mas.workflow.team_file import TeamFile
+from verl_mas.serve.model import copy_tokenizer
+from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 
 
 @contextmanager
@@ -99,3 +103,36 @@ def finish(folder: Path, team: TeamFile | None, run: Mapping[str, object] | None
     (folder / RUN_FILE).unlink(missing_ok=True)
     complete(folder, run or {})
     return folder
+
+
+def exported_pair(root: Path, *, hidden: int = 32, score: str = "math") -> Path:
+    """A team as `verl-mas export` writes one: its two policies are adapters on the base `root/model`."""
+    base, out = tiny_model(root / "model", hidden=hidden, layers=1, initial=0.1), root / "team"
+    _write_letters(base)
+    for seed, name in enumerate(("a", "b")):
+        save_adapter(adapted(base, seed, rank=2 + 2 * seed), out / name)
+        copy_tokenizer(base, out / name)
+    sampling: Sampling = {"temperature": 1.0, "max_tokens": 12}
+    agents = {
+        agent: AgentSpec(policy=policy, sampling=sampling, validation_sampling=sampling)
+        for agent, policy in (("solver", "a"), ("verifier", "b"))
+    }
+    adapter = TeamPolicy(model=str(base), adapter_of="base", dtype="float32", prompt_length=512, response_length=32)
+    policies = {name: replace(adapter, folder=name) for name in ("a", "b")} | {"base": TeamPolicy(model=str(base))}
+    workflow = TeamWorkflow("solver_verifier", args={"score": score})
+    TeamFile(FORMAT, workflow, agents, policies, step=3, faults=FaultSpec(retries=0)).write(out)
+    return out
+
+
+def _write_letters(folder: Path) -> None:
+    """The model in the folder samples printable ASCII almost always, so that every engine decodes it alike."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    words = tokenizer.batch_decode([[token] for token in range(model.config.vocab_size)])
+    special = set(tokenizer.all_special_ids)
+    other = [
+        token for token, word in enumerate(words) if token in special or not (word.isascii() and word.isprintable())
+    ]
+    with torch.no_grad():
+        # The output layer has the same weights: these tokens get the logit 0.
+        model.get_input_embeddings().weight[other] = 0.0
+    model.save_pretrained(folder)

@@ -80,22 +80,29 @@ def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
         f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names",
         rule="an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "
         "for an adapter --lora-modules POLICY=DIR/POLICY",
-        fix=f"serve it so, or name the model: {policy}={{base_url: {url}, model: NAME}}",
+        fix=f"serve it so, or name the model: {_named(policy, url)}",
     )
 
 
 def _listed(policy: str, url: str, key: str | None) -> list[str]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    fix = f"start the server, and try curl {url}/models"
     try:
         response = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=TIMEOUT_S)
         response.raise_for_status()
         return [str(one["id"]) for one in response.json()["data"]]
+    except httpx.HTTPStatusError as error:
+        problem = f"it answers /models with HTTP {error.response.status_code}"
+        fix = f"{fix}; for a server without a list of models, name the model: {_named(policy, url)}"
     except httpx.HTTPError as error:
         problem = f"{type(error).__name__}: {hidden(str(error).splitlines()[0] if str(error) else '', key)}"
     except (ValueError, LookupError, TypeError):
         problem = "its answer to /models is not a list of models"
+        fix = f"name the model: {_named(policy, url)}"
     raise ConfigError(
-        f"policy {policy} at {url}: {problem}",
-        rule="an endpoint answers before the team is served",
-        fix=f"start the server, and try curl {url}/models",
+        f"policy {policy} at {url}: {problem}", rule="an endpoint answers before the team is served", fix=fix
     )
+
+
+def _named(policy: str, url: str) -> str:
+    return f"{policy}={{base_url: {url}, model: NAME}}"
