@@ -232,7 +232,8 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
         first = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
         with pytest.raises(RequestError, match="the engine has solver, verifier"):
             await ask(server, adapter="slover")
-        assert await push(server, 2.0, 2) == first[1:]
+        # The long request is in some of the batches only, and a batch has its rounding.
+        assert await push(server, 2.0, 2) == [pytest.approx(log_probs, abs=1e-5) for log_probs in first[1:]]
         second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
         with pytest.raises(EngineLost, match="is of no adapter"):
             await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
@@ -241,8 +242,8 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
 
     steps, first, second, same = asyncio.run(scenario())
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
-    assert first[0] == second[0] and same
-    assert first[1] != second[1] and first[2] != second[2]
+    assert second[0] == pytest.approx(first[0], abs=1e-5) and same
+    assert all(second[place] != pytest.approx(first[place], abs=1e-3) for place in (1, 2))
     assert len({tuple(log_probs) for log_probs in first}) == 3
 
 

@@ -51,6 +51,15 @@ def test_a_cancelled_iteration_ends_its_generator(loop):
     assert items.ended
 
 
+@pytest.fixture
+def interruptible():
+    """A process that a shell starts in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_iteration_ends_its_generator(loop):
     items = Items()
 

@@ -120,7 +120,7 @@ class TeamTrainer(Recorded, Profiled):
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
         self._named: Counter[int] = Counter()  # tasks, by the step of which they have their names
         self._sessions = SessionCounts()  # of the current step
-        self._tokens = staleness.TokenCount()
+        self.token_count = staleness.TokenCount()
         self._findings = Findings([name for name, member in members.items() if member.trainable])
 
     # -- set-up ---------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class TeamTrainer(Recorded, Profiled):
         left = self.replay_buffer.partitions[data_plane.TRAIN]
         corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
         return {
-            **self._tokens.add(self._sessions.trainable_tokens, parts, left, batch),
+            **self.token_count.add(self._sessions.trainable_tokens, parts, left, batch),
             **staleness.metrics(parts, corrections, self.global_steps),
         }
 

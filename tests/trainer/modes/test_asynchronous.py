@@ -31,7 +31,7 @@ def trainer(monkeypatch):
         made.global_steps, made.total_training_steps = step, 5
         made.queue = {uid: {"is_prompt": True, "global_steps": at, "status": "finished"} for uid, at in restored}
         made.named = {}
-        made._tokens = TokenCount()
+        made.token_count = TokenCount()
         monkeypatch.setattr(data_plane, "listed", lambda partition: made.queue)
         monkeypatch.setattr(PPOTrainer, "_next_train_batch", lambda self, tasks: tasks)
 

@@ -66,7 +66,7 @@ class AsyncTeamTrainer(TeamTrainer):
     def on_train_begin(self) -> None:
         """Dispatch what is missing of the tasks that are in flight when a step begins."""
         restored = len(data_plane.tasks(data_plane.TRAIN))
-        self._tokens.keep(data_plane.listed(data_plane.TRAIN).values())
+        self.token_count.keep(data_plane.listed(data_plane.TRAIN).values())
         wanted = int(self.config.trainer.v1[self.mode.verl].num_warmup_batches * self._batch_size)
         missing = max(0, min(wanted - restored, self._usable()))
         for step, tasks in warm_up(missing, self._batch_size, self.global_steps).items():
