@@ -33,7 +33,7 @@ def parser() -> Parser:
     add_out(made, "the file of the sessions; without it DIR/eval/FILE.jsonl")
     add_settings(made, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
     made.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
-    made.add_argument("--concurrency", type=whole(1), default=256, metavar="N", help="sessions at once")
+    made.add_argument("--concurrency", type=whole(1), default=512, metavar="N", help="sessions at once")
     add_loading(made)
     add_json(made)
     return made

@@ -42,7 +42,8 @@ def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
 
 
 def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None]) -> dict[str, RemoteSpec]:
-    """The endpoint of each policy. `acting`: the policies on which agents act, and their models."""
+    """The endpoint of each policy. `acting`: the policies on which agents act; of those without weights of their own,
+    the model."""
     for name in endpoints:
         if name not in acting:
             raise ConfigError(
@@ -70,12 +71,11 @@ def _remote(policy: str, model: str | None, given: Endpoint) -> RemoteSpec:
 
 
 def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
-    """The name under which the endpoint has the policy: its own, or a path that ends with it."""
+    """The name under which the endpoint has the policy: its own, its model's, or a path that ends with its own."""
     names = _listed(policy, url, key)
-    wanted = {policy} if model is None else {policy, model}
-    for name in names:
-        if name in wanted or PurePosixPath(name).name == policy:
-            return name
+    fitting = [name for name in names if name in (policy, model) or PurePosixPath(name).name == policy]
+    if fitting:
+        return policy if policy in fitting else fitting[0]
     raise ConfigError(
         f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names",
         rule="an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "

@@ -108,7 +108,8 @@ class Evaluation:
     rows: Sequence[Fields]
     sessions: int
     results: Results
-    concurrency: int = 256
+    concurrency: int = 512
+    """Twice what an engine runs at once by default, so that it does not wait for scores."""
 
     async def run(self, on_record: Callable[[Fields], None]) -> None:
         """Runs what is missing, and ends the team."""

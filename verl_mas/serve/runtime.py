@@ -137,7 +137,8 @@ class Runtime:
         acting = list(dict.fromkeys(member.spec.policy for member in self.members.values()))
         given = {name: policies[name].remote for name in acting}
         at = {name: remote for name, remote in given.items() if remote is not None}
-        at |= remotes(endpoints, {name: policies[name].model for name in acting})
+        # `model` of a policy with a folder is where it started from, which the endpoint of an adapter serves, too.
+        at |= remotes(endpoints, {name: None if policies[name].folder else policies[name].model for name in acting})
         here = [name for name in acting if name not in at]
         found: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
         placed = places(self.folder, self.file, here)
