@@ -133,6 +133,6 @@ def _write_letters(folder: Path) -> None:
         token for token, word in enumerate(words) if token in special or not (word.isascii() and word.isprintable())
     ]
     with torch.no_grad():
-        # The output layer has the same weights: these tokens get the logit 0.
-        model.get_input_embeddings().weight[other] = 0.0
+        # These tokens get the logit 0.
+        model.lm_head.weight[other] = 0.0
     model.save_pretrained(folder)
