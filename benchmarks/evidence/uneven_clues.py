@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -25,16 +26,17 @@ FACTOR = 10.0
 
 class UnevenClues(SplitClues):
     """`offset` is the sender's own reward. In training it is called in the share `called` of the sessions; in the
-    others, which are as long, the receiver reads a random message."""
+    others the receiver reads a message that nobody trained wrote: random letters, or those that the clues leave."""
 
     offset: float = 0.0
     called: Share = 1.0
+    otherwise: Literal["random", "clues"] = "random"
 
     async def run(self, task: Task, team: Team) -> Outcome:
         rng = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
         talk = self.opening(clues_of(task.extra_info, task.ground_truth, self.parts), rng)
         if not task.validate and rng.random() >= self.called:
-            talk = talk.after("".join(rng.sample(LETTERS, len(talk.part))))
+            talk = talk.after(talk.part if self.otherwise == "clues" else "".join(rng.sample(LETTERS, len(talk.part))))
         return await self.play(talk, team)
 
     def after(self, reply: Reply, state: Talk) -> Talk:

@@ -129,6 +129,8 @@ OFFSET = (*UNEVEN, "++mas.workflow.args.offset=1.5")
 SCALED = (f"mas.plugins=[{HERE}]", *using("scaled_team_grpo"))
 RARELY = replace(TRIAL, steps=96, settings=(*TRIAL.settings, "trainer.total_training_steps=96", "trainer.test_freq=96"))
 RARE = (*UNEVEN, "++mas.workflow.args.called=0.1")
+# Between the calls the receiver reads what is right, so that it learns to read.
+STAND_IN = (*RARE, "++mas.workflow.args.otherwise=clues")
 
 
 def shared_and_separate(name: str, *overrides: str) -> tuple[Arm, Arm]:
@@ -141,12 +143,20 @@ OFFSET_ARMS = (
     *shared_and_separate("offset_rae", *OFFSET, *using("agent_rae")),
 )
 SCALE_ARMS = (SHARED, APART, *shared_and_separate("scale_team", *SCALED))
-RARE_ARMS = (
-    arm("rare_agent", *RARE, *AGENT, trial=RARELY),
-    arm("rare_team", *RARE, *using("team_grpo"), trial=RARELY),
-    arm("rare_rae", *RARE, *using("agent_rae"), trial=RARELY),
-    arm("rare_shrunk", *RARE, *using("agent_grpo", "shrinkage=4"), trial=RARELY),
-)
+
+
+def rare(name: str, *overrides: str) -> tuple[Arm, ...]:
+    ways = {
+        "agent": AGENT,
+        "team": using("team_grpo"),
+        "rae": using("agent_rae"),
+        "shrunk": using("agent_grpo", "shrinkage=4"),
+    }
+    return tuple(arm(f"{name}_{way}", *overrides, *options, trial=RARELY) for way, options in ways.items())
+
+
+RARE_ARMS = rare("rare", *RARE)
+STAND_IN_ARMS = rare("stand_in", *STAND_IN)
 
 CLAIMS = (
     Claim("a team whose members have different clues ends above the exact floor of 1/3", success(SHARED), low=FLOOR),
@@ -175,6 +185,11 @@ UNEVEN_CLAIMS = (
     Claim("called in 10 %, an agent learns less by `agent_grpo`", gap(RARE_ARMS[0], RARE_ARMS[1]), high=0.0),
     Claim("shrinkage is at least level with `agent_grpo`", gap(RARE_ARMS[3], RARE_ARMS[0]), low=-0.02),
     Claim("and with `team_grpo`", gap(RARE_ARMS[3], RARE_ARMS[1]), low=-0.02),
+    Claim(
+        "a stand-in called in 10 %: `agent_grpo` below `team_grpo`", gap(STAND_IN_ARMS[0], STAND_IN_ARMS[1]), high=0.0
+    ),
+    Claim("shrinkage is at least level with `agent_grpo`", gap(STAND_IN_ARMS[3], STAND_IN_ARMS[0]), low=-0.02),
+    Claim("and with `team_grpo`", gap(STAND_IN_ARMS[3], STAND_IN_ARMS[1]), low=-0.02),
 )
 TASK = Task(
     "clues",
@@ -191,6 +206,11 @@ TASK = Task(
 UNEVEN_TASK = Task(
     "uneven_clues",
     "Uneven agents",
-    (Group("clues_offset", OFFSET_ARMS), Group("clues_scale", SCALE_ARMS), Group("clues_rare", RARE_ARMS)),
+    (
+        Group("clues_offset", OFFSET_ARMS),
+        Group("clues_scale", SCALE_ARMS),
+        Group("clues_rare", RARE_ARMS),
+        Group("clues_stand_in", STAND_IN_ARMS),
+    ),
     UNEVEN_CLAIMS,
 )
