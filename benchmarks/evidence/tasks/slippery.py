@@ -60,10 +60,10 @@ CONTINUED = (
 
 
 def arms(slip: float, reward: str) -> tuple[Arm, ...]:
-    """Sessions and branches; with the sparse reward also GiGPO and continuation."""
+    """Sessions and branches; with the sparse reward also continuation."""
     kinds = {"sessions": (*SESSIONS, *using("agent_grpo")), "branch": ()}
     if reward == "sparse":
-        kinds |= {"gigpo": (*SESSIONS, *using("agent_gigpo")), "continued": CONTINUED}
+        kinds["continued"] = CONTINUED
     return tuple(
         Training(
             f"slip{slip:g}_{reward}_{kind}",
@@ -95,11 +95,11 @@ TASK = Task(
         ),
         Claim("sparse and firm: branching loses to sessions", gap(SPARSE[FIRM][1], SPARSE[FIRM][0]), high=0.0),
         Claim("sparse and slippery, too", gap(SPARSE[LOOSE][1], SPARSE[LOOSE][0]), high=0.0),
-        Claim("continuation repairs it, firm", gap(SPARSE[FIRM][3], SPARSE[FIRM][1]), low=0.0),
-        Claim("and slippery", gap(SPARSE[LOOSE][3], SPARSE[LOOSE][1]), low=0.0),
+        Claim("continuation repairs it, firm", gap(SPARSE[FIRM][2], SPARSE[FIRM][1]), low=0.0),
+        Claim("and slippery", gap(SPARSE[LOOSE][2], SPARSE[LOOSE][1]), low=0.0),
         Claim(
             "slips raise the gain of continuation over sessions",
-            interaction((SPARSE[LOOSE][3], SPARSE[LOOSE][0]), (SPARSE[FIRM][3], SPARSE[FIRM][0])),
+            interaction((SPARSE[LOOSE][2], SPARSE[LOOSE][0]), (SPARSE[FIRM][2], SPARSE[FIRM][0])),
             low=0.0,
         ),
     ),

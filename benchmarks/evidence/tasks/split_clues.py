@@ -127,7 +127,6 @@ HERE = Path(__file__).parents[1] / "uneven_clues.py"
 UNEVEN = ("mas.workflow.name=UnevenClues", f"mas.workflow.path={HERE}")
 OFFSET = (*UNEVEN, "++mas.workflow.args.offset=1.5")
 SCALED = (f"mas.plugins=[{HERE}]", *using("scaled_team_grpo"))
-RARELY = replace(TRIAL, steps=96, settings=(*TRIAL.settings, "trainer.total_training_steps=96", "trainer.test_freq=96"))
 RARE = (*UNEVEN, "++mas.workflow.args.called=0.1")
 # Between the calls the receiver reads what is right, so that it learns to read.
 STAND_IN = (*RARE, "++mas.workflow.args.otherwise=clues")
@@ -145,18 +144,23 @@ OFFSET_ARMS = (
 SCALE_ARMS = (SHARED, APART, *shared_and_separate("scale_team", *SCALED))
 
 
-def rare(name: str, *overrides: str) -> tuple[Arm, ...]:
+def lasting(steps: int) -> Trial:
+    settings = (*TRIAL.settings, f"trainer.total_training_steps={steps}", f"trainer.test_freq={steps}")
+    return replace(TRIAL, steps=steps, settings=settings)
+
+
+def rare(name: str, steps: int, *overrides: str) -> tuple[Arm, ...]:
     ways = {
         "agent": AGENT,
         "team": using("team_grpo"),
         "rae": using("agent_rae"),
         "shrunk": using("agent_grpo", "shrinkage=4"),
     }
-    return tuple(arm(f"{name}_{way}", *overrides, *options, trial=RARELY) for way, options in ways.items())
+    return tuple(arm(f"{name}_{way}", *overrides, *options, trial=lasting(steps)) for way, options in ways.items())
 
 
-RARE_ARMS = rare("rare", *RARE)
-STAND_IN_ARMS = rare("stand_in", *STAND_IN)
+RARE_ARMS = rare("rare", 96, *RARE)
+STAND_IN_ARMS = rare("stand_in", 40, *STAND_IN)
 
 CLAIMS = (
     Claim("a team whose members have different clues ends above the exact floor of 1/3", success(SHARED), low=FLOOR),
