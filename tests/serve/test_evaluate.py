@@ -37,6 +37,10 @@ def test_another_file_is_kept_unless_it_is_to_be_replaced(tmp_path):
     with pytest.raises(ConfigError, match="is not of an evaluation"):
         Results.open(path, IDENTITY, force=False)
     assert path.read_text() == "mine\n"
-    assert Results.open(path, IDENTITY, force=True).records == {}
+    replacing = Results.open(path, IDENTITY, force=True)
+    assert replacing.records == {} and path.read_text() == "mine\n"
+    replacing.begin()
+    replacing.begin()
+    assert Results.open(path, IDENTITY, force=False).records == {}
     with pytest.raises(DiskError, match=f"{tmp_path} cannot be written"):
         Results.open(tmp_path, IDENTITY, force=False)

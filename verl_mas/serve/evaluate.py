@@ -50,18 +50,27 @@ class Results:
     path: Path
     identity: Identity
     records: dict[Key, Fields] = field(default_factory=dict)
+    replaces: bool = False
 
     @classmethod
     def open(cls, path: Path, identity: Identity, *, force: bool) -> Results:
-        """Those of an earlier call are read. `force`: a file of another evaluation is replaced."""
-        found = cls(path, identity)
+        """Those of an earlier call are read. `force`: a file of another evaluation is replaced when sessions begin,
+        so that it is still there if the team cannot be loaded."""
+        found = cls(path, identity, replaces=force and path.exists())
         with writing(path, WRITTEN):
-            if path.exists() and not force:
+            if not path.exists():
+                found._write_head()
+            elif not force:
                 found._read()
-            else:
-                path.unlink(missing_ok=True)
-                append_line(path, _line({"format": FORMAT, **vars(identity)}))
         return found
+
+    def begin(self) -> None:
+        """Before the first session."""
+        if self.replaces:
+            with writing(self.path, WRITTEN):
+                self.path.unlink()
+                self._write_head()
+            self.replaces = False
 
     def add(self, record: Fields) -> None:
         self.records[_key(record)] = record
@@ -76,6 +85,9 @@ class Results:
     def of(self, tasks: int, sessions: int) -> list[Fields]:
         """In the order of tasks."""
         return [self.records[task, session] for task in range(tasks) for session in range(sessions)]
+
+    def _write_head(self) -> None:
+        append_line(self.path, _line({"format": FORMAT, **vars(self.identity)}))
 
     def _read(self) -> None:
         # Only at \n: a reply may have other characters that end a line.
@@ -115,6 +127,7 @@ class Evaluation:
         """Runs what is missing, and ends the team."""
         missing = self.results.missing(len(self.rows), self.sessions)
         try:
+            self.results.begin()
             async for record in many(missing, self._record, self.concurrency, ordered=False):
                 self.results.add(record)
                 on_record(record)
