@@ -26,7 +26,7 @@ FACTOR = 10.0
 
 class UnevenClues(SplitClues):
     """`offset` is the sender's own reward. In training it is called in the share `called` of the sessions; in the
-    others the receiver reads a message that nobody trained wrote: random letters, or those that the clues leave."""
+    others the receiver reads a message that no agent wrote: random letters, or those that the sender's clues leave."""
 
     offset: float = 0.0
     called: Share = 1.0
