@@ -8,13 +8,16 @@ from types import ModuleType
 
 import pytest
 
+from verl_mas.advantage import ESTIMATORS
+
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """A module of benchmarks/evidence by name."""
+    """A module of benchmarks/evidence by name. The estimators that it registers are gone after the test."""
     monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(ESTIMATORS, "_entries", {name: ESTIMATORS[name] for name in ESTIMATORS})
     before = set(sys.modules)
     yield lambda name: importlib.import_module(f"benchmarks.evidence.{name}")
     for name in set(sys.modules) - before:

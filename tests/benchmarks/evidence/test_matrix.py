@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
@@ -18,9 +17,6 @@ from verl_mas.splits import TEST
 @pytest.fixture
 def composed(evidence, monkeypatch):
     monkeypatch.setattr(pools, "available", lambda config: None)
-    known = {name: ESTIMATORS[name] for name in ESTIMATORS}
-    # The plugin of an arm registers estimators.
-    monkeypatch.setattr(ESTIMATORS, "_entries", known)
 
     def of(arm, overrides=None):
         own = arm.overrides if overrides is None else overrides
