@@ -8,7 +8,7 @@ from itertools import count, cycle
 
 from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import board
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 
 BOARDS = [
     ("plan_path", {"size": 10}),

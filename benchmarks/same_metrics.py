@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_mas.metric_names import renamed
+from verl_mas.metrics.names import renamed
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3

@@ -29,7 +29,7 @@ from time import process_time
 
 from transformers.utils.logging import disable_progress_bar
 
-from verl_mas.trainer.phases import TimeSlices
+from verl_mas.trainer.pools.phases import TimeSlices
 from verl_mas.warmup.tiny_model import tiny_model
 
 PROMPT, TURNS = 16, 4

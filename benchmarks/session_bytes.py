@@ -34,7 +34,7 @@ from verl_mas.run_folder.disk import size_of
 from verl_mas.run_folder.records import Record, index_of, listed, packed, plain, unpacked
 from verl_mas.run_folder.session_files import file_of, write_advantages
 from verl_mas.sessions.reader import SessionIndex, read_sessions
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.puzzles import tiny_workflow
 from verl_mas.workflow import Generation, Request, Task, Workflow
 from verl_mas.workflow.members import members_of

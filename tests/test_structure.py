@@ -19,24 +19,12 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # A package imports from lines above it, or from its own line.
 ORDER = [
-    [
-        "cores",
-        "errors",
-        "lazy",
-        "metric_names",
-        "metric_table",
-        "plugin",
-        "row",
-        "splits",
-        "text",
-        "verl_contract",
-        "verl_types",
-        "worker_folder",
-    ],
-    ["registry", "data_plane", "run_folder"],
+    ["errors", "plugin", "row", "util", "verl_"],
+    ["registry", "data_plane", "metrics", "run_folder"],
     ["config"],
     ["user_code"],
     ["workflow"],
+    ["mcp", "endpoints"],
     ["puzzles", "games", "grading", "execution", "retrieval"],
     ["coding"],
     ["workflows", "data"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verl_mas.lazy import lazy
+from verl_mas.util.lazy import lazy
 
 if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from verl_mas.config.mcp import McpSpec
     from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
     from verl_mas.config.values import Above, Range
+    from verl_mas.endpoints.openai import OpenAIClient
     from verl_mas.engines.facts import register_engine
     from verl_mas.errors import (
         ConfigError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from verl_mas.execution.unit_tests import Returns, Stdio, Verdict, run_tests
     from verl_mas.grading.grader import grader, register_grader
     from verl_mas.grading.math import AnswerChecker, Grade
+    from verl_mas.mcp.servers import McpServers
     from verl_mas.puzzles.base import Puzzle, register_puzzle
     from verl_mas.puzzles.boards import board
     from verl_mas.retrieval.client import RetrieverClient, SearchResult
@@ -44,9 +46,7 @@ if TYPE_CHECKING:
     from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Tag
     from verl_mas.workflow.codecs.base import Codec, Malformed, between, checked, only, visible
     from verl_mas.workflow.commit import register_commit_rule
-    from verl_mas.workflow.mcp import McpServers
     from verl_mas.workflow.members import instances, nested
-    from verl_mas.workflow.openai import OpenAIClient
     from verl_mas.workflow.outcome import Outcome
     from verl_mas.workflow.reply import Reply
     from verl_mas.workflow.run import arun, run, run_many
@@ -195,9 +195,9 @@ __getattr__, __dir__ = lazy(
         "verl_mas.workflow.codecs": ("ActionList", "Boxed", "Choice", "CodeBlock", "JsonBlock", "Tag"),
         "verl_mas.workflow.codecs.base": ("Codec", "Malformed", "between", "checked", "only", "visible"),
         "verl_mas.workflow.commit": ("register_commit_rule",),
-        "verl_mas.workflow.mcp": ("McpServers",),
+        "verl_mas.mcp.servers": ("McpServers",),
         "verl_mas.workflow.members": ("instances", "nested"),
-        "verl_mas.workflow.openai": ("OpenAIClient",),
+        "verl_mas.endpoints.openai": ("OpenAIClient",),
         "verl_mas.workflow.outcome": ("Outcome",),
         "verl_mas.workflow.reply": ("Reply",),
         "verl_mas.workflow.run": ("arun", "run", "run_many"),

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from verl_mas.text import encodable
+from verl_mas.util.text import encodable
 
 
 class MasError(Exception):

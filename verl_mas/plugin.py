@@ -11,7 +11,7 @@ import sys
 
 from wrapt import register_post_import_hook
 
-from verl_mas import worker_folder
+from verl_mas.util import worker_folder
 
 # Module of verl -> our function that registers with it.
 HOOKS = {

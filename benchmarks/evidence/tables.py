@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.evidence.arms import Arm
 from benchmarks.evidence.intervals import Mean, mean
-from verl_mas.metric_names import renamed
+from verl_mas.metrics.names import renamed
 
 FIGURES = "evidence/figures"
 Run = dict[str, Any]

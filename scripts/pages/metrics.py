@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pages.markdown import table
-from verl_mas.metric_names import EARLIER, REPLACED
-from verl_mas.metric_table import METRICS, SECTIONS, TO_WATCH, Metric
+from verl_mas.metrics.names import EARLIER, REPLACED
+from verl_mas.metrics.table import METRICS, SECTIONS, TO_WATCH, Metric
 
 HEAD = """\
 # Metrics
 
-Generated from `verl_mas/metric_table.py` by `python scripts/generate_pages.py`.
+Generated from `verl_mas/metrics/table.py` by `python scripts/generate_pages.py`.
 
 verl's `Tracking` sends these to every logger that it knows, once per step. The first segment of a name says of what
 it is: `agent/<agent>/...` of an agent, `policy/<policy>/...` of a policy, `session/...` of all sessions, `filter/...`
@@ -44,7 +44,7 @@ workspaces` and your key, `python dashboard.py` creates a workspace in the proje
 OLD = """\
 ## Names of earlier versions
 
-Files of earlier versions are read under today's names: `verl_mas.metric_names.renamed`.
+Files of earlier versions are read under today's names: `verl_mas.metrics.names.renamed`.
 
 """
 

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config import cluster
-from verl_mas.worker_folder import VARIABLE
+from verl_mas.util.worker_folder import VARIABLE
 
 FILE = "10.0.0.1:6379"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl_mas.data.games import starts
 from verl_mas.games.base import GAMES, start_of
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 
 def questions(game, split):

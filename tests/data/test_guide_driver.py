@@ -9,7 +9,7 @@ from verl_mas.data.guide_driver import GUIDE, SHUFFLED, SMALL, blind_bound, boar
 from verl_mas.errors import DataError
 from verl_mas.puzzles.boards import board, row
 from verl_mas.puzzles.kinds.plan_path import PlanPath, distances
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 
 def read(item):

@@ -12,7 +12,7 @@ from verl_mas.data.items import overlap
 from verl_mas.data.programs import CHANGE, COMBINE, HIDDEN, KEEP, TWIN, Program, problem, programs, tasks
 from verl_mas.errors import ConfigError
 from verl_mas.execution.problem import Problem
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 
 def printed(code, given, monkeypatch):

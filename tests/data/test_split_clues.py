@@ -7,7 +7,7 @@ import pytest
 
 from verl_mas.data.split_clues import SHUFFLED, Clues, clues, clues_of, floor, items, shuffled, with_hint
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from verl_mas.demos.puzzle_session import draw
 from verl_mas.puzzles.boards import board
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import ActionList
 
 

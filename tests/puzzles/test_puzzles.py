@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.puzzles.boards import board, board_of, row
 from verl_mas.puzzles.scoring import DENSE, Weights, score_actions
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.codecs import ActionList, Malformed
 
 KINDS = [

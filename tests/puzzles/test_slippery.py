@@ -10,7 +10,7 @@ import pytest
 
 from verl_mas.errors import ConfigError
 from verl_mas.puzzles.boards import board, board_of, row
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.puzzles import lessons, noisy_plan, tiny_workflow
 
 SIZE = {"size": 4, "min_distance": 3}

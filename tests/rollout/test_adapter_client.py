@@ -10,8 +10,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.rollout.adapter_client import AdapterClient
 from verl_mas.rollout.cancellable import cancellable
-from verl_mas.trainer.phases import PhasedClient
-from verl_mas.trainer.servers import OnlyServerClient
+from verl_mas.trainer.policies.servers import OnlyServerClient
+from verl_mas.trainer.pools.phases import PhasedClient
 
 CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "transformers"}}})
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_mas.cli import main
-from verl_mas.metric_names import described
+from verl_mas.metrics.names import described
 from verl_mas.sessions.dashboard import layout
 
 STEP = {

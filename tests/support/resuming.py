@@ -13,8 +13,8 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_mas.rollout.adapter_client import AdapterClient
 from verl_mas.rollout.gates import Gate
 from verl_mas.rollout.resuming_client import ResumingClient
-from verl_mas.trainer.servers import OnlyServerClient
-from verl_mas.verl_types import Tokenizer
+from verl_mas.trainer.policies.servers import OnlyServerClient
+from verl_mas.verl_.types import Tokenizer
 from verl_mas.warmup.tiny_model import byte_tokenizer
 
 ROLLOUT = {

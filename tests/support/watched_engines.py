@@ -78,4 +78,4 @@ def _write(**record: Any) -> None:
 if "WATCHED_FILE" in os.environ:
     register_post_import_hook(_count_tokens, "verl_mas.engines.transformers.batcher")
     register_post_import_hook(_record_updates, "verl_mas.trainer.trainer")
-    register_post_import_hook(_record_syncs, "verl_mas.trainer.separate_policy")
+    register_post_import_hook(_record_syncs, "verl_mas.trainer.policies.separate")

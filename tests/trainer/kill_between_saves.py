@@ -20,4 +20,4 @@ def _break(module: ModuleType) -> None:
     module.PolicyTrainer.save = save_or_die
 
 
-register_post_import_hook(_break, "verl_mas.trainer.policy_trainer")
+register_post_import_hook(_break, "verl_mas.trainer.policies.policy_trainer")

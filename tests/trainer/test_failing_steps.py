@@ -12,7 +12,7 @@ from verl_mas.config.schema import FaultSpec, FilterSpec, MasConfig
 from verl_mas.errors import EngineLost, SessionsFailed, UpdateFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.policy_trainer import check_finite
+from verl_mas.trainer.policies.policy_trainer import check_finite
 from verl_mas.trainer.trainer import TeamTrainer
 
 REFUSED = SessionCounts(

@@ -10,7 +10,7 @@ import pytest
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.arithmetic import chain_split, signed
 from verl_mas.data.invented import InventedWorld
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup import arithmetic as arithmetic_expert
 from verl_mas.warmup import search as search_expert
 from verl_mas.warmup.demonstrations import bare

@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from verl_mas.data.guide_driver import SMALL
-from verl_mas.splits import TRAIN, split_of
+from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.warmup.guide_driver import lessons, tiny_workflow
 
 

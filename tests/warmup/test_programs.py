@@ -10,8 +10,8 @@ from verl_mas.coding.cases import ShortCase
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.programs import TWIN, programs
 from verl_mas.execution.executor import Execution
-from verl_mas.splits import TRAIN
 from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.demonstrations import bare
 from verl_mas.warmup.programs import Interpreter, lessons
 from verl_mas.workflow import Task

@@ -7,7 +7,7 @@ import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from verl_mas.puzzles.boards import board
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.puzzles import lessons, noisy_plan
 from verl_mas.warmup.train import WarmUp, loss, tokenize, warm_up
 from verl_mas.workflow import Malformed

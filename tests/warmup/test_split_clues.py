@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from verl_mas.data.split_clues import clues
-from verl_mas.splits import TEST
+from verl_mas.util.splits import TEST
 from verl_mas.warmup.split_clues import lessons
 from verl_mas.workflows.split_clues import SplitClues
 

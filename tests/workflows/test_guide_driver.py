@@ -4,9 +4,9 @@ import pytest
 
 from verl_mas.config.schema import BranchSpec
 from verl_mas.data.guide_driver import boards_of, items, named, shuffled
-from verl_mas.splits import TEST
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TEST
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
 from verl_mas.workflows.guide_driver import GuideDriver

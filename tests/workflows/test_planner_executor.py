@@ -9,9 +9,9 @@ from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.execution.executor import Execution
 from verl_mas.puzzles.boards import board, row
-from verl_mas.splits import TRAIN
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
 from verl_mas.workflows.planner_executor import PlannerExecutor

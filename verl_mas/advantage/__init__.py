@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.lazy import lazy
+from verl_mas.util.lazy import lazy
 
 if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens, trained_tokens

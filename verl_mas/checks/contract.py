@@ -1,4 +1,4 @@
-"""How the installed verl differs from `verl_mas.verl_contract`. The source of verl is read, not imported."""
+"""How the installed verl differs from `verl_mas.verl_.contract`. The source of verl is read, not imported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas import verl_contract as contract
 from verl_mas.checks.sources import file_of, find, parameters, tree_of
+from verl_mas.verl_ import contract
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message
 
 SETTINGS = ("data.train_files", "data.val_files")

@@ -23,7 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
 from verl_mas.execution.contained.client import Contained, Layer
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
 from verl_mas.execution.executor import Execution
-from verl_mas.verl_contract import VERSION
+from verl_mas.verl_.contract import VERSION
 
 PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip checks the others.

@@ -19,7 +19,7 @@ from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Generation, Request
 from verl_mas.workflow.session import SessionConfig, SessionResult, run_session

@@ -23,9 +23,9 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, policy_section, policy_view, sessions_per_step, trained, updates_per_step
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.schema import MasConfig
+from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.workflow.endpoint import check_endpoint
 
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}

@@ -75,7 +75,7 @@ def engines_of_verl() -> list[str]:
     """With those that a package registers with verl itself. Importing verl takes seconds."""
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    return list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_contract
+    return list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_.contract
 
 
 def check_installed(config: DictConfig) -> Iterator[Problem]:

@@ -19,9 +19,9 @@ from verl_mas.checks.refusals import Problem, as_refusal, as_refusals, user_code
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
+from verl_mas.mcp.servers import McpServers
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.codecs.json_block import JsonObject
-from verl_mas.workflow.mcp import McpServers
 from verl_mas.workflow.tool_sources import tool_of, unknown_tools
 from verl_mas.workflow.tools import Tool
 

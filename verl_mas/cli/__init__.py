@@ -97,7 +97,7 @@ def _instead(command: str) -> str:
 def _refused(command: str, error: MasError, *, as_json: bool) -> int:
     from verl_mas.cli._output import refusal, write_json
     from verl_mas.cli._parser import UsageError
-    from verl_mas.text import visible
+    from verl_mas.util.text import visible
 
     if as_json:
         write_json(refusal(error))

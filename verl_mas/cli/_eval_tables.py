@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from verl_mas.serve.eval_report import Table as Numbers
-from verl_mas.text import visible
-from verl_mas.verl_types import Fields
+from verl_mas.util.text import visible
+from verl_mas.verl_.types import Fields
 
 
 def tables(teams: Sequence[Fields], difference: Numbers) -> Iterator[RenderableType]:

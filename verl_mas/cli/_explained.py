@@ -19,7 +19,7 @@ from verl_mas.config.merge import leaves
 from verl_mas.config.values import describe
 from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigError
-from verl_mas.metric_names import described, renamed
+from verl_mas.metrics.names import described, renamed
 
 ARGS = "mas.workflow.args"
 # verl's settings that a policy of a team can have of its own.

@@ -118,7 +118,7 @@ def _paragraph(text: str | None) -> str:
 
 
 def metrics() -> Named:
-    from verl_mas.metric_table import METRICS
+    from verl_mas.metrics.table import METRICS
 
     return {name: metric.meaning for metric in METRICS for name in metric.names}
 

@@ -14,7 +14,7 @@ from verl_mas.cli._arguments import add_settings, add_team, values
 from verl_mas.cli._parser import Parser
 from verl_mas.cli._team import add_loading, loaded
 from verl_mas.errors import SessionFault
-from verl_mas.text import visible
+from verl_mas.util.text import visible
 
 if TYPE_CHECKING:
     from verl_mas.serve.runtime import Runtime

@@ -20,7 +20,7 @@ from verl_mas.errors import ConfigWarning, SessionsFailed
 
 if TYPE_CHECKING:
     from verl_mas.serve.runtime import Runtime
-    from verl_mas.verl_types import Fields
+    from verl_mas.verl_.types import Fields
 
 
 def parser() -> Parser:

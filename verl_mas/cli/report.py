@@ -13,7 +13,7 @@ from verl_mas.cli._arguments import add_json, add_out, add_run, free
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.run_folder.disk import writing
-from verl_mas.text import visible
+from verl_mas.util.text import visible
 
 FILES = ("report.txt", "curves.svg", "curves.png")
 

@@ -14,7 +14,7 @@ from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
 from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
-from verl_mas.text import visible
+from verl_mas.util.text import visible
 
 
 def main(argv: list[str]) -> int:

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 def _key(host: str, variable: str | None, *, allowed: bool) -> str | None:
     if variable is not None:
-        from verl_mas.workflow.endpoint import check_key
+        from verl_mas.endpoints.endpoint import check_key
 
         raise_all(check_key(variable, "--api-key-env"))
         return os.environ[variable]

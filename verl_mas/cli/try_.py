@@ -95,7 +95,7 @@ def _named(agents: object) -> set[str]:
 
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:
-    from verl_mas.workflow.openai import OpenAIClient
+    from verl_mas.endpoints.openai import OpenAIClient
     from verl_mas.workflow.run import arun
 
     async def one() -> Session:

@@ -14,10 +14,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_mas import worker_folder
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigWarning
 from verl_mas.run_folder.secrets import clean_command
+from verl_mas.util import worker_folder
 
 RAY_INIT = "ray_kwargs.ray_init"
 # The environment variable with the command line.

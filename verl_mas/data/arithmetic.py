@@ -7,7 +7,7 @@ import re
 
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 # Repeats in a row after which no new chain is expected.
 PATIENCE = 5_000

@@ -21,7 +21,7 @@ from verl_mas.data.items import Item
 from verl_mas.data.sources import Source
 from verl_mas.errors import DataError
 from verl_mas.retrieval.files import Row
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 
 JOURNAL = "judged.jsonl"
 # Where the part of a statement starts that each set writes in its own way.

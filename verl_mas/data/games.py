@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl_mas.data.items import Item
 from verl_mas.games.base import GAMES, task_of
-from verl_mas.splits import split_of
+from verl_mas.util.splits import split_of
 
 
 def starts(name: str, split: str) -> list[Item]:

@@ -12,7 +12,7 @@ from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
-from verl_mas.splits import TRAIN, split_of
+from verl_mas.util.splits import TRAIN, split_of
 
 Numbers = tuple[int, ...]
 # Of the numbers in a test's input.

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, DataError, SessionFault, failures
 from verl_mas.registry import nearest
-from verl_mas.splits import TRAIN, split_of
+from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"

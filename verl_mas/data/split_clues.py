@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from verl_mas.data.items import Item, with_next
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.splits import TRAIN, split_of
+from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.client import DatasetFields
 
 LETTERS = "abcdefgh"

@@ -11,7 +11,7 @@ from typing import ClassVar
 from verl_mas.demos.puzzle_session import draw
 from verl_mas.demos.team import Curves, Settings, TeamDemo
 from verl_mas.puzzles.boards import board, write_boards
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.train import WarmUp, warm_up
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_mas.puzzles.base import Puzzle
-from verl_mas.text import visible
+from verl_mas.util.text import visible
 from verl_mas.workflow import ActionList, Malformed
 
 GAP = "   "

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from verl_mas.data import split_clues
 from verl_mas.data.prepare import Prepared
 from verl_mas.demos.team import Curves, Levels, Settings, TeamDemo
-from verl_mas.splits import TEST, TRAIN
-from verl_mas.text import visible
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.util.text import visible
 from verl_mas.warmup.split_clues import TAUGHT, lessons, tiny_workflow
 from verl_mas.warmup.train import warm_up
 

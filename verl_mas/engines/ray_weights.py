@@ -17,7 +17,7 @@ from verl.utils.device import get_device_id, get_torch_device
 
 from verl_mas.engines.transformers.weights import Packed, pack, unpack
 from verl_mas.errors import EngineLost
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 BACKEND = "ray"
 AHEAD = 2

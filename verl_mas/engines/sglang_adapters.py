@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines.adapters import by_policy, require, wanted, wants
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
     import torch

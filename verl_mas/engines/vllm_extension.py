@@ -14,7 +14,7 @@ from vllm.model_executor.models.utils import WeightsMapper
 from verl_mas.engines.adapters import by_policy
 from verl_mas.engines.vllm_adapters import PATH
 from verl_mas.errors import EngineLost
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 # vLLM's, which is untyped here.
 ModelRunner: TypeAlias = Any

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 
 class Puzzle(ABC):

@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 
 class AdapterClient(LLMServerClient):

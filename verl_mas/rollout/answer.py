@@ -9,7 +9,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl_mas.errors import WorkflowError
 from verl_mas.rollout.stored import with_tool_fields
 from verl_mas.rollout.verl_client import Model, output_of
-from verl_mas.verl_types import Tokenizer
+from verl_mas.verl_.types import Tokenizer
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Session
 

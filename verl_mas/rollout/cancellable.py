@@ -13,7 +13,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.rollout.busy import Busy
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 
 def cancellable(client: LLMServerClient, busy: Busy | None = None) -> LLMServerClient:

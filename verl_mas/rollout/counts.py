@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from verl_mas import metric_names
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
+from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span
 from verl_mas.workflow.session import SessionResult
 

@@ -16,7 +16,7 @@ from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import folder_of
 from verl_mas.rollout.worker import ATTEMPT, RemoteMasAgentLoopWorker
 from verl_mas.run_folder.session_files import new_attempt, write_advantages
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")

@@ -21,7 +21,7 @@ from verl_mas.engines.facts import facts_of
 from verl_mas.engines.sampling import stop_window
 from verl_mas.rollout.gates import Gate
 from verl_mas.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 Decode = Callable[[Sequence[int]], str]
 # [tokens, version of the weights that sampled them]; a list, as it is stored.

@@ -25,7 +25,7 @@ from verl_mas.row import (
     RowTags,
     StoredRow,
 )
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.verl_types import Tokenizer
+from verl_mas.verl_.types import Tokenizer
 
 # What decoders give for bytes that are not a character yet.
 INCOMPLETE = "\ufffd"

@@ -24,7 +24,9 @@ from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_per_worker, workers
 from verl_mas.config.merge import policy_view
 from verl_mas.config.schema import MasConfig
+from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.mcp.servers import McpServers
 from verl_mas.rollout.answer import answer_of
 from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.gates import Gate
@@ -45,11 +47,9 @@ from verl_mas.row import (
     StoredRow,
 )
 from verl_mas.user_code import load_user_code
-from verl_mas.verl_types import Fields, Trajectory
+from verl_mas.verl_.types import Fields, Trajectory
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.mcp import McpServers
-from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.session import Session, SessionConfig, SessionResult, run_session

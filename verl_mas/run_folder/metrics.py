@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import SupportsFloat
 
 from verl_mas.errors import DataError
-from verl_mas.metric_names import renamed
+from verl_mas.metrics.names import renamed
 from verl_mas.run_folder.disk import append_line, recording, write_whole
 
 FILE = "metrics.jsonl"

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.metric_names import CORE
+from verl_mas.metrics.names import CORE
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.sessions.curves import Panel, draw

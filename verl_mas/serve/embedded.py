@@ -21,7 +21,6 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.config.adapters import KEY, Adapter
 from verl_mas.config.merge import SECTION
-from verl_mas.cores import cores
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
@@ -31,7 +30,8 @@ from verl_mas.serve.places import Place
 from verl_mas.serve.reading import read_record, reading
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
-from verl_mas.verl_types import Fields, Tokenizer
+from verl_mas.util.cores import cores
+from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy

@@ -12,9 +12,9 @@ import yaml
 
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.config.values import load_dataclass
+from verl_mas.endpoints.endpoint import check_endpoint, hidden
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
-from verl_mas.workflow.endpoint import check_endpoint, hidden
 
 # A URL, or the fields of RemoteSpec. Without a model the endpoint is asked for the one of the policy.
 Endpoint = str | Mapping[str, object] | RemoteSpec

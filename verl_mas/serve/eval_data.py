@@ -10,7 +10,7 @@ from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 from verl_mas.retrieval.files import Row
 from verl_mas.row import GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.task import Task
 
 MEDIA = ("images", "videos", "audios")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from verl_mas.trainer.pass_at_k import SOLVED, interval, ks, mean_of_sets, pass_at_k, report
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 Table = dict[str, dict[str, float]]
 

@@ -21,9 +21,9 @@ from verl_mas.serve.card import CARD, CURVE, Card, is_card
 from verl_mas.serve.model import TOKENIZER_FILE, available, copy_tokenizer, load_tokenizer, write_model
 from verl_mas.serve.reading import read_record, reading
 from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
-from verl_mas.trainer import weight_folder
+from verl_mas.trainer.adapter_identity import BASES, fingerprint
 from verl_mas.trainer.adapters import files as adapter_files
-from verl_mas.trainer.adapters.identity import BASES, fingerprint
+from verl_mas.trainer.policies import weight_folder
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from verl_mas.config.values import load_dataclass, problems
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
-from verl_mas.text import all_encodable
+from verl_mas.util.text import all_encodable
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs.json_block import JsonObject
 

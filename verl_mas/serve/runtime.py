@@ -19,17 +19,17 @@ from verl_mas.config.compose import compose
 from verl_mas.config.load import load as load_mas
 from verl_mas.config.schema import MasConfig, PolicySpec, Sampling, WorkflowSpec
 from verl_mas.config.values import load_dataclass
+from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, SessionFault, raise_all
 from verl_mas.grading.unknown import ASKED
+from verl_mas.mcp.servers import McpServers
 from verl_mas.serve.endpoints import Endpoint, remotes
 from verl_mas.serve.places import open_export, places
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.mcp import McpServers
 from verl_mas.workflow.members import Member
-from verl_mas.workflow.openai import OpenAIClient
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult, run_session
 from verl_mas.workflow.streaming import Listener, Listening, Usage
 from verl_mas.workflow.task import Task

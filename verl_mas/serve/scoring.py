@@ -21,7 +21,7 @@ from verl_mas.row import REWARD_EXTRA_INFO
 from verl_mas.serve.model import load_tokenizer
 from verl_mas.serve.places import places
 from verl_mas.serve.runtime import Runtime
-from verl_mas.verl_types import Fields, Tokenizer
+from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.session import Session
 from verl_mas.workflow.team_verl import CUSTOM, REWARD_MODEL

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
-from verl_mas.metric_names import CORE
+from verl_mas.metrics.names import CORE
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
 from verl_mas.sessions.curves import Curve, Panel, write_curves

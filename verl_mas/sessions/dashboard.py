@@ -14,8 +14,8 @@ from string import Template
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
-from verl_mas.metric_names import AGENT, POLICY, VALIDATION, described, policies_in
-from verl_mas.metric_table import METRICS, SECTIONS, Metric
+from verl_mas.metrics.names import AGENT, POLICY, VALIDATION, described, policies_in
+from verl_mas.metrics.table import METRICS, SECTIONS, Metric
 
 # Section -> title of a chart -> the names of its metrics.
 Layout: TypeAlias = Mapping[str, Mapping[str, list[str]]]

@@ -11,13 +11,13 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metric_names import agent, agents_in, key_of_policy, policies_in
-from verl_mas.metric_table import TO_WATCH
+from verl_mas.metrics.findings import STEPS, Finding, Trend, findings
+from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
+from verl_mas.metrics.table import TO_WATCH
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.sessions.curves import Panel, sparkline, write_curves
 from verl_mas.sessions.run import RunFolder
-from verl_mas.trainer.findings import STEPS, Finding, Trend, findings
 
 LAST = 10  # steps that a table averages
 # Columns of the table of agents -> the metric of an agent.

@@ -23,8 +23,8 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
 from verl_mas.run_folder.disk import free_space
-from verl_mas.trainer.adapters.identity import ADAPTERS, BASES, adapter_identity
-from verl_mas.verl_types import Fields
+from verl_mas.trainer.adapter_identity import ADAPTERS, BASES, adapter_identity
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import TeamFile
 

@@ -11,13 +11,13 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import set_options
 from verl_mas.trainer.adapters.base import SharedBase
 from verl_mas.trainer.adapters.policy import AdapterPolicy
-from verl_mas.trainer.frozen import FrozenPolicy
-from verl_mas.trainer.local_policy import LocalPolicy
-from verl_mas.trainer.policy_trainer import PolicyTrainer
-from verl_mas.trainer.pools import Pools
-from verl_mas.trainer.separate_policy import SeparatePolicy, send_apart
-from verl_mas.trainer.snapshots import Snapshot
-from verl_mas.trainer.weight_folder import use_folder
+from verl_mas.trainer.policies.frozen import FrozenPolicy
+from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
+from verl_mas.trainer.policies.snapshots import Snapshot
+from verl_mas.trainer.policies.weight_folder import use_folder
+from verl_mas.trainer.pools.pools import Pools
 
 
 def start(name: str, config: DictConfig, mas: MasConfig, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:

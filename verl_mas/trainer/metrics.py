@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verl_mas import metric_names
+from verl_mas.metrics import names as metric_names
 from verl_mas.row import is_padding
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.local_policy import LocalPolicy
+    from verl_mas.trainer.policies.local_policy import LocalPolicy
 
 _STATE = ("prev_step_profile", "curr_step_profile", "next_step_profile")
 

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from omegaconf import DictConfig
 
-from verl_mas import data_plane, metric_names
+from verl_mas import data_plane
 from verl_mas.data_plane import Rows
+from verl_mas.metrics import names as metric_names
 from verl_mas.row import (
     ABORTS,
     EXTRA_FIELDS,

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from verl_mas import metric_names
 from verl_mas.errors import DataError
+from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span, seconds, union
 from verl_mas.run_folder.disk import append_line, recording
 

@@ -29,6 +29,7 @@ from verl_mas.config.placement import local_policies, shared_pools
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
+from verl_mas.metrics.findings import Findings
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
     AGENT,
@@ -47,22 +48,21 @@ from verl_mas.row import (
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
-from verl_mas.trainer.adapters.identity import other_adapters
+from verl_mas.trainer.adapter_identity import other_adapters
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, left_out, other_run, reading, run_identity
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.findings import Findings
-from verl_mas.trainer.frozen import FrozenPolicy
-from verl_mas.trainer.local_policy import LocalPolicy
 from verl_mas.trainer.members import start
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
-from verl_mas.trainer.nodes import check_nodes
-from verl_mas.trainer.policy_trainer import PolicyTrainer
-from verl_mas.trainer.pools import Pools
+from verl_mas.trainer.policies.frozen import FrozenPolicy
+from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
+from verl_mas.trainer.pools.nodes import check_nodes
+from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.profiling import Profiled
 from verl_mas.trainer.recorded import Recorded
-from verl_mas.trainer.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.step import (
     Columns,
     PolicyRows,
@@ -73,7 +73,7 @@ from verl_mas.trainer.step import (
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import Validation, ValidationHost
 from verl_mas.trainer.watcher import name_actors
-from verl_mas.verl_types import Actor, Fields
+from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 

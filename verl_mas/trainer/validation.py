@@ -12,10 +12,11 @@ import numpy as np
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
-from verl_mas import data_plane, metric_names
+from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec
 from verl_mas.data_plane import Rows
-from verl_mas.metric_names import CORE
+from verl_mas.metrics import names as metric_names
+from verl_mas.metrics.names import CORE
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import (
     DATA_SOURCE,
@@ -36,7 +37,7 @@ from verl_mas.row import (
 from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.outcome import CheckedVerdict
 
 if TYPE_CHECKING:

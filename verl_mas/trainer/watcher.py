@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]  # generated
 
-    from verl_mas.verl_types import Actor
+    from verl_mas.verl_.types import Actor
 
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_FOR_AN_ANSWER = 5.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from verl_mas.config.schema import FreeSettings, WorkflowSpec
 from verl_mas.data.arithmetic import chain_split, draw, signed
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson, demonstrate
 from verl_mas.workflow import Boxed, Request, Task
 from verl_mas.workflow.base import resolve

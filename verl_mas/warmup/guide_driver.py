@@ -12,7 +12,7 @@ from verl_mas.data.guide_driver import COLUMNS, PUZZLE, ROWS, named
 from verl_mas.puzzles.boards import Size, board
 from verl_mas.puzzles.grid import MOVES
 from verl_mas.puzzles.kinds.plan_path import PlanPath
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.workflow.base import resolve
 from verl_mas.workflows.guide_driver import GuideDriver

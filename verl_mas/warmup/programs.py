@@ -22,7 +22,7 @@ from verl_mas.data.programs import (
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.execution.problem import Problem
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.warmup.demonstrations import Lesson, demonstrate
 from verl_mas.workflow import Request, Task
 from verl_mas.workflow.base import resolve

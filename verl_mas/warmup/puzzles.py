@@ -12,7 +12,7 @@ from verl_mas.puzzles.base import Puzzle
 from verl_mas.puzzles.boards import Size, board
 from verl_mas.puzzles.game import COMPACT, Attempt, Play
 from verl_mas.puzzles.scoring import score_actions
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.workflow.base import find, resolve
 

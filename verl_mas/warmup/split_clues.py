@@ -9,7 +9,7 @@ from typing import cast
 
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.split_clues import LETTERS, Decoys, clues, with_hint
-from verl_mas.splits import TRAIN
+from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.demonstrations import Lesson
 from verl_mas.warmup.train import WarmUp
 from verl_mas.workflow.base import resolve

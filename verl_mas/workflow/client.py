@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from verl_mas.text import all_encodable, encodable
+from verl_mas.util.text import all_encodable, encodable
 from verl_mas.workflow.codecs.json_block import JsonObject
 
 Message = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.row import VERDICTS
-from verl_mas.text import all_encodable
+from verl_mas.util.text import all_encodable
 from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.clock import Clock, ended, start

@@ -9,7 +9,7 @@ from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 
 from verl_mas import errors
 from verl_mas.errors import SessionFault
-from verl_mas.text import encodable
+from verl_mas.util.text import encodable
 
 # A record or a log line should hold the user's frames and the message, not a page of a library's frames.
 LIMIT = 4000

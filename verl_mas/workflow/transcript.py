@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from verl_mas.run_folder.records import Record
-from verl_mas.text import visible
+from verl_mas.util.text import visible
 from verl_mas.workflow.task import text_of
 
 if TYPE_CHECKING:

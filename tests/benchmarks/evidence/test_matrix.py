@@ -11,7 +11,7 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import trained
 from verl_mas.data.guide_driver import blind_bound, boards_of, items
-from verl_mas.splits import TEST
+from verl_mas.util.splits import TEST
 
 
 @pytest.fixture

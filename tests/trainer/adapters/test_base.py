@@ -22,14 +22,14 @@ from verl_mas.trainer.adapters.base import SharedBase
 from verl_mas.trainer.adapters.policy import REFERENCE, AdapterPolicy, AdapterWorkers
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Checkpoints
-from verl_mas.trainer.frozen import FrozenPolicy
 from verl_mas.trainer.modes.sync import MasTrainer
-from verl_mas.trainer.phases import PhasedClient
-from verl_mas.trainer.policy_trainer import PolicyTrainer
-from verl_mas.trainer.pools import Pools
-from verl_mas.trainer.servers import OnlyServerClient
+from verl_mas.trainer.policies.frozen import FrozenPolicy
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.servers import OnlyServerClient
+from verl_mas.trainer.policies.workers import Workers
+from verl_mas.trainer.pools.phases import PhasedClient
+from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import PolicyRows
-from verl_mas.trainer.workers import Workers
 
 POLICIES = {
     "full": {},

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.config.load import load
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
-from verl_mas.trainer.adapters.identity import other_adapters
+from verl_mas.trainer.adapter_identity import other_adapters
 from verl_mas.trainer.checkpoint import run_identity
 
 TEAM = {"solver": {"adapter_of": "main"}, "verifier": {"adapter_of": "main"}}

@@ -13,7 +13,7 @@ import watched_engines
 from watched_engines import fingerprints
 
 from verl_mas.trainer.modes.separate import SeparateAsyncTrainer
-from verl_mas.trainer.separate_policy import SeparatePolicy
+from verl_mas.trainer.policies.separate import SeparatePolicy
 
 SUPPORT = Path(watched_engines.__file__).parent
 APART = (

@@ -20,7 +20,7 @@ from verl_mas.cli._arguments import add_json, add_limit, add_out, free
 from verl_mas.cli._output import write_json
 from verl_mas.data.own_rows import FORMATS
 from verl_mas.errors import ConfigError
-from verl_mas.text import visible
+from verl_mas.util.text import visible
 
 ROWS, ABOUT = "rows", __doc__
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._public import Reading, add_arguments
 from verl_mas.config.values import load_dataclass
-from verl_mas.cores import cores
 from verl_mas.data import sources
 from verl_mas.data.code import JOURNAL, CodeItem, Journal, Preparation, refuse_if_empty
 from verl_mas.data.code_golden import Judge, Rules
@@ -21,7 +20,8 @@ from verl_mas.data.items import first_of_each
 from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet, Source
 from verl_mas.execution.executor import Execution
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.cores import cores
+from verl_mas.util.splits import TEST, TRAIN
 
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")
 # Tasks per test set for validation during training.

@@ -10,7 +10,7 @@ from verl_mas.data import guide_driver
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.prepare import Prepared
 from verl_mas.puzzles.boards import board
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.warmup.guide_driver import lessons, tiny_workflow
 from verl_mas.warmup.train import WarmUp
 

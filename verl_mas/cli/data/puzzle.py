@@ -12,8 +12,8 @@ from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.puzzles import boards
 from verl_mas.puzzles.boards import Size
-from verl_mas.splits import TEST, TRAIN
 from verl_mas.user_code import load_module
+from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.warmup.puzzles import lessons, tiny_workflow
 from verl_mas.warmup.train import WarmUp
 

@@ -12,7 +12,7 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.data.reasoning_gym import rows
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 
 
 @dataclass(frozen=True)

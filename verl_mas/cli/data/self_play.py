@@ -9,7 +9,7 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.games import starts
 from verl_mas.data.prepare import Prepared
 from verl_mas.games.base import GAMES
-from verl_mas.splits import TEST, TRAIN
+from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.warmup.games import lessons
 from verl_mas.warmup.train import WarmUp
 

@@ -15,7 +15,7 @@ from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput

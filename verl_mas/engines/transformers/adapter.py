@@ -14,7 +14,7 @@ from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.weights import Packed, Weights, pack
 from verl_mas.errors import ConfigError
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 
 class ServerAdapter(BaseRollout):

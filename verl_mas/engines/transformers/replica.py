@@ -16,7 +16,7 @@ from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 
 class TransformersReplica(OffsetReplica, RolloutReplica):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from verl_mas.errors import RequestError
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 FinishReason = Literal["stop", "length", "aborted"]
 

@@ -24,7 +24,7 @@ from verl_mas.engines.transformers.request import Job, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 # What sleeps and wakes up, by verl's names.
 WEIGHTS, CACHE = "weights", "kv_cache"

@@ -13,7 +13,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 
 from verl_mas.engines.kinds.vllm import TeamVllm
 from verl_mas.engines.stock import OffsetReplica
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 # What vLLM's CPU build cannot do: there is no memory to put to sleep, and a compiled graph
 # would keep computing with the packed weights it was traced with.

@@ -9,7 +9,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from verl_mas.engines.vllm_extension import AdapterExtension, ModelRunner
 from verl_mas.errors import ConfigError
-from verl_mas.verl_types import Fields
+from verl_mas.verl_.types import Fields
 
 
 class CpuWorkerExtension(AdapterExtension):

@@ -21,7 +21,7 @@ from verl_mas.execution.executor import SETTING, Execution, register_executor
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.execution.per_loop import PerLoop
 from verl_mas.execution.wrapper import called, status_of, wrapped
-from verl_mas.text import encodable
+from verl_mas.util.text import encodable
 
 DEFAULT = Limits()
 PATH = "/run_code"

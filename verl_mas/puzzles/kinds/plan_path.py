@@ -10,7 +10,7 @@ from hashlib import blake2b
 from verl_mas.errors import ConfigError
 from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
 from verl_mas.puzzles.grid import FREE, MOVES, NAMES, WALL, check_distance, check_share, neighbours, offset, place
-from verl_mas.splits import TRAIN, split_of
+from verl_mas.util.splits import TRAIN, split_of
 
 AGENT, GOAL = "A", "G"
 _LARGEST = len(NAMES)

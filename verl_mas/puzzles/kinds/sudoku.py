@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
 from verl_mas.puzzles.base import Puzzle, register_puzzle, stream
-from verl_mas.splits import TRAIN, split_of
+from verl_mas.util.splits import TRAIN, split_of
 
 EMPTY = "."
 # Tokenizers split digits; a cell named by two letters can be one token.

@@ -15,11 +15,11 @@ from verl.single_controller.ray import RayResourcePool
 from verl_mas.config.adapters import Adapter, write_table
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Kept, Saved
-from verl_mas.trainer.local_policy import LocalPolicy
+from verl_mas.trainer.policies.local_policy import LocalPolicy
 
 if TYPE_CHECKING:
     from verl_mas.trainer.adapters.policy import AdapterPolicy
-    from verl_mas.trainer.policy_trainer import PolicyTrainer
+    from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 
 
 class SharedBase(LocalPolicy):

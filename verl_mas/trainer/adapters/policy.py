@@ -15,8 +15,8 @@ from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.trainer.adapters.base import SharedBase
 from verl_mas.trainer.checkpoint import Kept
-from verl_mas.trainer.policy_trainer import PolicyTrainer
-from verl_mas.trainer.workers import Workers
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.workers import Workers
 
 T = TypeVar("T")
 # What verl's trainer sets for a pass with the reference, which is the model without its adapter.

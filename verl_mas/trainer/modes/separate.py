@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from verl_mas.config.modes import SEPARATE
 from verl_mas.trainer.modes.asynchronous import AsyncTeamTrainer
-from verl_mas.trainer.separate_policy import SeparatePolicy
-from verl_mas.verl_types import Actor
+from verl_mas.trainer.policies.separate import SeparatePolicy
+from verl_mas.verl_.types import Actor
 
 
 class SeparateAsyncTrainer(AsyncTeamTrainer):

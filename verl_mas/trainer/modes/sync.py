@@ -9,9 +9,9 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.config.modes import SYNC
 from verl_mas.config.placement import served_on, time_sliced, used_pools
-from verl_mas.trainer.phases import SlicesActor
+from verl_mas.trainer.pools.phases import SlicesActor
 from verl_mas.trainer.trainer import TeamTrainer
-from verl_mas.verl_types import Actor
+from verl_mas.verl_.types import Actor
 
 
 class MasTrainer(TeamTrainer):

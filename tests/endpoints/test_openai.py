@@ -1,0 +1,243 @@
+"""Calls of tools over OpenAI's protocol: what is sent, and what endpoints and tools can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import time
+
+import pytest
+from PIL import Image
+
+import verl_mas
+from verl_mas.config.schema import AgentSpec, FaultSpec
+from verl_mas.endpoints.openai_messages import as_openai
+from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.workflow import Outcome, Workflow
+
+AGENTS = {"solver": AgentSpec(tools=["press"], tool_timeout_s=0.3)}
+
+
+def called(arguments='{"button": "red"}', name="press", **call):
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **call}
+
+
+def calls_then_repeats(*calls, **message):
+    """An endpoint's answers: these calls, and then the results that it got."""
+
+    def answer(body):
+        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        return json.dumps(results) if results else {"content": None, "tool_calls": list(calls), **message}
+
+    return answer
+
+
+def press(button: str) -> str:
+    """Press a button."""
+    return f"{button} pressed"
+
+
+def results(endpoint, tool=press, agents=AGENTS, **settings):
+    client = verl_mas.OpenAIClient(endpoint.url, "m")
+    session = verl_mas.run("single", "q", client, agents=agents, tools=[tool], **settings)
+    return json.loads(session.answer), session.replies[0]
+
+
+def test_a_tool_is_offered_by_its_schema_and_its_result_is_sent_back(serve):
+    endpoint = serve(calls_then_repeats(called(), reasoning="red is nice", refusal=None))
+    found, reply = results(endpoint)
+    assert found == ["red pressed"] and reply.generation.sampled == 6
+    first, second = endpoint.bodies
+    assert first["tools"][0]["function"]["name"] == "press" and second["tools"] == first["tools"]
+    _, assistant, result = second["messages"]
+    # As the endpoint sent it, without its nulls.
+    assert assistant == {"role": "assistant", "content": None, "tool_calls": [called()], "reasoning": "red is nice"}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "red pressed"}
+
+
+def test_parallel_calls_get_their_results_in_order_under_their_ids(serve):
+    slow_first = called('{"button": "slow"}', id="a"), called('{"button": "fast"}', id="b")
+
+    async def press(button: str) -> str:
+        """Press a button."""
+        await asyncio.sleep(0.1 * (button == "slow"))
+        return button
+
+    endpoint = serve(calls_then_repeats(*slow_first))
+    assert results(endpoint, press)[0] == ["slow", "fast"]
+    assert [message.get("tool_call_id") for message in endpoint.bodies[1]["messages"][2:]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("call", "says", "sent"),
+    [
+        (called("{"), "Invalid JSON in arguments", '{"invalid": "{"}'),
+        (called("[1]"), "not a JSON object", '{"invalid": "[1]"}'),
+        (called({"button": "red"}), "red pressed", '{"button": "red"}'),
+        (called(None), "missing 1 required", "{}"),
+        (called('{"knob": 1}'), "unexpected keyword", '{"knob": 1}'),
+        (called(name="pull"), "Unknown function 'pull'", '{"button": "red"}'),
+        (called(id=None), "red pressed", '{"button": "red"}'),
+        ({"function": {"name": "press", "arguments": '{"button": "red"}'}}, "red pressed", '{"button": "red"}'),
+    ],
+)
+def test_a_call_that_is_not_as_it_should_be_gets_an_answer_that_the_endpoint_can_read(serve, call, says, sent):
+    endpoint = serve(calls_then_repeats(call))
+    (found,), _ = results(endpoint)
+    assert says in found
+    _, assistant, result = endpoint.bodies[1]["messages"]
+    (repeated,) = assistant["tool_calls"]
+    assert repeated["function"]["arguments"] == sent and repeated["type"] == "function"
+    assert repeated["id"] and repeated["id"] == result["tool_call_id"]
+
+
+@pytest.mark.parametrize("calls", [["press"], [{"id": "1"}], [{"function": None}], "press", 5])
+def test_calls_that_cannot_be_read_are_a_fault_of_the_endpoint(serve, calls):
+    client = verl_mas.OpenAIClient(serve(lambda body: {"content": None, "tool_calls": calls}).url, "m")
+    with pytest.raises(SessionFault, match="is not a chat completion"):
+        verl_mas.run("single", "q", client, agents=AGENTS, tools=[press], faults=FaultSpec(retries=0))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(None, ""), ([{"type": "text", "text": "4"}, {"type": "text", "text": "2"}], "42"), (42, None), ([42], None)],
+)
+def test_the_text_of_a_reply_may_be_in_parts(serve, content, text):
+    client = verl_mas.OpenAIClient(serve(lambda body: {"content": content}).url, "m")
+    if text is not None:
+        assert verl_mas.run("single", "q", client).answer == text
+        return
+    with pytest.raises(SessionFault, match="is not a chat completion"):
+        verl_mas.run("single", "q", client, faults=FaultSpec(retries=0))
+
+
+def raises(button: str) -> str:
+    """Press a button."""
+    raise LookupError("no such button")
+
+
+def exits(button: str) -> str:
+    """Press a button."""
+    raise SystemExit(3)
+
+
+def hangs(button: str) -> str:
+    """Press a button."""
+    time.sleep(1)
+    return "late"
+
+
+def returns_much(button: str) -> str:
+    """Press a button."""
+    return "x" * 10_000_000
+
+
+def returns_an_object(button: str) -> object:
+    """Press a button."""
+    return object()
+
+
+@pytest.mark.parametrize(
+    ("tool", "says"),
+    [
+        (raises, "no such button"),
+        (exits, "3"),
+        (hangs, "more than 0.3 s"),
+        (returns_much, "(truncated)"),
+        (returns_an_object, "neither a text nor JSON"),
+    ],
+)
+def test_what_a_tool_does_wrong_is_an_answer_and_the_session_continues(serve, tool, says):
+    tool.__name__ = "press"
+    started = time.monotonic()
+    (found,), reply = results(serve(calls_then_repeats(called())), tool)
+    assert says in found and len(found) < 20_000
+    assert time.monotonic() - started < 0.9
+    (call,) = reply.tool_calls
+    assert (call.error is None) == (tool is returns_much)
+
+
+def test_a_function_with_verls_decorator_is_a_tool(serve):
+    from verl.tools.function_tool import function_tool
+
+    # verl takes a name once per process.
+    @function_tool("knock")
+    def decorated(button: str) -> str:
+        """Press a button.
+
+        Args:
+            button: Its name.
+        """
+        return f"{button} pressed"
+
+    endpoint = serve(calls_then_repeats(called(name="knock")))
+    assert results(endpoint, decorated, {"solver": AgentSpec(tools=["knock"])})[0] == ["red pressed"]
+    assert (
+        endpoint.bodies[0]["tools"][0]["function"]["parameters"]["properties"]["button"]["description"] == "Its name."
+    )
+
+
+def test_a_tool_that_the_run_does_not_have_is_refused(serve):
+    with pytest.raises(ConfigError, match="did you mean 'press'"):
+        results(serve(lambda body: "4"), agents={"solver": AgentSpec(tools=["pres"])})
+
+
+def test_tools_of_a_session_keep_their_state_over_the_turns_of_a_conversation(serve):
+    class Counting(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            pressed: list[str] = []
+
+            def press(button: str) -> int:
+                """Press a button; returns how often one was pressed."""
+                pressed.append(button)
+                return len(pressed)
+
+            talk = team.a.conversation(tools=[press])
+            await talk.act("Press.")
+            reply = await talk.act("Again.")
+            return Outcome(answer=reply.text, reward=float(len(pressed)))
+
+    def answer(body):
+        last = body["messages"][-1]
+        return {"content": None, "tool_calls": [called()]} if last["role"] == "user" else last["content"]
+
+    endpoint = serve(answer)
+    session = verl_mas.run(Counting(), "q", verl_mas.OpenAIClient(endpoint.url, "m"))
+    assert session.answer == "2" and session.team_reward == 2.0
+    assert [message["role"] for message in endpoint.bodies[-1]["messages"]] == (
+        "user assistant tool assistant user assistant tool".split()
+    )
+
+
+def test_an_image_is_sent_as_an_address_with_its_data():
+    image = Image.new("RGB", (2, 1), "red")
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": "a board"}]
+    (message,) = as_openai([{"role": "user", "content": parts}])
+    url = message["content"][0]["image_url"]["url"]
+    sent = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
+    assert sent.size == (2, 1) and sent.getpixel((0, 0)) == (255, 0, 0)
+    assert message["content"][1] == parts[1] and parts[0]["image"] is image
+
+
+def test_a_lone_surrogate_in_a_reply_is_text(serve):
+    """No file and no request could hold it."""
+    client = verl_mas.OpenAIClient(serve(lambda body: "a \ud800").url, "m")
+    assert verl_mas.run("single", "2 + 2?", client).answer == "a \\ud800"
+
+
+def test_messages_of_a_chat_template_become_those_of_an_endpoint():
+    calls = [{"type": "function", "function": {"name": "press", "arguments": {"button": n}}} for n in "ab"]
+    results = [{"role": "tool", "content": n} for n in "ab"]
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    _, assistant, first, second = as_openai(messages)
+    assert [call["id"] for call in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+    assert first["tool_call_id"] != second["tool_call_id"]
+    assert [json.loads(call["function"]["arguments"]) for call in assistant["tool_calls"]] == [
+        {"button": "a"},
+        {"button": "b"},
+    ]
+    assert calls[0]["function"]["arguments"] == {"button": "a"}, "the messages of the session are unchanged"

@@ -1,0 +1,131 @@
+"""The table of metrics, and the names in it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import verl
+
+from verl_mas.metrics import names as metric_names
+from verl_mas.metrics.names import described, key_of_policy, policies_in, renamed
+from verl_mas.metrics.table import METRICS, TO_WATCH
+
+ROOT = Path(__file__).parents[2]
+PLACEHOLDER = re.compile(r"<\w+>")
+
+
+def examples(pattern: str) -> Iterator[str]:
+    """The names that a pattern stands for, with its placeholders."""
+    parts = re.split(r"\{([^}]*)\}", pattern)
+    choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
+    yield from map("".join, itertools.product(*choices))
+
+
+@cache
+def written() -> frozenset[str]:
+    """Every text in the code that logs metrics, in parts between slashes."""
+    ours = [path for path in (ROOT / "verl_mas").rglob("*.py") if path.name != "table.py"]
+    folder = Path(verl.__file__).parent
+    places = ("trainer/**/*.py", "workers/**/*.py", "utils/debug/*.py", "utils/*.py")
+    theirs = [path for place in places for path in folder.glob(place)]
+    nodes = (node for path in [*ours, *theirs] for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return frozenset(part for text in texts if len(text) < 100 for part in re.split("[/@]", text))
+
+
+def is_written(part: str) -> bool:
+    """As one text, or as two that are put together."""
+    return any(part[:i] in written() and part[i:] in written() for i in range(len(part) + 1))
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.pattern)
+def test_every_part_of_a_described_name_is_in_the_code_that_logs_it(metric):
+    for name in examples(metric.pattern):
+        parts = (part for part in re.split("[/@]", PLACEHOLDER.sub("", name)) if part)
+        assert [part for part in parts if not is_written(part)] == []
+
+
+def test_a_name_that_nobody_logs_is_found():
+    assert not is_written("groups_uniformed") and is_written("accepts_right")
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.pattern)
+def test_a_name_is_described_by_its_own_entry(metric):
+    stands_for = {"<n>": "4", "<k>": "2", "<s>": "8"}
+    for pattern in metric.names:
+        for name in examples(pattern):
+            assert described(PLACEHOLDER.sub(lambda found: stands_for.get(found[0], "it"), name)) is metric
+
+
+def test_names_of_sources_and_of_numbers_may_have_slashes():
+    assert described("val-core/openai/gsm8k/pass@16").pattern == "val-core/<source>/pass@<k>"
+    assert described("session/tool/calls/mean").pattern == "session/<name>/mean"
+    assert described("agent/solver/made_up") is None and described("mas/solver/acts") is None
+
+
+def test_there_are_ten_to_watch():
+    assert len(TO_WATCH) == 10
+
+
+OLD = {
+    "mas/solver/reward/score": 0.5,
+    "mas/solver/rows/real": 16,
+    "mas/solver/actor/grad_norm": 1.0,
+    "mas/verifier/rows/real": 16,
+    "mas/verifier/actor/grad_norm": 2.0,
+    "mas/solver/group/mu": 0.5,
+    "mas/session/reviews/mean": 1.5,
+    "mas/session/faults/timeout": 1,
+    "mas/filter/kept": 4,
+    "mas/tokens/lost": 0,
+    "mas/timing/sample": 2.5,
+    "mas/advantage/acts_with_a_step_group": 0.5,
+    "val-aux/mas/solver/verdict/accepts_right": 0.5,
+    "val-aux/mas/session/count": 8,
+    "val-core/gsm8k/acc/mean@1": 0.5,
+    "perf/throughput": 99.0,
+}
+
+
+def test_files_of_earlier_versions_read_like_those_of_today():
+    assert list(renamed(OLD)) == [
+        "agent/solver/reward/score",
+        "policy/solver/rows/real",
+        "policy/solver/actor/grad_norm",
+        "policy/verifier/rows/real",
+        "policy/verifier/actor/grad_norm",
+        "agent/solver/group/mu",
+        "session/reviews/mean",
+        "session/faults/timeout",
+        "filter/kept",
+        "async/tokens/lost",
+        "async/seconds/sample",
+        "advantage/acts_with_a_step_group",
+        "val-agent/solver/verdict/accepts_right",
+        "val-session/count",
+        "val-core/gsm8k/acc/mean@1",
+        "perf/throughput",
+    ]
+    assert list(renamed(OLD).values()) == list(OLD.values())
+    assert renamed(renamed(OLD)) == renamed(OLD)
+
+
+def test_what_an_earlier_version_logged_twice_is_read_once():
+    verls = {"actor/grad_norm": 1.0, "val-aux/gsm8k/reviews/mean@1": 2.0}
+    old = {"mas/main/rows/real": 8, "mas/main/actor/grad_norm": 1.0, "val-aux/mas/session/reviews/mean": 2.0}
+    assert renamed(old | verls) == {"policy/main/rows/real": 8} | verls
+
+
+def test_a_policys_number_is_read_the_same_way_however_many_policies_there_are():
+    only, two = renamed({"mas/main/rows/real": 8, "actor/lr": 0.1}), renamed(OLD)
+    assert key_of_policy(only, "main", "actor/lr") == "actor/lr"
+    assert key_of_policy(only, "other", "actor/lr") == "policy/other/actor/lr"
+    assert two[key_of_policy(two, "verifier", "actor/grad_norm")] == 2.0
+    assert key_of_policy(two | only, "solver", "actor/lr") == "policy/solver/actor/lr"
+    assert policies_in(two) == ["solver", "verifier"] and metric_names.agents_in({"agent/a/acts": 1}) == ["a"]

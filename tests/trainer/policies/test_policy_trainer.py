@@ -1,0 +1,115 @@
+"""What a policy does around verl's update, and what the team does with its profilers, outside Ray."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+
+from verl_mas import data_plane
+from verl_mas.config.load import load
+from verl_mas.config.merge import policy_view
+from verl_mas.config.schema import FilterSpec
+from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
+from verl_mas.trainer.batching import Plan
+from verl_mas.trainer.filters import TaskFilter
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.trainer import TeamTrainer
+
+
+@pytest.mark.parametrize(
+    ("offload", "emptied"),
+    [
+        ({"param_offload": True, "optimizer_offload": True}, [("cpu", True, False, False)]),
+        # The parameters are on the GPU, and must stay there.
+        ({"param_offload": False, "optimizer_offload": True}, []),
+        ({"param_offload": False, "optimizer_offload": False}, []),
+    ],
+)
+def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offload, emptied):
+    policy, calls = object.__new__(PolicyTrainer), []
+    policy.name, policy.plan = "a", Plan(4, 1, 1)
+    actor = {"entropy_coeff": 0, "calculate_entropy": False, "ppo_epochs": 1, "data_loader_seed": 1, "shuffle": False}
+    section = {"actor": {**actor, "fsdp_config": offload}, "rollout": {"temperature": 1.0}}
+    policy.config = OmegaConf.create({"actor_rollout_ref": section})
+    policy.actor_rollout_wg = SimpleNamespace(
+        update_actor=lambda rows: {"metrics": {"loss": [0.5], "grad_norm": [1.0], "mfu": [0.1]}},
+        to=lambda device, model, optimizer, grad: calls.append((device, model, optimizer, grad)),
+    )
+    policy.update(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {}, counted=4)
+    assert calls == emptied
+
+
+class Stopped(Exception):
+    """Ends a step where the test has seen enough."""
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkeypatch, profiled):
+    """verl's own trainer stops them at the same place, in `on_sample_end`."""
+    events = []
+    trainer = object.__new__(TeamTrainer)
+    trainer.global_steps, trainer.curr_step_profile = 1, profiled
+    trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
+    trainer._sessions = SimpleNamespace(metrics=dict, busy={})
+    trainer.filter = TaskFilter(FilterSpec(), lambda rows: [])
+    trainer.members = {}
+    for name in ("a", "b"):
+        policy = object.__new__(PolicyTrainer)
+        policy.llm_server_manager = SimpleNamespace(stop_profile=partial(events.append, f"stop {name}"))
+        trainer.members[name] = policy
+    monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
+    monkeypatch.setattr(TeamTrainer, "_sleep", lambda self: events.append("sleep"))
+
+    def parts(batch):
+        raise Stopped
+
+    monkeypatch.setattr("verl_mas.trainer.trainer.in_order", parts)
+    with pytest.raises(Stopped):
+        trainer._step_once({}, {}, 4)
+    assert events == ["sleep", *(["stop a", "stop b"] if profiled else [])]
+
+
+@pytest.mark.parametrize(("enable", "frees", "woken"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, enable, frees, woken):
+    """verl puts it to sleep when it has started; SGLang ends where memory is resumed that was not released."""
+    model = Mock() if enable else None
+    made = SimpleNamespace(reward_model_manager=model)
+    monkeypatch.setattr("verl_mas.trainer.trainer.RewardLoopManager", lambda **given: made)
+    trainer = object.__new__(TeamTrainer)
+    trainer.pools = SimpleNamespace(reward=None)
+    trainer.config = make(reward__reward_model__enable=enable, reward__reward_model__rollout__free_cache_engine=frees)
+    assert trainer._reward_workers() is made
+    assert (model.wake_up.call_count if model else 0) == woken
+
+
+@pytest.mark.parametrize(
+    ("own", "weights"),
+    [
+        ({"rollout_is": "token"}, [2.0, 1.0]),
+        ({"rollout_is": "token", "rollout_is_threshold": "0.5_1.5"}, [0.0, 1.0]),
+        ({}, None),
+    ],
+)
+def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch, own, weights):
+    config = make(
+        mas__policies={"a": {"rollout_correction": own}, "b": {"rollout_correction": {"rollout_is": "token"}}}
+    )
+    policy = object.__new__(PolicyTrainer)
+    policy.config = policy_view(config, "a", load(config.mas).policies["a"])
+    # The engine drew the first token with a probability of 1 / e times the trainer's.
+    stored = {ROLLOUT_LOG_PROBS: [-1.0, 0.0], OLD_LOG_PROBS: [0.0, 0.0], RESPONSE_MASK: [1, 1]}
+    rows = {
+        name: torch.nested.as_nested_tensor([torch.tensor(row)], layout=torch.jagged) for name, row in stored.items()
+    }
+    monkeypatch.setattr(data_plane, "read", lambda batch, fields: TensorDict(dict(rows), batch_size=[1]))
+    _, changed = policy.read(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {})
+    found = changed[ROLLOUT_WEIGHTS].unbind()[0].tolist() if ROLLOUT_WEIGHTS in changed else None
+    assert found == weights

@@ -1,0 +1,64 @@
+"""Pools without Ray."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from verl_mas.config import load
+from verl_mas.trainer.pools.pools import pools
+
+
+def mas(**policies):
+    return load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}}})
+
+
+class Recorder:
+    """Works briefly, and records which others worked at the same time."""
+
+    def __init__(self):
+        self.lock, self.active, self.met = threading.Lock(), set(), set()
+
+    def __call__(self, name):
+        with self.lock:
+            self.active.add(name)
+            self.met.add(frozenset(self.active))
+        time.sleep(0.02)
+        with self.lock:
+            self.active.remove(name)
+        return name.upper()
+
+
+def made(**where):
+    """Pools without Ray."""
+    instance = pools.Pools.__new__(pools.Pools)
+    instance.mas = mas(**{name: {"pool": pool} for name, pool in where.items()})
+    return instance
+
+
+def test_pools_work_at_the_same_time_and_policies_of_one_pool_in_turn():
+    work = Recorder()
+    done = made(a="shared", b="big", c="shared").each(["a", "b", "c"], work)
+    assert done == {"a": "A", "b": "B", "c": "C"} and list(done) == ["a", "b", "c"]
+    assert any({"b"} < met for met in work.met)
+    assert not any({"a", "c"} <= met for met in work.met)
+
+
+def test_a_failure_on_one_pool_reaches_the_caller():
+    def fails(name):
+        if name == "b":
+            raise RuntimeError("b broke")
+        return name
+
+    with pytest.raises(RuntimeError, match="b broke"):
+        made(a="shared", b="big").each(["a", "b"], fails)
+
+
+def test_engines_of_a_policy_may_be_on_another_pool_than_it_trains_on():
+    instance = made(a="big", b="shared")
+    instance.mas.policies["a"].engines = "shared"
+    instance._pools = {"big": "the big one", "shared": "the shared one"}  # noqa: SLF001  # not made without Ray
+    assert (instance.of("a"), instance.serving("a")) == ("the big one", "the shared one")
+    assert instance.of("b") == instance.serving("b") == "the shared one"

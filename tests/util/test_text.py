@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+
+from verl_mas.util.text import all_encodable, encodable, visible
+
+LONE = json.loads('"half \\ud83d"')
+
+
+def test_a_lone_surrogate_becomes_text_that_every_file_takes():
+    assert encodable(LONE) == "half \\ud83d"
+    assert encodable("whole \U0001f600 \0") == "whole \U0001f600 \0"
+
+
+def test_texts_inside_a_value_are_made_encodable_and_the_rest_is_kept():
+    value = {LONE: [LONE, 1, None], "b": (LONE, {"c": True})}
+    clean = {"half \\ud83d": ["half \\ud83d", 1, None], "b": ("half \\ud83d", {"c": True})}
+    assert all_encodable(value) == clean
+    orjson.dumps(all_encodable(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2J\x1b]52;c;aGk=\x07", "\\x1b[2J\\x1b]52;c;aGk=\\x07"),
+        ("\x9b31m", "\\x9b31m"),
+        ("a\rb", "a\\rb"),
+        ("\u202etxt", "\\u202etxt"),
+        ("half \ud83d", "half \\ud83d"),
+        ("a\0b", "a\\x00b"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_written_out(text, shown):
+    assert visible(text) == shown
+
+
+def test_text_is_not_changed():
+    assert visible("líne 1\n\tΩ 数\u00a07") == "líne 1\n\tΩ 数\u00a07"
+    assert visible("two\nlines", keep="") == "two\\nlines"

@@ -1,0 +1,217 @@
+"""The installed verl fits `verl_mas.verl_.contract`, and the contract lists everything that we use."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.checks import contract as check
+from verl_mas.checks import doctor
+from verl_mas.checks.sources import Found, ancestors, find, named, own_members, root_of, tree_of
+from verl_mas.verl_ import contract
+
+PACKAGE = Path(__file__).parents[2] / "verl_mas"
+# Private names of other packages.
+OTHERS = {
+    *("_actor_id", "_global_node", "_return_value"),  # of Ray
+    *("_current_frames", "_exit", "_interp", "_linear_pointwise", "_replace"),
+    *("_run_exitfuncs", "_shutdown"),  # of Python, at the end of a contained program
+    "_adapter_manager",  # of vLLM
+}
+# Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
+OPEN = (
+    *("mas", "hydra", "defaults"),
+    "ray_kwargs.ray_init",
+    "trainer.v1.sampler.sampler_kwargs",
+    "actor_rollout_ref.model.override_config",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+    "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs",
+)
+
+
+def modules() -> list[str]:
+    files = [file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py")]
+    return [".".join(file.parts).removesuffix(".__init__") for file in files]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A class of ours that inherits from verl: its own line of classes, and verl's."""
+
+    module: str
+    node: ast.ClassDef
+    ours: tuple[Found, ...]
+    verls: tuple[Found, ...]
+
+    @property
+    def base(self) -> str:
+        return self.verls[0].path
+
+
+def classes(module: str) -> Iterator[Ours]:
+    tree = tree_of(module)
+    assert tree is not None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            line = ancestors(Found(module, node))
+            mixed = find(contract.MIXED_INTO.get(f"{module}:{node.name}", ":"))
+            line += ancestors(mixed) if mixed else ()
+            verls = tuple(one for one in line if one.module.startswith("verl."))
+            if verls:
+                yield Ours(module, node, tuple(one for one in line if one not in verls), verls)
+
+
+def overridden() -> dict[str, set[str]]:
+    """Methods of ours that verl's classes have, too, by the class of verl that ours names as its base."""
+    found = defaultdict(set)
+    for module in modules():
+        for our in classes(module):
+            methods = {name for one in our.ours for name, own in own_members(one).items() if is_function(own.node)}
+            found[our.base] |= {name for name in methods if any(name in own_members(one) for one in our.verls)}
+    return {base: names for base, names in found.items() if names}
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_uses(module: str) -> Iterator[tuple[str, str]]:
+    """Private names that this file does not define: (class or module of verl, name). Unknown owner: ''."""
+    tree = tree_of(module)
+    assert tree is not None
+    seen: set[ast.AST] = set()
+    for our in classes(module):
+        for node in attributes(our.node):
+            if is_self(node.value) and any(node.attr in own_members(one) for one in our.verls):
+                seen.add(node)
+                yield our.base, node.attr
+    defined = names_of(tree)
+    for node in attributes(tree):
+        owner = named(module, node.value.id) if isinstance(node.value, ast.Name) else None
+        if owner and owner.module.startswith("verl."):
+            yield owner.path, node.attr
+        elif node not in seen and node.attr not in defined:
+            yield "", node.attr
+    for node in imports_of_verl(module):
+        yield from ((f"{node.module}", alias.name) for alias in node.names if is_private(alias.name))
+
+
+def is_self(node: ast.expr) -> bool:
+    """`self`, `cls` or `super()`."""
+    return isinstance(node, ast.Name | ast.Call) and root_of(node) in ("self", "cls", "super")
+
+
+def attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            yield node
+
+
+def names_of(tree: ast.Module) -> set[str]:
+    """What a file defines or assigns, in any scope."""
+    named_nodes = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    names = {node.name for node in ast.walk(tree) if isinstance(node, named_nodes)}
+    stored = [node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store)]
+    names |= {node.id for node in stored if isinstance(node, ast.Name)}
+    return names | {node.attr for node in stored if isinstance(node, ast.Attribute)}
+
+
+def test_the_installed_verl_fits_the_contract():
+    assert [str(difference) for difference in check.differences()] == []
+
+
+def test_every_override_of_a_method_of_verl_is_in_the_contract_and_nothing_else():
+    assert overridden() == {base: set(methods) for base, methods in contract.OVERRIDDEN.items()}
+
+
+def test_every_private_name_of_verl_that_we_use_is_in_the_contract():
+    tables: list[Mapping[str, Mapping[str, Any]]] = [contract.OVERRIDDEN, contract.USED]
+    listed = {(owner, name) for table in tables for owner, members in table.items() for name in members}
+    # Of an object whose class is not known, any class's name will do.
+    listed |= {("", name) for _, name in listed} | {("", name) for name in OTHERS}
+    missing = {module: sorted(set(private_uses(module)) - listed) for module in modules()}
+    assert {module: names for module, names in missing.items() if names} == {}
+
+
+def test_every_name_of_the_contract_is_used():
+    source = "\n".join(file.read_text() for file in PACKAGE.rglob("*.py") if file.parent.name != "verl_")
+    assert [name for members in contract.USED.values() for name in members if name not in source] == []
+    assert [ours for ours in contract.MIXED_INTO if find(ours) is None] == []
+    assert [ours for _, ours in contract.RESTATED.values() if not (PACKAGE / ours).exists()] == []
+
+
+def test_every_name_that_we_import_from_verl_is_there():
+    """Also from the modules of engines that are not installed here."""
+    imports = [node for module in modules() for node in imports_of_verl(module)]
+    names = [(node.module or "", alias.name) for node in imports for alias in node.names]
+    assert len(names) > 50
+    assert [f"{module}.{name}" for module, name in names if named(module, name) is None] == []
+
+
+def imports_of_verl(module: str) -> Iterator[ast.ImportFrom]:
+    tree = tree_of(module)
+    assert tree is not None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("verl."):
+            yield node
+
+
+@pytest.mark.parametrize("file", sorted((PACKAGE / "config" / "hydra").rglob("*.yaml")), ids=lambda file: file.stem)
+def test_every_setting_of_verl_in_a_group_file_is_one(file):
+    verls = check.generated_config()
+    keys = [key for key in leaves(OmegaConf.to_container(OmegaConf.load(file))) if not key.startswith(OPEN)]
+    assert [key for key in keys if not check.is_setting(verls, key)] == []
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[str]:
+    if not isinstance(tree, dict):
+        yield path
+        return
+    for key, value in tree.items():
+        yield from leaves(value, f"{path}.{key}" if path else str(key))
+
+
+TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
+
+
+@pytest.mark.parametrize(
+    ("table", "wrong", "seen", "breaks"),
+    [
+        ("OVERRIDDEN", {TRAINER: {"_no_such": "self"}}, "is missing", True),
+        ("OVERRIDDEN", {TRAINER: {"_balance_batch": "self, batch"}}, "takes (self, batch, metrics", True),
+        ("USED", {"verl.no_such_module": {"_x": None}}, "is missing", True),
+        ("TEXTS", {"verl.trainer.ppo.v1.trainer_base": {"sync": 99}}, "verl-mas expects 99", False),
+        ("TEXTS", {"verl.trainer.ppo.v1.trainer_base": {"no such mode": 1}}, "occurs 0 times", True),
+        ("RESTATED", {f"{TRAINER}._update_actor": ("0", "trainer/policies/policy_trainer.py")}, "has changed", False),
+        ("KEYS", ("trainer.no_such_key",), "is not a setting", True),
+    ],
+)
+def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, seen, breaks):
+    for name in ("OVERRIDDEN", "USED", "TEXTS", "RESTATED"):
+        monkeypatch.setattr(contract, name, {})
+    monkeypatch.setattr(contract, "KEYS", ())
+    monkeypatch.setattr(contract, table, wrong)
+    (difference,) = check.differences()
+    assert seen in str(difference)
+    assert difference.breaks is breaks
+    (finding,) = doctor.look_at_verl()
+    assert finding.ok is (False if breaks else None)
+    assert seen in finding.seen
+
+
+def test_the_doctor_accepts_the_installed_verl():
+    (finding,) = doctor.look_at_verl()
+    assert finding.ok is True

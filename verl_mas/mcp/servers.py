@@ -1,0 +1,354 @@
+"""MCP servers as a source of tools: each is started once per process, and ends with it, however the process ends.
+
+The servers have a thread with an event loop of their own, as the event loops of sessions may begin and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib.util
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from verl_mas.config.mcp import McpSpec
+from verl_mas.errors import ConfigError, EngineLost, raise_all
+from verl_mas.mcp import guard as mcp_guard
+from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.tools import CallContext, Tool
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp import types as mcp_types
+    from mcp.client import Transport
+
+# How often a server is started again without having answered a call since.
+RESTARTS = 1
+# Seconds in which a server answers after a call that failed, or is taken for lost.
+PROBE_S = 5.0
+# Seconds in which a server ends: mcp waits 2 s after closing its input, 2 s after SIGTERM, and 2 s after SIGKILL.
+STOP_S = 8.0
+PAGES = 100  # of a list of tools, which a server could continue without end
+TAIL = 500  # characters of a server's log in messages
+logger = logging.getLogger(__name__)
+
+
+class McpError(Exception):
+    """A call without a result; the text is for the model."""
+
+
+def tool_name(server: str, tool: str) -> str:
+    """`<server>_<tool>`, in the characters and the length that endpoints take."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}_{tool}")[:64]
+
+
+class McpServers:
+    """The servers of `mas.mcp` in this process, and their `tools`. As a context manager it starts and stops them.
+
+    All sessions of the process share a server, and with it the state that it has. What a server writes to its standard
+    error is appended to `<log_folder>/<server>-<process id>.log`.
+    """
+
+    def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
+        folder = Path(log_folder or (tempfile.mkdtemp(prefix="verl-mas-mcp-") if specs else ""))
+        self._servers = [_Server(name, spec, folder / f"{name}-{os.getpid()}.log") for name, spec in specs.items()]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.tools: list[Tool] = []
+
+    def __enter__(self) -> McpServers:
+        return self.start()
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+    def start(self) -> McpServers:
+        """Start all servers at the same time; raises a ConfigError for each one that does not start."""
+        raise_all(error for server in self._servers for error in server.missing())
+        if not self._servers or self._loop is not None:
+            return self
+        # It logs a traceback for each line of a server that is not a message.
+        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
+        self._loop = loop = asyncio.new_event_loop()
+        threading.Thread(target=_run, args=(loop,), name="mcp", daemon=True).start()
+        atexit.register(self.stop)
+        found = asyncio.run_coroutine_threadsafe(_listed(self._servers), loop).result()
+        for server, listed in zip(self._servers, found, strict=True):
+            if not isinstance(listed, ConfigError):
+                self.tools += [self._tool(server, tool) for tool in listed]
+        errors = [error for error in found if isinstance(error, ConfigError)]
+        if errors:
+            self.stop()
+        raise_all(errors)
+        return self
+
+    def stop(self) -> None:
+        """End every server; calls that are running fail."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            atexit.unregister(self.stop)
+            asyncio.run_coroutine_threadsafe(_stopped(self._servers), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _tool(self, server: _Server, listed: mcp_types.Tool) -> Tool:
+        async def call(arguments: JsonObject, context: CallContext) -> object:
+            if self._loop is None:
+                raise McpError("the MCP servers are stopped")
+            work = server.call(listed.name, arguments)
+            # Cancelling it here cancels it there.
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+        function = {
+            "name": tool_name(server.name, listed.name),
+            "description": listed.description or "",
+            "parameters": listed.input_schema,
+        }
+        return Tool({"type": "function", "function": function}, call)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _listed(servers: list[_Server]) -> list[list[mcp_types.Tool] | ConfigError]:
+    return list(await asyncio.gather(*[server.listed() for server in servers]))
+
+
+async def _stopped(servers: list[_Server]) -> None:
+    await asyncio.gather(*[server.stopped() for server in servers])
+
+
+class _Server:
+    """One configured server. Its methods run in the event loop of the servers."""
+
+    def __init__(self, name: str, spec: McpSpec, log: Path):
+        self.name, self.spec, self.log = name, spec, log
+        self._connection: _Connection | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._lost = 0  # connections since the last answer to a call
+        self._warned = False
+
+    def missing(self) -> Iterator[ConfigError]:
+        """What the server needs and this machine does not have."""
+        if importlib.util.find_spec("mcp") is None:
+            yield ConfigError(
+                f"mas.mcp.{self.name}, and the package mcp is not installed",
+                rule="MCP servers are used through their official client package",
+                fix='pip install "verl-mas[mcp]"',
+            )
+        elif self.spec.command and shutil.which(self.spec.command[0]) is None:
+            yield ConfigError(
+                f"{self}: {self.spec.command[0]} is not a program of this machine",
+                rule="an MCP server is started on every node with agent-loop workers",
+                fix="install it, or give its whole path",
+            )
+        for variable in self.spec.pass_env:
+            if variable not in os.environ:
+                yield ConfigError(
+                    f"mas.mcp.{self.name}.pass_env has {variable}, which is not set",
+                    rule="the server gets these variables of the run's environment",
+                    fix=f"export {variable}=..., or remove it from the list",
+                )
+
+    async def listed(self) -> list[mcp_types.Tool] | ConfigError:
+        try:
+            return (await self._connected()).tools
+        except EngineLost as error:
+            return ConfigError(
+                str(error),
+                rule=f"an MCP server starts and lists its tools within {self.spec.start_timeout_s:g} s",
+                fix=f"start it by hand, or raise mas.mcp.{self.name}.start_timeout_s",
+            )
+
+    async def call(self, tool: str, arguments: JsonObject) -> str:
+        """The result as text. Raises McpError if the call failed, and EngineLost if the server cannot be used."""
+        connection = await self._connected()
+        try:
+            result = await connection.client.call_tool(tool, arguments)
+        except asyncio.CancelledError:
+            # It may have taken too long.
+            self._look_after(connection)
+            raise
+        except Exception as error:  # the boundary: a server may fail in any way
+            await asyncio.shield(self._look_after(connection))
+            raise McpError(_why(error)) from error
+        self._lost = 0
+        if result.is_error:
+            raise McpError(_text(result))
+        return _text(result)
+
+    async def stopped(self) -> None:
+        if self._connection is not None:
+            self._end(self._connection)
+        await asyncio.gather(*self._ending)
+
+    async def noticed(self, message: object) -> None:
+        """A notification of the server, or a line that is not a message."""
+        if isinstance(message, Exception) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "MCP server %s wrote a line to its standard output that is not a message of the protocol: %s",
+                *(self.name, _why(message)),
+            )
+
+    async def _connected(self) -> _Connection:
+        if self._connection is None:
+            if self._lost > RESTARTS:
+                raise EngineLost(f"{self}: it was lost {self._lost} times without an answer{_tail(self.log)}")
+            self._connection = _Connection(self)
+        connection = self._connection
+        try:
+            # Other calls may wait for the same start.
+            await asyncio.shield(connection.ready)
+        except Exception as error:  # the boundary: a server may fail in any way
+            await connection.end()
+            why = _why(error, self.spec.start_timeout_s)
+            raise EngineLost(f"{self}: {why}{_tail(self.log)}") from error
+        return connection
+
+    def _look_after(self, connection: _Connection) -> asyncio.Task[None]:
+        """End a connection that does not answer; the next call then starts the server again."""
+        if connection.probe is None or connection.probe.done():
+            connection.probe = asyncio.create_task(self._probe(connection))
+        return connection.probe
+
+    async def _probe(self, connection: _Connection) -> None:
+        if connection is not self._connection or await connection.answers():
+            return
+        self._connection = None
+        self._lost += 1
+        logger.warning("MCP server %s is lost%s", self.name, _tail(self.log))
+        self._end(connection)
+
+    def _end(self, connection: _Connection) -> None:
+        task = asyncio.create_task(connection.end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def __str__(self) -> str:
+        spec = self.spec
+        return f"mas.mcp.{self.name}.{f'command={spec.command}' if spec.url is None else f'url={spec.url}'}"
+
+
+class _Connection:
+    """One start of a server: `client` and `tools`, when `ready`."""
+
+    client: Client
+    tools: list[mcp_types.Tool]
+
+    def __init__(self, server: _Server):
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.probe: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._owner = asyncio.create_task(self._own(server))
+
+    async def _own(self, server: _Server) -> None:
+        """What a task of anyio enters, the same task must leave."""
+        import anyio
+        from mcp import Client
+
+        try:
+            with _opened(server.log) as log, anyio.fail_after(server.spec.start_timeout_s) as limit:
+                transport = _transport(server.spec, log)
+                async with Client(transport, cache=None, message_handler=server.noticed) as self.client:
+                    self.tools = await _tools(self.client)
+                    limit.deadline = math.inf
+                    self.ready.set_result(None)
+                    await self._stop.wait()
+        except Exception as error:  # noqa: BLE001  # the boundary: a server may fail in any way
+            if not self.ready.done():
+                self.ready.set_exception(error)
+            else:
+                logger.warning("MCP server %s, as it ended: %s", server.name, _why(error))
+
+    async def answers(self) -> bool:
+        import anyio
+
+        try:
+            with anyio.fail_after(PROBE_S):
+                await self.client.list_tools()
+        except Exception:  # noqa: BLE001  # the boundary: a server may fail in any way
+            return False
+        return True
+
+    async def end(self) -> None:
+        if not self.ready.done():
+            self._owner.cancel()
+            self.ready.set_exception(McpError("it was stopped as it started"))
+        self._stop.set()
+        await asyncio.wait({self._owner}, timeout=STOP_S)
+
+
+def _transport(spec: McpSpec, log: TextIO) -> Transport:
+    from mcp import StdioServerParameters
+    from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+
+    if spec.url is not None:
+        return streamable_http_client(spec.url)
+    # mcp adds HOME, LOGNAME, PATH, SHELL, TERM and USER, and no other variable.
+    environment = {name: os.environ[name] for name in spec.pass_env} | spec.env
+    guarded = ["-I", "-S", mcp_guard.__file__, str(os.getpid()), *spec.command]
+    parameters = StdioServerParameters(
+        command=sys.executable, args=guarded, env=environment, encoding_error_handler="replace"
+    )
+    return stdio_client(parameters, log)
+
+
+async def _tools(client: Client) -> list[mcp_types.Tool]:
+    tools: list[mcp_types.Tool] = []
+    page = await client.list_tools()
+    for _ in range(PAGES):
+        tools += page.tools
+        if page.next_cursor is None:
+            break
+        page = await client.list_tools(cursor=page.next_cursor)
+    return tools
+
+
+def _text(result: mcp_types.CallToolResult) -> str:
+    parts = [_part(content) for content in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(parts)
+
+
+def _part(content: object) -> str:
+    """The text of a part of a result; what is not text is named."""
+    text = getattr(content, "text", None) or getattr(getattr(content, "resource", None), "text", None)
+    if isinstance(text, str):
+        return text
+    kind = getattr(content, "mime_type", None) or getattr(getattr(content, "resource", None), "mime_type", None)
+    return f"[{getattr(content, 'type', 'content')}{f' {kind}' if kind else ''}]"
+
+
+def _why(error: BaseException, seconds: float | None = None) -> str:
+    """The first cause in a group of exceptions."""
+    while nested := getattr(error, "exceptions", None):
+        error = nested[0]
+    if isinstance(error, TimeoutError):
+        return "no answer" + ("" if seconds is None else f" within {seconds:g} s")
+    return f"{type(error).__name__}: {error}"
+
+
+def _opened(log: Path) -> TextIO:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log.open("a", errors="replace")
+
+
+def _tail(log: Path) -> str:
+    text = log.read_text(errors="replace")[-TAIL:].strip() if log.exists() else ""
+    return f"; the end of {log}:\n{text}" if text else ""

@@ -1,0 +1,1 @@
+"""Names, meanings and findings of what a run logs."""

@@ -1,0 +1,314 @@
+"""What the metrics of some steps say is wrong with a run: pure functions, for the log and for reports.
+
+The keys are those that the team trainer logs. A value that is not a number (null in a metrics file) counts as NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from verl_mas.errors import FaultKind
+from verl_mas.metrics.names import AGENT, CORE, POLICY, agent, key_of_policy, names_in, policy, session
+
+Metrics: TypeAlias = Mapping[str, float | None]
+# With few tasks per step, a step or two without any signal happen in sound runs.
+STEPS = 3
+# Where most tasks are too easy or too hard, the same finding comes and goes all the time.
+AGAIN = 100
+SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
+LITTLE = 0.25  # of signal: four times the samples for the same progress
+MOST = 0.9  # of the groups
+NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have been another one
+OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
+# A difference in success that says nothing, where a validation has no interval.
+MARGIN = 0.02
+_SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
+EVERYONE = "team"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`kind` and `name` identify it from step to step; `text` has the likely cause."""
+
+    kind: str
+    name: str
+    text: str
+
+
+def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[Finding]:
+    """What holds in every one of these steps. `agents`: those that are trained; None: all that acted."""
+    window = Window(steps)
+    trained = [name for name in window.names(AGENT, "advantage/zero") if agents is None or name in agents]
+    return [
+        *_without_advantage(window, trained),
+        *_little_signal(window, trained),
+        *_uniform(window, trained),
+        *_malformed(window),
+        *_unmoved(window),
+        *_without_entropy(window),
+        *_stale(window),
+        *_dropping(window),
+    ]
+
+
+class Findings:
+    """The findings of a run while it trains: each when it begins, and at most once in `again` steps."""
+
+    def __init__(self, agents: Collection[str] | None = None, steps: int = STEPS, again: int = AGAIN):
+        self._agents, self._again = agents, again
+        self._window: deque[Metrics] = deque(maxlen=steps)
+        self._step = 0
+        self._validated = Trend()
+        self._returned: dict[tuple[str, str], int] = {}
+
+    def add(self, metrics: Metrics) -> list[Finding]:
+        """Those that hold now and have not been returned in the last `again` steps."""
+        self._step += 1
+        self._window.append(dict(metrics))
+        full = len(self._window) == self._window.maxlen
+        found = findings(list(self._window), self._agents) if full else []
+        found += self._validated.add(metrics)
+        return [finding for finding in found if self._is_due(finding.kind, finding.name)]
+
+    def _is_due(self, kind: str, name: str) -> bool:
+        last = self._returned.get((kind, name))
+        due = last is None or self._step - last >= self._again
+        if due:
+            self._returned[kind, name] = self._step
+        return due
+
+
+class Trend:
+    """Whether the reward rises and success in validation does not, over a whole run."""
+
+    def __init__(self) -> None:
+        self._rewards: list[float] = []
+        self._success: list[float] = []
+        self._margin = MARGIN
+
+    def add(self, metrics: Metrics) -> list[Finding]:
+        """Something is found at a validation only."""
+        reward = metrics.get("critic/score/mean")
+        if reward is not None and math.isfinite(reward):
+            self._rewards.append(reward)
+        key = success_key(metrics)
+        value = metrics.get(key) if key else None
+        if key is None or value is None:
+            return []
+        if not self._success:
+            self._margin = max(MARGIN, half_width(metrics, key))
+        self._success.append(value)
+        return list(self._finding(key))
+
+    def _finding(self, key: str) -> Iterator[Finding]:
+        third = len(self._rewards) // 3
+        if third < STEPS or len(self._success) < STEPS:
+            return
+        before, after = self._rewards[:third], self._rewards[-third:]
+        noise = math.sqrt((_variance(before) + _variance(after)) / third)
+        rise, last = _mean(after) - _mean(before), max(self._success[-2:])
+        if rise > 2 * noise and rise > 0 and last <= self._success[0] + self._margin:
+            text = (
+                f"the reward in training has risen from {_mean(before):.3g} to {_mean(after):.3g}, and {key} has not: "
+                f"{self._success[0]:.3g} at first, {self._success[-1]:.3g} now. The reward may be earned by something "
+                "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
+                "rewards), or the tasks of training are too few for what is learned to carry over"
+            )
+            yield Finding("reward_without_success", EVERYONE, text)
+
+
+def success_key(metrics: Metrics) -> str | None:
+    """The metric of success of a validation: verl's mean accuracy, or else the first of its kind."""
+    ours = [key for key in metrics if key.startswith(CORE)]
+    return next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
+
+
+def half_width(metrics: Metrics, key: str) -> float:
+    """Of the interval of a success; 0 where there is none."""
+    matched = _SUCCESS.fullmatch(key)
+    low, high = (metrics.get(f"{CORE}{matched[1]}/pass@1/{end}") if matched else None for end in ("low", "high"))
+    return 0.0 if low is None or high is None else (high - low) / 2
+
+
+class Window:
+    """The metrics of some steps, one after the other."""
+
+    def __init__(self, steps: Sequence[Metrics]):
+        self.steps = steps
+
+    def names(self, kind: str, key: str) -> list[str]:
+        """The agents or policies that have this metric in every step."""
+        series = self.of_agent if kind == AGENT else self.of_policy
+        return [name for name in names_in(self.steps[-1], kind, key) if series(name, key)]
+
+    def of_agent(self, name: str, key: str) -> list[float]:
+        """An agent's metric, step by step; empty if a step has none."""
+        return self._series([agent(name, key)] * len(self.steps))
+
+    def of_policy(self, name: str, key: str) -> list[float]:
+        return self._series([key_of_policy(step, name, key) for step in self.steps])
+
+    def _series(self, keys: Sequence[str]) -> list[float]:
+        if not all(key in step for key, step in zip(keys, self.steps, strict=True)):
+            return []
+        values = (step[key] for key, step in zip(keys, self.steps, strict=True))
+        return [math.nan if value is None else float(value) for value in values]
+
+    def total(self, key: str) -> float:
+        return sum(step.get(session(key)) or 0.0 for step in self.steps)
+
+    @property
+    def span(self) -> str:
+        return f"for {len(self.steps)} steps"
+
+
+def _always(series: Sequence[float], value: float) -> bool:
+    return bool(series) and all(one == value for one in series)
+
+
+def _mean(series: Sequence[float]) -> float:
+    return sum(series) / len(series) if series else math.nan
+
+
+def _variance(series: Sequence[float]) -> float:
+    mean = _mean(series)
+    return sum((value - mean) ** 2 for value in series) / max(len(series) - 1, 1)
+
+
+def _without_advantage(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
+    zero = [name for name in trained if _always(window.of_agent(name, "advantage/zero"), 1.0)]
+    if zero and len(zero) == len(trained):
+        causes = dict.fromkeys(_why_without_advantage(window, name) for name in zero)
+        text = f"no row of any agent has had an advantage {window.span}, so nothing is learned: {'; '.join(causes)}"
+        yield Finding("no_advantage", EVERYONE, text)
+        return
+    for name in zero:
+        text = f"no row of agent {name} has had an advantage {window.span}, so it learns nothing"
+        yield Finding("no_advantage", name, f"{text}: {_why_without_advantage(window, name)}")
+
+
+def _why_without_advantage(window: Window, name: str) -> str:
+    single, uniform = (window.of_agent(name, f"group/{key}") for key in ("groups_of_one", "groups_uniform"))
+    if single and all(share == 1 for share in single):
+        return (
+            "each group has one row, and there is nothing to compare it with. Raise rollout.n, or choose an estimator "
+            "that compares more rows"
+        )
+    if single and uniform and all(one + same >= SHARE for one, same in zip(single, uniform, strict=True)):
+        score = _mean(window.of_agent(name, "reward/score"))
+        return (
+            f"all rows of a group have the same score (mean {score:.3g}). The tasks are too hard or too easy, or the "
+            "reward does not depend on the replies"
+        )
+    return f"its groups differ in score; look at {agent(name, 'group/*')} and {agent(name, 'reward/*')}"
+
+
+def _little_signal(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
+    """An agent whose advantages are mostly one constant, as under a baseline for the whole team."""
+    for name in trained:
+        shares = window.of_agent(name, "group/signal_share")
+        means, deviations = (window.of_agent(name, f"advantage/{key}") for key in ("mean", "std"))
+        constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))
+        if shares and constant and all(share < LITTLE for share in shares):
+            share = _mean(shares)
+            text = (
+                f"the advantages of agent {name} have mostly had one sign {window.span}: its mean score is far from "
+                f"the team's, and {share:.2f} of the signal is left, so it needs {1 / share:.0f} times the samples. "
+                "Choose an estimator that compares an agent with itself, such as agent_grpo"
+            )
+            yield Finding("little_signal", name, text)
+
+
+def _uniform(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
+    for name in trained:
+        shares = window.of_agent(name, "group/groups_uniform")
+        if not shares or min(shares) < MOST or _always(window.of_agent(name, "advantage/zero"), 1.0):
+            continue
+        text = (
+            f"{_mean(shares):.0%} of the groups of agent {name} have had equal scores {window.span} (mean score "
+            f"{_mean(window.of_agent(name, 'reward/score')):.3g}), so most of its samples teach nothing. Unless it has "
+            "learned the tasks: choose harder or easier ones, raise rollout.n, or let other tasks take their place "
+            "with mas.filter.drop=uniform and mas.filter.refill=true"
+        )
+        yield Finding("uniform", name, text)
+
+
+def _malformed(window: Window) -> Iterator[Finding]:
+    for name in window.names(AGENT, "malformed"):
+        if not _always(window.of_agent(name, "malformed"), 1.0):
+            continue
+        mean, longest = (window.of_agent(name, f"length/{key}") for key in ("response", "response_longest"))
+        if mean and mean == longest:
+            cause = f"all replies have {longest[-1]:g} tokens, so they are probably cut. Raise the length of a response"
+        else:
+            cause = "the prompt may not ask for the format, or the model cannot follow it. Read a session record"
+        yield Finding("malformed", name, f"every reply of agent {name} has been malformed {window.span}: {cause}")
+
+
+def _unmoved(window: Window) -> Iterator[Finding]:
+    for name in window.names(POLICY, "updated"):
+        cause = _why_unmoved(window, name)
+        if cause:
+            yield Finding("unmoved", name, f"policy {name} has not changed {window.span}: {cause}")
+
+
+def _why_unmoved(window: Window, name: str) -> str | None:
+    if _always(window.of_policy(name, "updated"), 0):
+        return "it has no rows. Its agents do not act, or every session in which they act, or every task, is dropped"
+    norms = window.of_policy(name, "actor/grad_norm")
+    if _always(norms, 0.0):
+        return "its gradient is 0. No row has an advantage, or every token of the responses is masked or clipped"
+    if norms and not any(map(math.isfinite, norms)):
+        return "its gradient overflows in fp16, so each optimiser step is skipped. Train in bf16 or fp32"
+    if _always(window.of_policy(name, "actor/lr"), 0.0):
+        return "its learning rate is 0. Look at actor.optim.lr and at the schedule"
+    return None
+
+
+def _without_entropy(window: Window) -> Iterator[Finding]:
+    for name in window.names(POLICY, "updated"):
+        values = window.of_policy(name, "actor/entropy")
+        if values and all(0 <= value < NO_ENTROPY for value in values):
+            text = (
+                f"the entropy of policy {name} has been {_mean(values):.2g} {window.span}: it writes the same reply to "
+                "a prompt again and again, so groups have nothing to compare. If success is not high enough yet, "
+                "resume from an earlier checkpoint with a smaller optim.lr, an entropy_coeff or a higher temperature"
+            )
+            yield Finding("no_entropy", name, text)
+
+
+def _stale(window: Window) -> Iterator[Finding]:
+    """Of the asynchronous modes."""
+    for name in window.names(POLICY, "staleness/mean"):
+        old = [sum(shares) for shares in zip(*_old_rows(window, name), strict=True)]
+        if old and min(old) > OLD_SHARE:
+            text = (
+                f"{_mean(old):.0%} of the rows of policy {name} were sampled {OLD} or more updates before they were "
+                f"trained on {window.span}. The engines are behind: lower num_warmup_batches or the off-policy "
+                "threshold, give the engines more devices, or set algorithm.rollout_correction"
+            )
+            yield Finding("stale", name, text)
+
+
+def _old_rows(window: Window, name: str) -> list[list[float]]:
+    """By staleness: the share of rows, 0 in a step without one."""
+    key = re.compile(re.escape(policy(name, "staleness/")) + r"(\d+)/rows")
+    found = {match[0]: int(match[1]) for step in window.steps for match in filter(None, map(key.fullmatch, step))}
+    return [[step.get(one) or 0.0 for step in window.steps] for one, age in found.items() if age >= OLD]
+
+
+def _dropping(window: Window) -> Iterator[Finding]:
+    if not all((step.get(session("dropped")) or 0) > 0 for step in window.steps):
+        return
+    kinds = {kind.value: window.total(f"faults/{kind.value}") for kind in FaultKind}
+    kind = max(kinds, key=lambda name: kinds[name])
+    text = (
+        f"sessions have been dropped in every step {window.span}, {window.total('dropped'):g} of "
+        f"{window.total('count'):g}: most faults are of the kind {kind}. Read the faults in the session records"
+    )
+    yield Finding("dropping", EVERYONE, text)

@@ -1,0 +1,1 @@
+"""A policy of a run: its workers, engines and weights."""

@@ -1,0 +1,101 @@
+"""The part of verl's trainer that starts the training processes and the engines of one policy.
+
+Data, rewards, rollout, advantages and the order of the step belong to the team: `TeamTrainer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from omegaconf import DictConfig, open_dict
+from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+from verl_mas.config.placement import TRAINING_ENGINES
+from verl_mas.trainer.policies.servers import Servers
+from verl_mas.trainer.policies.workers import Workers
+from verl_mas.verl_.types import Actor
+
+
+class LocalPolicy(Servers, PPOTrainer):
+    """A policy with its own configuration, training processes and engines."""
+
+    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, total_steps: int):
+        self.name = name
+        self.total_training_steps = total_steps
+        self.pool = pool
+        self.global_steps = 0
+        self.timing_raw: dict[str, float] = {}
+        self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
+        with open_dict(view):
+            # Reward workers are named actors, one set per run, and the team has them.
+            view.reward.num_workers = 0
+            view.reward.reward_model.enable = False
+            view.reward.reward_model.enable_resource_pool = False
+            view.trainer.checkpoint_callback_class = None
+        super().__init__(view)
+
+    def _setup(self) -> None:
+        super()._setup()  # type: ignore[no-untyped-call]
+        shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
+        self.actor_rollout_wg = Workers(self.actor_rollout_wg)
+        if self.use_reference_policy:
+            self.ref_policy_wg = self.actor_rollout_wg if shared else Workers(self.ref_policy_wg)
+
+    # -- parts of verl's set-up that the team does ---------------------------------------------------------
+
+    def _build_replay_buffer(self) -> None:  # type: ignore[override]
+        """The team samples."""
+
+    def _init_dataloader(self) -> None:
+        """The team reads the data; the number of steps is an argument of `__init__`."""
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()  # type: ignore[no-untyped-call]
+        self.resource_pool_manager = _OnePool(self.pool, self.mapping)
+
+    def _load_checkpoint(self) -> None:
+        """The team loads, once every policy is there."""
+
+    def on_sample_end(self) -> None:
+        """The team calls `sleep`."""
+
+    def on_step_end(self) -> None:
+        """The team calls `wake`."""
+
+    # -- weights --------------------------------------------------------------------------------------------
+
+    def wake(self, step: int) -> None:
+        """Send the engines the current weights and let them take their memory."""
+        self.checkpoint_manager.update_weights(step)
+
+    def sleep(self) -> None:
+        self.checkpoint_manager.sleep_replicas()
+
+    @property
+    def workers(self) -> list[Actor]:
+        """Its training processes."""
+        workers: list[Actor] = self.actor_rollout_wg.workers
+        return workers
+
+    @property
+    def offloads(self) -> bool:
+        """Whether its parameters are in host memory while nothing is computed with them."""
+        actor = self.config.actor_rollout_ref.actor
+        if actor.strategy == "fsdp2" and (actor.get("fsdp_config") or {}).get("offload_policy"):
+            # FSDP2 moves them itself, layer by layer, and fails where it finds them moved.
+            return False
+        return any((actor.get(engine) or {}).get("param_offload") for engine in TRAINING_ENGINES)
+
+
+class _OnePool(ResourcePoolManager):
+    """Every role of the policy on its pool, which exists already."""
+
+    def __init__(self, pool: RayResourcePool, roles: Iterable[Role]):
+        name = pool.name_prefix
+        super().__init__(resource_pool_spec={name: list(pool.store)}, mapping=dict.fromkeys(roles, name))  # type: ignore[arg-type]  # verl's annotation is out of date
+        self.resource_pool_dict = {name: pool}
+
+    def create_resource_pool(self) -> None:
+        """Done by the team."""

@@ -1,0 +1,239 @@
+"""A policy that is trained: what verl's own synchronous trainer does with the rows of a step, and its checkpoints."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from pathlib import Path
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from torch import Tensor
+from verl.protocol import DataProto
+from verl.single_controller.ray import RayResourcePool
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import response_to_nested
+
+from verl_mas import data_plane
+from verl_mas.advantage import trained_tokens
+from verl_mas.config.schema import Weighting
+from verl_mas.config.weighting import set_mode
+from verl_mas.data_plane import Rows
+from verl_mas.errors import UpdateFailed
+from verl_mas.row import (
+    LOSS_MASK,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    ROLLOUT_LOG_PROBS,
+    ROLLOUT_WEIGHTS,
+    TEMPERATURE,
+)
+from verl_mas.trainer import loss_weights
+from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
+from verl_mas.trainer.checkpoint import Saved, writing
+from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.weight_folder import BACKEND
+from verl_mas.trainer.step import (
+    COLUMNS,
+    NO_TOKENS,
+    Columns,
+    PolicyRows,
+    as_nested,
+    scale_for_skipped,
+    without_zero_advantage,
+)
+
+
+class PolicyTrainer(LocalPolicy):
+    """A trainable policy."""
+
+    def __init__(
+        self,
+        name: str,
+        view: DictConfig,
+        pool: RayResourcePool,
+        updates: int,
+        total_steps: int,
+        weighting: Weighting | None = None,
+    ):
+        self.weighting = weighting
+        self.updates = updates
+        self.plan: Plan | None = None
+        set_mode(view, weighting)
+        super().__init__(name, view, pool, total_steps)
+
+    def _setup(self) -> None:
+        super()._setup()
+        if loss := self.row_weighted_loss():
+            self.actor_rollout_wg.set_loss_fn(loss)
+
+    def row_weighted_loss(self) -> loss_weights.Loss | None:
+        """verl's loss with a weight per row, if rows count differently."""
+        if not loss_weights.weighs_rows(self.weighting):
+            return None
+        actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
+        return partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor))
+
+    @property
+    def trained(self) -> dict[str, PolicyTrainer]:
+        return {self.name: self}
+
+    @property
+    def saved(self) -> dict[str, Saved]:
+        return {self.name: self}
+
+    # -- the step -------------------------------------------------------------------------------------------
+
+    def prepare(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        """Pad and balance the rows, and compute their old and reference log-probs."""
+        rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
+        rows = self._balance_batch(rows, metrics=metrics)
+        rows = self._compute_old_log_prob(rows, metrics=metrics)
+        if self.use_reference_policy:
+            rows = self._compute_ref_log_prob(rows, metrics=metrics)
+        return rows
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        assert self.plan is not None
+        return self.plan.multiple
+
+    def _balance_batch(self, batch: Rows, metrics: dict[str, float], *args: object, **kwargs: object) -> Rows:
+        self.plan = plan(len(batch), self.updates, self.data_parallel, self._micro_batches())
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
+        batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
+        return batch
+
+    @property
+    def data_parallel(self) -> int:
+        ranks: dict[str, list[int]] = self.actor_rollout_wg._dispatch_info  # noqa: SLF001
+        if "actor" not in ranks:
+            ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")  # noqa: SLF001
+        return max(ranks["actor"]) + 1
+
+    def _micro_batches(self) -> MicroBatches:
+        own_reference = self.use_reference_policy and not self.ref_in_actor
+        return MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
+
+    def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
+        """Masks and scores of the rows, after verl's importance weights and rejection between the engine's and the
+        trainer's probabilities; and the fields that these change."""
+        correction = self.config.algorithm.get("rollout_correction")
+        corrects = correction and not correction.get("bypass_mode", False)
+        if not (corrects and self.config.actor_rollout_ref.rollout.calculate_log_probs):
+            return data_plane.read(rows, COLUMNS), {}
+        data = data_plane.read(rows, [*COLUMNS, ROLLOUT_LOG_PROBS, OLD_LOG_PROBS])
+        mask = data[RESPONSE_MASK]
+        corrected, found = compute_rollout_correction_and_add_to_batch(
+            DataProto(batch=data.to_padded_tensor()), correction
+        )
+        metrics.update(found)
+        data[LOSS_MASK] = mask  # before tokens are rejected
+        if not correction.rollout_is and not correction.rollout_rs:
+            return data, {}  # only metrics were asked for
+        fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
+        changed = {name: response_to_nested(corrected.batch[name], mask) for name in fields if name in corrected.batch}
+        data.update(changed)
+        return data, changed
+
+    def weigh(self, part: PolicyRows) -> None:
+        """How much its rows count in the loss."""
+        tokens = trained_tokens(part.data[RESPONSE_MASK])
+        part.weights = loss_weights.step_weights(self.weighting, part.batch.keys, part.batch.tags, tokens)
+
+    def without_zero_advantage(self, part: PolicyRows, columns: Columns, batch: Rows) -> Rows:
+        """The rows of the policy that add to the loss. `columns`: of all rows of the step, `batch`."""
+        assert self.plan is not None
+        kept = without_zero_advantage(part, self.plan.updates, self.plan.multiple)
+        part.metrics["rows/skipped"] = len(part.batch) - len(kept)
+        if len(kept) == len(part.batch):
+            return part.batch
+        tokens = dict(zip(batch.keys, columns.tokens.tolist(), strict=True))
+        scale = scale_for_skipped(part, kept, tokens, self.config.actor_rollout_ref.actor.loss_agg_mode)
+        rows = data_plane.select(part.batch, kept)
+        masks = dict(zip(batch.keys, columns.masks, strict=True))
+        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NO_TOKENS) for key in rows.keys])
+        return self._balance_batch(data_plane.write(rows, new), {})
+
+    def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
+        """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take
+        it from the caller."""
+        assert self.plan is not None
+        actor = self.config.actor_rollout_ref.actor
+        rows.extra_info.update(
+            calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
+            distillation_use_topk=False,
+            distillation_only=False,
+            global_batch_size=counted / self.plan.updates,
+            num_mini_batch=self.plan.updates,
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+            temperature=self.config.actor_rollout_ref.rollout.temperature,
+        )
+        output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
+        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        metrics.update(reduce_metrics(output))
+        check_finite(self.name, metrics, scaled=_is_fp16(actor))
+        self.empty_cache()
+
+    def empty_cache(self) -> None:
+        engine = self.config.actor_rollout_ref.actor.get("fsdp_config") or {}
+        if engine.get("param_offload") and engine.get("optimizer_offload"):
+            # verl empties the GPU's cache before it moves the optimiser, whose blocks then stay reserved. The
+            # parameters are in host memory already: this empties the cache once more.
+            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
+
+    # -- weights --------------------------------------------------------------------------------------------
+
+    def write_weights(self, folder: Path, step: int) -> None:
+        """The current weights into a folder. Needs `use_folder` in the view with which this was made."""
+        group = self.actor_rollout_wg
+        with writing(folder):
+            ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
+            ray.get(group.update_weights(global_steps=step, mode=BACKEND))
+        self.unload()
+
+    def unload(self) -> None:
+        """Move parameters back that were loaded to be sent. verl does so only after it has sent them to engines on the
+        policy's own devices."""
+        if self.offloads:
+            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
+
+    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
+        self.actor_rollout_wg.save_checkpoint(
+            os.path.join(folder, self.name), remote and os.path.join(remote, self.name), step, max_ckpt_to_keep=keep
+        )
+
+    def load(self, folder: str, delete: bool) -> None:
+        self.actor_rollout_wg.load_checkpoint(local_path=os.path.join(folder, self.name), del_local_after_load=delete)
+
+
+def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> None:
+    """Raises UpdateFailed if the loss or the gradient is not finite: verl skips such an optimiser step and continues.
+
+    `scaled`: of a loss that a gradient scaler multiplies. Overflows are then expected, and counted instead.
+    """
+    wrong = [name for name in ("actor/loss", "actor/grad_norm") if not math.isfinite(metrics.get(name, 0.0))]
+    if scaled:
+        metrics["actor/overflow"] = float("actor/grad_norm" in wrong)
+    elif wrong:
+        values = ", ".join(f"{name}={metrics[name]}" for name in wrong)
+        raise UpdateFailed(
+            f"the update of policy {policy} is not finite: {values}\n"
+            "  rule: the loss and the gradient of every optimiser step are finite; verl skipped this step\n"
+            "  fix:  resume from the last checkpoint with a smaller optim.lr; if it repeats, compare the log-probs of "
+            "engine and trainer (training/rollout_probs_diff_max) and check the model's weights"
+        )
+
+
+def _is_fp16(actor: DictConfig) -> bool:
+    """The precision for which verl makes a gradient scaler."""
+    precision = OmegaConf.select(actor, "fsdp_config.mixed_precision.param_dtype", default="bf16")
+    return bool(PrecisionType.is_fp16(precision))

@@ -1,0 +1,96 @@
+"""A policy that trains on one pool and is served on another, in trainer mode mas_separate_async."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, open_dict
+from verl.checkpoint_engine.base import CheckpointEngineManager
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_name
+from verl.workers.rollout.replica import RolloutMode, RolloutReplica
+
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.schema import Weighting
+from verl_mas.engines import ray_weights
+from verl_mas.trainer.policies.frozen import Engines
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.verl_.types import Actor
+
+# verl's checkpoint engines whose groups of processes are found by a name, `default` for every policy.
+NAMED_GROUPS = ("nccl", "hccl")
+
+
+class SeparatePolicy(PolicyTrainer):
+    """Its engines serve all the time, but for the moment in which they get new weights."""
+
+    # verl's trainer then starts training processes without engines.
+    _enable_hybrid_replicas = False
+
+    def __init__(
+        self,
+        name: str,
+        view: DictConfig,
+        pool: RayResourcePool,
+        updates: int,
+        total_steps: int,
+        weighting: Weighting | None = None,
+        *,
+        serving: RayResourcePool,
+    ):
+        self.serving = serving
+        super().__init__(name, view, pool, updates, total_steps, weighting)
+
+    def _setup(self) -> None:
+        super()._setup()
+        self.llm_server_manager = Standalone.create(config=self.config, rollout_resource_pool=self.serving)
+        self.checkpoint_manager = CheckpointEngineManager(
+            config=omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout.checkpoint_engine),
+            actor_wg=self.actor_rollout_wg,
+            replicas=self.llm_server_manager.get_replicas(),
+        )
+
+    def wake(self, step: int) -> None:
+        """Send the engines the current weights. What they generate is aborted and can be resumed."""
+        super().wake(step)
+        self.unload()
+
+    @property
+    def receivers(self) -> list[Actor]:
+        """The processes beside its engines that take new weights."""
+        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
+
+    def sleep(self) -> None:
+        """They have GPUs of their own."""
+
+
+def send_apart(view: DictConfig, name: str) -> None:
+    """Write into a policy's view what its checkpoint engine needs beside those of other policies.
+
+    Also for one that gets no weights: verl makes a checkpoint engine beside the engines of every policy.
+    """
+    with open_dict(view):
+        engine = view.actor_rollout_ref.rollout.checkpoint_engine
+        if engine.backend == ray_weights.BACKEND:
+            engine.custom_backend_module = ray_weights.__name__
+        elif engine.backend in NAMED_GROUPS:
+            own = engine.engine_kwargs.get(engine.backend) or {}
+            engine.engine_kwargs[engine.backend] = {**own, "group_name": f"verl_mas_{name}"}
+
+
+class Standalone(Engines):
+    """Engines that get weights while they serve, several policies' on the GPUs of one pool."""
+
+    async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
+        """verl's `init_standalone`, which would reserve GPUs for this replica alone."""
+        replica.rollout_mode, replica.resource_pool = RolloutMode.STANDALONE, share
+        group = RayWorkerGroup(
+            resource_pool=share,
+            ray_cls_with_init=replica.get_ray_class_with_init_args(),
+            bin_pack=False,
+            # Each policy counts its replicas from 0, and Ray finds workers by name.
+            name_prefix=f"rollout_standalone_{EngineTag.of(self.rollout_config).policy}_{replica.replica_rank}",
+            use_gpu=replica.rollout_worker_use_gpu(),
+            device_name=get_device_name(),
+        )
+        replica.workers = group.workers
+        await replica.launch_servers()

@@ -1,0 +1,140 @@
+"""The engines of a local policy, trained or frozen, as the team uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import ray
+from omegaconf import DictConfig
+from verl.utils.ray_utils import auto_await
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import RolloutReplica
+
+from verl_mas.rollout.adapter_client import AdapterClient
+from verl_mas.rollout.resuming_client import ResumingClient
+from verl_mas.trainer.pools.phases import PhasedClient, verbs
+from verl_mas.verl_.types import Actor
+
+if TYPE_CHECKING:
+    from verl_mas.trainer.checkpoint import Saved
+    from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+
+
+class Servers:
+    name: str
+    config: DictConfig
+    llm_server_manager: LLMServerManager
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """Of the last `wake`."""
+
+    @property
+    def trained(self) -> Mapping[str, PolicyTrainer]:
+        """The policies that are updated and use these engines, by name."""
+        return {}
+
+    @property
+    def saved(self) -> Mapping[str, Saved]:
+        """What a checkpoint has of them, by the name of its folder."""
+        return {}
+
+    def on_device(self) -> AbstractContextManager[None]:
+        """Around work on several of its policies. verl moves the weights of one policy itself, for each call."""
+        return nullcontext()
+
+    @property
+    def engine(self) -> str:
+        name: str = self.config.actor_rollout_ref.rollout.name
+        return name
+
+    @property
+    def servers(self) -> list[Actor]:
+        return [server for replica in self.llm_server_manager.get_replicas() for server in replica.servers]
+
+    def client(self, adapter: str | None = None, slices: Actor | None = None, resumes: bool = False) -> LLMServerClient:
+        """`adapter`: the policy whose adapter serves the requests. `slices`: the time slices of its pool.
+
+        `resumes`: a request that an engine aborts continues when engines take requests again.
+        """
+        handles = self.llm_server_manager.server_handles
+        kind: type[LLMServerClient] = LLMServerClient
+        given: dict[str, object] = {}
+        if slices is not None:
+            kind, given = PhasedClient, {"policy": self.name, "slices": slices}
+        elif len(handles) == 1:
+            kind, given = OnlyServerClient, {"server": handles[0]}
+        if resumes:
+            kind = _RESUMING[kind]
+        if adapter is not None:
+            kind, given = _WITH_ADAPTER[kind], {**given, "adapter": adapter}
+        return self.llm_server_manager.get_client(kind, **given)
+
+    @auto_await  # type: ignore[untyped-decorator]
+    async def abort(self) -> None:
+        """Stop all requests at once. Their partial replies return, and further requests are rejected until `resume`."""
+        await asyncio.gather(*[replica.abort_all_requests(reject_request=True) for replica in self._replicas])
+
+    @auto_await  # type: ignore[untyped-decorator]
+    async def resume(self) -> None:
+        """Take requests again."""
+        await asyncio.gather(*[replica.resume_generation() for replica in self._replicas])
+
+    @property
+    def _replicas(self) -> list[RolloutReplica]:
+        replicas: list[RolloutReplica] = self.llm_server_manager.get_replicas()
+        return replicas
+
+    def pause(self) -> None:
+        """Free the GPU's memory and keep the weights."""
+        method, _ = verbs(self.engine)
+        ray.get([getattr(server, method).remote() for server in self.servers])
+
+
+class OnlyServerClient(LLMServerClient):
+    """With one server there is nothing to balance, so a request needs no calls to the balancer's process."""
+
+    def __init__(self, config: DictConfig, load_balancer_handle: Actor, *, server: Actor, **kwargs: object):
+        super().__init__(config, load_balancer_handle, **kwargs)
+        self._server = server
+
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Actor]:
+        return "only", self._server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        """No balancer counts the requests."""
+
+
+class ResumingOnlyServerClient(ResumingClient, OnlyServerClient):
+    """Of the only server, which is aborted at times."""
+
+
+class OnlyServerAdapterClient(AdapterClient, OnlyServerClient):
+    """Of an adapter on the only server."""
+
+
+class PhasedAdapterClient(AdapterClient, PhasedClient):
+    """Of an adapter whose base has time slices."""
+
+
+class ResumingAdapterClient(AdapterClient, ResumingClient):
+    """Of an adapter on servers that are aborted at times."""
+
+
+class ResumingOnlyServerAdapterClient(AdapterClient, ResumingOnlyServerClient):
+    """Of an adapter on the only server, which is aborted at times."""
+
+
+_RESUMING: dict[type[LLMServerClient], type[LLMServerClient]] = {
+    LLMServerClient: ResumingClient,
+    OnlyServerClient: ResumingOnlyServerClient,
+}
+_WITH_ADAPTER: dict[type[LLMServerClient], type[AdapterClient]] = {
+    LLMServerClient: AdapterClient,
+    OnlyServerClient: OnlyServerAdapterClient,
+    PhasedClient: PhasedAdapterClient,
+    ResumingClient: ResumingAdapterClient,
+    ResumingOnlyServerClient: ResumingOnlyServerAdapterClient,
+}

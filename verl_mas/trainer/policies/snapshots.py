@@ -1,0 +1,117 @@
+"""Snapshots: policies with the weights that a trained policy had at an earlier step, such as opponents in self-play.
+
+A refresh writes the weights to `<run>/snapshots/<policy>`, and the engines of the snapshot take them from there.
+Asleep, they keep what they have, as those of a frozen policy do. A checkpoint has the folder in use, as links where the
+file system has them, so a resumed run plays against the same snapshot.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import ray
+from omegaconf import DictConfig
+from verl.single_controller.ray import RayResourcePool
+
+from verl_mas.config.schema import SnapshotSpec
+from verl_mas.errors import DiskError
+from verl_mas.trainer.checkpoint import Kept, Saved
+from verl_mas.trainer.metrics import of_policy
+from verl_mas.trainer.policies.frozen import FrozenPolicy
+from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.weight_folder import record, step_of, use_folder
+from verl_mas.verl_.types import Actor
+
+FOLDER = "snapshots"
+
+
+class Snapshot(FrozenPolicy):
+    """A local policy whose weights are replaced by those of a trained one, by a rule."""
+
+    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, spec: SnapshotSpec):
+        use_folder(view)
+        super().__init__(name, view, pool)
+        self.spec = spec
+        # Of the weights that its engines have. None: its model's own, with which they start.
+        self.step = 0
+        self._folder: Path | None = None
+        self._stale = False
+        self._kept = Kept()
+
+    def take(self, source: PolicyTrainer, step: int) -> None:
+        """The present weights of its policy; its engines get them when they wake up."""
+        folder = Path(self.config.trainer.default_local_dir).absolute() / FOLDER / self.name
+        source.write_weights(folder, step)
+        self._replace(folder)
+
+    def wake(self, step: int) -> None:
+        super().wake(step)
+        if self._stale:
+            ray.get([worker.execute_checkpoint_engine.remote("use", str(self._folder)) for worker in self._senders])
+            ray.get([worker.update_weights.remote() for worker in self._senders])
+            self._stale = False
+
+    @property
+    def saved(self) -> dict[str, Saved]:
+        return {self.name: self}
+
+    def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
+        """The snapshot in use, in the folder of a checkpoint."""
+        own = Path(folder, self.name)
+        if self._folder is None:
+            own.mkdir()
+            record(own, 0)
+        else:
+            shutil.copytree(self._folder, own, copy_function=_link)
+        self._kept.add(own, keep)
+
+    def load(self, folder: str, delete: bool) -> None:
+        """The snapshot in the folder of a checkpoint, which stays: the next checkpoint has it, too."""
+        own = Path(folder, self.name)
+        if step_of(own):
+            self._replace(own)
+
+    def _replace(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise DiskError(
+                f"{folder} is not there, although a worker has written it",
+                rule="a snapshot is on a file system that all nodes of the run share",
+                fix="set trainer.default_local_dir to a folder on such a file system",
+            )
+        self.step, self._folder, self._stale = step_of(folder), folder, True
+
+    @property
+    def _senders(self) -> list[Actor]:
+        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
+
+
+def snapshots_in(members: Mapping[str, LocalPolicy | FrozenPolicy]) -> dict[str, Snapshot]:
+    return {name: member for name, member in members.items() if isinstance(member, Snapshot)}
+
+
+def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> None:
+    """Every snapshot that is due after this step. An evaluation leaves the folders of the run as they are."""
+    for snapshot in snapshots_in(members).values():
+        if snapshot.spec.due(step) and not snapshot.config.trainer.val_only:
+            source = members[snapshot.spec.of]
+            assert isinstance(source, PolicyTrainer), "checks.snapshots refuses others"
+            snapshot.take(source, step)
+
+
+def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
+    """Of a step, whose replies are of the weights after the step before."""
+    found: dict[str, float] = {}
+    for name, snapshot in snapshots_in(members).items():
+        found |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
+    return found
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # A file system without hard links.
+        shutil.copy2(source, target)

@@ -1,0 +1,1 @@
+"""Which policies share which GPUs, and when."""

@@ -1,0 +1,162 @@
+"""What every node of a Ray cluster needs, looked at there before a model is loaded."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from verl_mas.config.cluster import loopback_servers
+from verl_mas.config.merge import SECTION, policy_value
+from verl_mas.config.schema import MasConfig
+from verl_mas.endpoints.endpoint import check_endpoint
+from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning
+from verl_mas.run_folder.lock import LOCK
+from verl_mas.user_code import load_user_code
+from verl_mas.util import worker_folder
+from verl_mas.workflow.base import resolve
+
+# Read by agent-loop and reward workers.
+FILES = (
+    "reward.custom_reward_function.path",
+    "reward.reward_manager.module.path",
+    f"{SECTION}.rollout.multi_turn.tool_config_path",
+    f"{SECTION}.rollout.multi_turn.function_tool_path",
+)
+# A cold disk that all nodes share is slow to import from.
+LIMIT_S = 300.0
+PACKAGES = ("verl", "verl-mas")
+logger = logging.getLogger(f"verl.{__name__}")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a node must have, as the trainer's node has it."""
+
+    mas: MasConfig
+    versions: dict[str, str]
+    files: dict[str, str]  # setting -> path, also of folders
+    output: str | None  # the lock of the run's folder
+
+
+def check_nodes(config: DictConfig, mas: MasConfig, pools: Collection[str]) -> Iterator[ConfigError]:
+    """Errors that workers of the run would meet on their nodes. `pools` are the ids of the nodes with a pool."""
+    there = _nodes(config, pools)
+    if not there:
+        return
+    for warning in loopback_servers(mas, vars(resolve(mas.workflow)), len(there) + 1):
+        logger.warning("%s", warning)
+    expected = _expected(config, mas)
+    until = time.monotonic() + LIMIT_S
+    # Several nodes of Ray may be on one machine, with one address.
+    answers = [(name, _look.options(scheduling_strategy=_on(node)).remote(expected)) for node, name in there.items()]
+    for name, answer in answers:
+        try:
+            errors, warnings = ray.get(answer, timeout=max(until - time.monotonic(), 0))
+        except GetTimeoutError:
+            yield _unusable(name, f"no answer after {LIMIT_S:g} s")
+        except RayError as error:
+            yield _unusable(name, str(error).strip().splitlines()[-1])
+        else:
+            yield from (ConfigError(f"on node {name}: {e.value}", rule=e.rule, fix=e.fix) for e in errors)
+            for warning in warnings:
+                logger.warning("on node %s: %s", name, warning)
+
+
+def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
+    """id -> address of the other nodes where workers of this run will be; this one is known to have everything."""
+    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    # As verl places the agent-loop workers and the reward workers.
+    with_cpus = [key for key, node in alive.items() if node["Resources"].get("CPU", 0) > 0]
+    used = {*pools, *with_cpus[: max(config.actor_rollout_ref.rollout.agent.num_workers, config.reward.num_workers)]}
+    used.discard(ray.get_runtime_context().get_node_id())
+    return {key: node["NodeManagerAddress"] for key, node in alive.items() if key in used}
+
+
+def _expected(config: DictConfig, mas: MasConfig) -> Expected:
+    local = {name: spec for name, spec in mas.policies.items() if not spec.remote}
+    files = {f"{SECTION}.model.path of policy {n}": policy_value(config, s, "model.path") for n, s in local.items()}
+    files |= {setting: OmegaConf.select(config, setting) for setting in FILES}
+    return Expected(
+        mas,
+        {package: version(package) for package in PACKAGES},
+        # A model of the hub, or a module, is no file here.
+        {setting: path for setting, path in files.items() if path and os.path.exists(path)},
+        None if config.trainer.val_only else str(Path(config.trainer.default_local_dir) / LOCK),
+    )
+
+
+def _on(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
+    worker_folder.enter()
+    return look(expected)
+
+
+def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
+    """What this node lacks."""
+    errors = [*_versions(expected), *_files(expected), *_user_code(expected)]
+    for name, spec in expected.mas.policies.items():
+        if spec.remote:
+            found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
+            errors += [problem for problem in found if isinstance(problem, ConfigError)]
+    return errors, list(_output(expected))
+
+
+def _versions(expected: Expected) -> Iterator[ConfigError]:
+    for package, wanted in expected.versions.items():
+        if (found := version(package)) != wanted:
+            yield ConfigError(
+                f"{package} {found}, and the trainer's node has {wanted}",
+                rule="all nodes of a run have the same packages",
+                fix=f"pip install {package}=={wanted} there",
+            )
+
+
+def _files(expected: Expected) -> Iterator[ConfigError]:
+    for setting, path in expected.files.items():
+        if not os.path.exists(path):
+            yield ConfigError(
+                f"{setting}: {os.path.abspath(path)} does not exist",
+                rule="workers on every node of the run read it",
+                fix="put it on a disk that all nodes mount, or copy it there to the same path",
+            )
+
+
+def _user_code(expected: Expected) -> Iterator[ConfigError]:
+    try:
+        load_user_code(expected.mas)
+    except ConfigErrors as error:
+        yield from error.errors
+    except ConfigError as error:
+        yield error
+
+
+def _output(expected: Expected) -> Iterator[ConfigWarning]:
+    if expected.output and not os.path.exists(expected.output):
+        yield ConfigWarning(
+            f"trainer.default_local_dir={os.path.dirname(expected.output)} is not the folder of the trainer's node",
+            reason="each node writes its part of a checkpoint, and its sessions, to its own disk; a run resumes only "
+            "where all parts are in one folder",
+            fix="set trainer.default_local_dir to a folder of a disk that all nodes mount",
+        )
+
+
+def _unusable(name: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"on node {name}: {why}",
+        rule="every node of the run can import verl_mas and the run's own code",
+        fix="install the same packages there as on the trainer's node, and look at `ray status`",
+    )

@@ -1,0 +1,154 @@
+"""A time-sliced pool: one policy's engines are awake at a time, so that each may take the whole GPU.
+
+Requests of the policy that is awake run; those of the others wait. When no request runs any more, the policy that has
+waited longest gets the next time slice: its engines wake up, and the weights of the others stay in host memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import cast
+
+import ray
+from omegaconf import DictConfig
+from verl.workers.rollout.llm_server import LLMServerClient
+
+from verl_mas.engines.facts import facts_of
+from verl_mas.verl_.types import Actor
+from verl_mas.workflow.clock import uncounted
+
+Change = Callable[[str, str], Awaitable[None]]
+POLL_S = 0.01
+
+
+class TimeSlices:
+    """Admits the requests of one policy at a time. `change(old, new)` swaps the engines."""
+
+    def __init__(self, awake: str, change: Change):
+        self.awake = awake
+        self._change = change
+        self._running = 0
+        self._switch: asyncio.Task[None] | None = None
+        # By policy, the longest waiting first. New requests of the policy that is awake wait here too while another
+        # policy waits, so that its time slice ends.
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    async def enter(self, policy: str) -> None:
+        if policy == self.awake and not self._waiting and self._switch is None:
+            self._running += 1
+            return
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(policy, []).append(admitted)
+        self._next_slice()
+        await admitted
+
+    async def leave(self) -> None:
+        self._running -= 1
+        self._next_slice()
+
+    async def finally_awake(self) -> str:
+        """The policy that is awake once no change is under way: also cancelled requests get their time slice."""
+        while self._waiting or self._switch is not None:
+            await asyncio.sleep(POLL_S)
+        return self.awake
+
+    def _next_slice(self) -> None:
+        if self._running == 0 and self._waiting and self._switch is None:
+            self._switch = asyncio.ensure_future(self._start_slice(next(iter(self._waiting))))
+
+    async def _start_slice(self, policy: str) -> None:
+        failure: Exception | None = None
+        try:
+            if policy != self.awake:
+                await self._change(self.awake, policy)
+                self.awake = policy
+        except Exception as error:  # noqa: BLE001  raised to every request that waits for this time slice
+            failure = error
+        self._switch = None
+        for admitted in self._waiting.pop(policy):
+            if admitted.done():
+                continue  # its caller was cancelled while it waited
+            if failure is not None:
+                admitted.set_exception(failure)
+            else:
+                self._running += 1
+                admitted.set_result(None)
+        self._next_slice()
+
+
+class SlicesActor:
+    """The time slices of one pool, shared by all agent-loop workers."""
+
+    @classmethod
+    def start(cls, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str) -> Actor:
+        made = ray.remote(cls).options(num_cpus=0, max_concurrency=10_000).remote(engines, awake)
+        return cast("Actor", made)
+
+    def __init__(self, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str):
+        self._engines = engines
+        self._slices = TimeSlices(awake, self._change)
+
+    async def enter(self, policy: str) -> None:
+        await self._slices.enter(policy)
+
+    async def leave(self) -> None:
+        await self._slices.leave()
+
+    async def awake(self) -> str:
+        return await self._slices.finally_awake()
+
+    async def set_awake(self, policy: str) -> None:
+        self._slices.awake = policy
+
+    async def _change(self, old: str, new: str) -> None:
+        await self._call(old, pause=True)
+        await self._call(new, pause=False)
+
+    async def _call(self, policy: str, *, pause: bool) -> None:
+        engine, servers = self._engines[policy]
+        method = verbs(engine)[0 if pause else 1]
+        await asyncio.gather(*[getattr(server, method).remote() for server in servers])
+
+
+def verbs(engine: str) -> tuple[str, str]:
+    """The methods of an engine's server that free its GPU memory without losing weights, and take it back."""
+    return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")
+
+
+class PhasedClient(LLMServerClient):
+    """verl's client, whose requests go wait for their policy's time slice."""
+
+    def __init__(
+        self, config: DictConfig, load_balancer_handle: Actor, *, policy: str, slices: Actor, **kwargs: object
+    ):
+        super().__init__(config, load_balancer_handle, **kwargs)
+        self._policy, self._slices = policy, slices
+
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Actor]:
+        admitted: ray.ObjectRef[None] = self._slices.enter.remote(self._policy)
+        try:
+            with uncounted():
+                await admitted
+            return await super()._acquire_server(request_id, **extra)
+        except BaseException:
+            # A request that is cancelled while it waits is still admitted later, and must leave then.
+            _in_background(self._leave_after(admitted))
+            raise
+
+    async def _leave_after(self, admitted: ray.ObjectRef[None]) -> None:
+        await admitted
+        await self._slices.leave.remote()
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        super()._release_server(server_id, request_id)
+        self._slices.leave.remote()
+
+
+_TASKS: set[asyncio.Task[None]] = set()
+
+
+def _in_background(work: Coroutine[object, object, None]) -> None:
+    task = asyncio.ensure_future(work)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)

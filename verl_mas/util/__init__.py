@@ -1,0 +1,1 @@
+"""Small helpers without a home of their own."""

@@ -1,0 +1,375 @@
+"""What verl-mas relies on in verl beyond its public functions and classes: overrides, private names, texts, keys.
+
+Plain data about verl 0.9.1; nothing is imported here. `verl_mas.checks.contract` compares it with the verl that is
+installed; a test proves that no override and no private name is missing. Parameters are written by name; `=` marks an
+optional one. The members of a class include inherited ones.
+"""
+
+from __future__ import annotations
+
+# With which the tables below agree.
+VERSION = "0.9.1"
+
+_TRAINER = "verl.trainer.ppo.v1.trainer_base"
+_AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+_WORKER = "verl.trainer.ppo.v1.agent_loop_tq"
+_ROLLOUT = "verl.workers.rollout"
+_SGLANG = "verl.workers.rollout.sglang_rollout"
+_VLLM = "verl.workers.rollout.vllm_rollout"
+
+# Class of verl -> method that a class of ours overrides -> its parameters.
+OVERRIDDEN: dict[str, dict[str, str]] = {
+    f"{_TRAINER}:PPOTrainer": {
+        "__init__": "self, config",
+        "_add_batch_to_generate": "self",
+        "_add_prompts_to_generate": "self, num_prompts",
+        "_balance_batch": "self, batch, metrics, logging_prefix=, keep_minibatch=",
+        "_build_replay_buffer": "self",
+        "_compute_metrics": "self, batch, metrics, timing_raw, global_steps, epoch",
+        "_fetch_one_gen_batch": "self",
+        "_get_n_gpus_for_throughput": "self",
+        "_get_required_batch_multiple": "self, dp_size",
+        "_init_dataloader": "self",
+        "_init_resource_pool_mgr": "self",
+        "_load_checkpoint": "self",
+        "_log_rollout_data": "self, batch, timing_raw, rollout_data_dir",
+        "_reissue_inflight_prompts": "self, partition_id=",
+        "_save_checkpoint": "self",
+        "_setup": "self",
+        "_start_profiling": "self",
+        "_step_once": "self, metrics, timing_raw, sample_batch_size",
+        "_stop_profiling": "self",
+        "_validate": "self",
+        "fit": "self, agent_loop_manager",
+        "get_llm_client": "self",
+        "get_teacher_client": "self",
+        "on_init_end": "self",
+        "on_sample_end": "self",
+        "on_step_end": "self",
+        "on_train_begin": "self",
+        "prepare_step": "self",
+    },
+    f"{_BUFFER}:ReplayBufferAsync": {
+        "__init__": "self, trainer_mode, trainer_config, max_off_policy_threshold, max_off_policy_strategy, "
+        "sampler_kwargs, poll_interval=, refill_fn=, filter_groups_metric=, train_batch_size=, gen_batch_size=, "
+        "max_inflight_gen_batches=, sync_refill_failed_groups=",
+        "_select_prompt_uids": "self, partition_id, sampleable_keys, batch_size",
+        "_terminal_eviction_reasons": "self, global_steps, partition_id",
+        "_wait_for_next_poll": "self, partition_id, last_debug_time",
+    },
+    "verl.single_controller.ray.base:ResourcePoolManager": {"create_resource_pool": "self"},
+    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs", "generate_sequences": "self, prompts"},
+    f"{_WORKER}:AgentLoopWorkerTQ": {
+        "__init__": "self, *args, **kwargs",
+        "_run_prompt": "self, prompt, sampling_params, trajectory, trace=",
+        "generate_sequences": "self, batch",
+    },
+    "verl.utils.tracking:FileLogger": {"__init__": "self, project_name, experiment_name"},
+    f"{_ROLLOUT}.llm_server:LLMServerClient": {
+        "__init__": "self, config, load_balancer_handle=, **kwargs",
+        "_acquire_server": "self, request_id, **extra",
+        "_release_server": "self, server_id, request_id=",
+        "generate": "self, request_id, *, prompt_ids, sampling_params, image_data=, video_data=, audio_data=, "
+        "mm_processor_kwargs=, **kwargs",
+    },
+    f"{_ROLLOUT}.llm_server:LLMServerManager": {"_initialize_llm_servers": "self, start_rank="},
+    "verl.checkpoint_engine.base:CheckpointEngine": {
+        "build_topology": "cls, actor_wg_world_size, rollout_world_size, metadata",
+        "finalize": "self",
+        "init_process_group": "self, **kwargs",
+        "prepare": "self",
+        "receive_weights": "self, global_steps=",
+        "send_weights": "self, weights, global_steps=",
+    },
+    "verl.checkpoint_engine.base:ColocatedCheckpointEngine": {
+        "__init__": "self, bucket_size, is_master=",
+        "receive_weights": "self, global_steps=",
+        "send_weights": "self, weights, global_steps=",
+    },
+    f"{_ROLLOUT}.base:BaseRollout": {
+        "__init__": "self, config, model_config, device_mesh, *args, **kwargs",
+        "release": "self",
+        "resume": "self, tags",
+        "update_weights": "self, weights, wire_format=, **kwargs",
+    },
+    f"{_ROLLOUT}.replica:RolloutReplica": {
+        "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
+        "name_suffix=",
+        "init_hybrid": "self, worker_group",
+        "launch_servers": "self",
+        "max_concurrency": "self",
+    },
+    f"{_VLLM}.vllm_async_server:vLLMReplica": {
+        "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
+        "name_suffix=",
+        "init_hybrid": "self, worker_group",
+        "max_concurrency": "self",
+    },
+    f"{_VLLM}.vllm_async_server:vLLMHttpServer": {
+        "_get_worker_extension_cls": "self",
+        "_init_config": "self, config",
+        "_preprocess_engine_kwargs": "self, engine_kwargs",
+        "abort_all_requests": "self, reset_prefix_cache=, reject_request=",
+        "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, audio_data=, "
+        "mm_processor_kwargs=, priority=, kv_transfer_params=",
+        "run_headless": "self, args",
+        "run_server": "self, args",
+        "set_global_steps": "self, global_steps",
+        "wait_for_requests_to_drain": "self",
+    },
+    f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {
+        "__init__": "self, config, model_config, rollout_mode, workers, replica_rank, node_rank, nnodes, "
+        "cuda_visible_devices, base_gpu_id, disaggregation_role=, disaggregation_bootstrap_port=",
+        "abort_all_requests": "self",
+        "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, bootstrap_host=, "
+        "bootstrap_port=, bootstrap_room=",
+        "launch_server": "self, master_address=, master_port=",
+        "resume_generation": "self",
+        "set_global_steps": "self, global_steps",
+        "sleep": "self",
+    },
+    f"{_SGLANG}.sglang_rollout:ServerAdapter": {
+        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs"
+    },
+    f"{_VLLM}.vllm_rollout:ServerAdapter": {
+        "__init__": "self, config, model_config, device_mesh, replica_rank=",
+        "release": "self",
+        "resume": "self, tags",
+        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs",
+    },
+    f"{_VLLM}.bucketed_weight_transfer:BucketedWeightSender": {
+        "__init__": "self, zmq_handle, bucket_size_mb=, use_shm=",
+        "_init_socket": "self",
+    },
+    f"{_VLLM}.utils:vLLMColocateWorkerExtension": {
+        "__new__": "cls, **kwargs",
+        "_update_weights": "self, weights, peft_config, base_sync_done",
+        "update_weights_from_ipc": "self, peft_config=, base_sync_done=, use_shm=",
+    },
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {
+        "_build_fsdp_module": "self, module",
+        "_build_lora_module": "self, module",
+        "_build_lr_scheduler": "self, optimizer",
+        "_build_optimizer": "self, module",
+        "disable_adapter": "self",
+        "get_per_tensor_param": "self, layered_summon=, base_sync_done=, **kwargs",
+        "initialize": "self",
+        "load_checkpoint": "self, local_path, hdfs_path=, del_local_after_load=, **kwargs",
+        "optimizer_step": "self",
+        "save_checkpoint": "self, local_path, hdfs_path=, global_step=, max_ckpt_to_keep=, **kwargs",
+    },
+    "verl.workers.engine_workers:TrainingWorker": {"__init__": "self, config"},
+    "verl.workers.engine_workers:ActorRolloutRefWorker": {
+        "__init__": "self, config, role, distillation_config=, **kwargs",
+        "compute_log_prob": "self, data",
+        "init_model": "self",
+        "update_actor": "self, data",
+    },
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead": {"_build_fsdp_module": "self, module"},
+    "verl.plugin.platform.platform_base:PlatformBase": {
+        "communication_backend_name": "self",
+        "cudart": "self",
+        "current_device": "self",
+        "device_count": "self",
+        "device_module": "self",
+        "device_name": "self",
+        "empty_cache": "self",
+        "get_device_capability": "self, device_index=",
+        "is_available": "self",
+        "is_ipc_supported": "self",
+        "is_platform_available": "self, use_smi_check=",
+        "manual_seed": "self, seed",
+        "nvtx_range": "self, msg",
+        "profiler_start": "self",
+        "profiler_stop": "self",
+        "ray_noset_envvars": "self",
+        "ray_resource_name": "self",
+        "set_allocator_settings": "self, settings",
+        "set_device": "self, device_index",
+        "synchronize": "self, device_index=",
+        "vendor_name": "self",
+        "visible_devices_envvar": "self",
+    },
+}
+
+# Class or module of verl -> name that we call, read or write -> its parameters; None: not a function.
+USED: dict[str, dict[str, str | None]] = {
+    f"{_TRAINER}:PPOTrainer": {
+        "_compute_old_log_prob": "self, batch, metrics",
+        "_compute_ref_log_prob": "self, batch, metrics",
+        "_dump_generations": "self, inputs, outputs, gts, scores, reward_extra_infos_dict, dump_path",
+        "_init_dump_executor": "self",
+        "_init_tokenizer": "self",
+        "_maybe_log_val_generations": "self, inputs, outputs, scores",
+        "_next_train_batch": "self, num_prompts=",
+        "_stop_rollout_profiling": "self",
+        "_submit_batch_to_rollout": "self, batch",
+        "_val_metrics_update": "self, data_sources, sample_uids, reward_extra_infos_dict, sample_turns, "
+        "expected_acc_counts=",
+    },
+    # The trainer's name for the class of its loggers, which is replaced while they are made.
+    _TRAINER: {"Tracking": None},
+    f"{_WORKER}:AgentLoopWorkerTQ": {
+        "_compute_score": "self, outputs, kwargs",
+        "_compute_teacher_logprobs": "self, output, prompt_ids, response_ids, validate, sample_kwargs=",
+    },
+    # Called unbound on an object of ours that has the attributes which they read.
+    f"{_AGENT_LOOP}:AgentLoopWorker": {
+        "_compute_multi_modal_inputs": "self, output, input_ids",
+        "_compute_position_ids": "self, input_ids, attention_mask, multi_modal_inputs, mm_processor_kwargs=",
+        "_get_mm_processor_kwargs": "self, audio_data=",
+    },
+    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop": {
+        "_assert_mm_supported": "self, has_multi_modal",
+        "_get_mm_processor_kwargs": "self, audio_data=",
+    },
+    "verl.experimental.agent_loop.tool_parser:ToolParser": {"_registry": None},
+    "verl.single_controller.base.worker:Worker": {"_query_dispatch_info": "self, mesh_name"},
+    "verl.single_controller.base.worker_group:WorkerGroup": {"_dispatch_info": None},
+    "verl.single_controller.ray.base:ResourcePoolManager": {"resource_pool_dict": None},
+    # The two registries of engines in verl: `name -> loader`, and `(name, mode) -> class path`.
+    f"{_ROLLOUT}.replica:RolloutReplicaRegistry": {"_registry": None},
+    f"{_ROLLOUT}.base": {"_ROLLOUT_REGISTRY": None},
+    f"{_ROLLOUT}.replica:RolloutReplica": {"_server_address": None, "_server_handle": None},
+    f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {"lora_as_adapter": "self"},
+    f"{_SGLANG}.sglang_rollout:ServerAdapter": {
+        "_engine": None,
+        "_init_server_adapter": "self",
+        "_is_server_tp_leader": "self",
+        "server_actor": None,
+        "wrap_lora_params": "self, peft_config, weights",
+    },
+    f"{_VLLM}.vllm_async_server:vLLMHttpServer": {"_get_wake_up_tags": "self"},
+    f"{_VLLM}.vllm_rollout:ServerAdapter": {
+        "_execute_method": "self, method, non_block=, timeout=, args=, kwargs=",
+        "_get_server_name_prefix": "self",
+        "_has_server": None,
+    },
+    f"{_VLLM}.utils:vLLMColocateWorkerExtension": {"_get_zmq_handle": "self"},
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {"_autocast_dtype": None, "_is_lora": None},
+    # Keys of verl's dataclasses that its YAML does not list.
+    "verl.workers.config.rollout:RolloutConfig": {"custom": None},
+    "verl.workers.config.rollout:AgentLoopConfig": {"agent_loop_manager_class": None},
+}
+
+# Mixin class of ours -> the class of verl that it is combined with when an engine is requested.
+MIXED_INTO: dict[str, str] = {
+    "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
+    "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
+    "verl_mas.engines.kinds.vllm:TeamVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
+    "verl_mas.engines.sglang_adapters:AdapterSender": f"{_SGLANG}.sglang_rollout:ServerAdapter",
+    "verl_mas.engines.kinds.sglang:TeamSglang": f"{_SGLANG}.async_sglang_server:SGLangHttpServer",
+}
+
+# Module of verl -> text that we write or read as verl does -> how often the module has it. A different number means
+# that verl uses it in another place.
+TEXTS: dict[str, dict[str, int]] = {
+    # A trainer of ours presents itself as one of verl's modes (`config.modes`), and keeps verl's partitions.
+    _TRAINER: {
+        "sync": 6,
+        "train": 7,
+        "val": 2,
+        "is_padding": 2,
+        "__rollout_n__": 1,
+        "no_lora_adapter": 1,
+        "_enable_hybrid_replicas": 2,
+    },
+    "verl.workers.engine_workers": {"no_lora_adapter": 1, "disable_auto_offload": 3},
+    _WORKER: {"__rollout_n__": 1, "__do_sample__": 1, "agent_name": 2},
+    "verl.workers.engine.base": {"VERL_ENGINE_VENDOR": 2},
+    _BUFFER: {"is_prompt": 1, "running": 1, "finished": 1, "failure": 1, "_": 7},
+}
+
+# Function of verl that our code repeats or depends on -> the digest of its source, and our file. A change does not have
+# to break anything, but must be read.
+RESTATED: dict[str, tuple[str, str]] = {
+    f"{_TRAINER}:PPOTrainer._setup": ("8c11041b6803", "trainer/trainer.py"),
+    f"{_TRAINER}:PPOTrainer._step_once": ("9e78440c2cf9", "trainer/trainer.py"),
+    f"{_TRAINER}:PPOTrainer._update_actor": ("82879aeff227", "trainer/policies/policy_trainer.py"),
+    "verl.trainer.ppo.core_algos:agg_loss": ("baa1eabb337d", "trainer/loss_weights.py"),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lora_module": (
+        "52d173ed9ca9",
+        "trainer/adapters/engine.py",
+    ),
+    # What it asks the engine for decides what is sent to the rollout engines.
+    "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights": ("7127eb550225", "trainer/adapters/engine.py"),
+    "verl.workers.utils.losses:ppo_loss": ("d7a7f4ab82c8", "trainer/loss_weights.py"),
+    f"{_TRAINER}:PPOTrainer._validate": ("163961d26416", "trainer/validation.py"),
+    f"{_TRAINER}:PPOTrainer._save_checkpoint": ("fe53d9935ee2", "trainer/checkpoint.py"),
+    f"{_TRAINER}:PPOTrainer._load_checkpoint": ("686e8d6e0f61", "trainer/checkpoint.py"),
+    f"{_TRAINER}:PPOTrainer._reissue_inflight_prompts": ("26ae60e7b2f2", "trainer/modes/asynchronous.py"),
+    f"{_TRAINER}:PPOTrainer._add_async_warmup_batches": ("3c6d4a0b05ab", "trainer/modes/asynchronous.py"),
+    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_sample_end": (
+        "a69a9a73601c",
+        "trainer/modes/colocated.py",
+    ),
+    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_step_end": (
+        "80faf3bea7b3",
+        "trainer/modes/colocated.py",
+    ),
+    # Where it writes.
+    "verl.utils.tracking:FileLogger.__init__": ("40f4d5744cad", "run_folder/metrics.py"),
+    f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": (
+        "93858c047d69",
+        "rollout/verl_client.py",
+    ),
+    f"{_WORKER}:AgentLoopWorkerTQ._run_prompt": ("ba6ad1731dfb", "rollout/worker.py"),
+    f"{_WORKER}:AgentLoopWorkerTQ._agent_loop_postprocess": (
+        "22fb25639254",
+        "rollout/stored.py",
+    ),
+    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._handle_generating_state": (
+        "b3715bef59e0",
+        "rollout/verl_client.py",
+    ),
+    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._handle_processing_tools_state": (
+        "acf632e06ff6",
+        "workflow/tool_loop.py",
+    ),
+    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._build_assistant_message": (
+        "a7ffceb63c35",
+        "workflow/client.py",
+    ),
+    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._call_tool": ("4d3d0fc5afe8", "workflow/tool_loop.py"),
+    "verl.single_controller.ray.base:RayResourcePool.get_placement_groups": (
+        "d1f18ea24e8c",
+        "trainer/pools/placing.py",
+    ),
+    f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/policies/frozen.py"),
+    f"{_ROLLOUT}.replica:RolloutReplica.init_standalone": ("e67d89557443", "trainer/policies/separate.py"),
+    "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (
+        "13632fedbb9c",
+        "trainer/policies/separate.py",
+    ),
+    f"{_ROLLOUT}.replica:RolloutReplica.init_hybrid": ("83efab52cdf5", "engines/stock.py"),
+    f"{_VLLM}.vllm_rollout:ServerAdapter.update_weights": ("136aa4832e3c", "engines/vllm_cpu/adapter.py"),
+    f"{_VLLM}.utils:vLLMColocateWorkerExtension.update_weights_from_ipc": (
+        "21234c3142d0",
+        "engines/vllm_cpu/worker.py",
+    ),
+}
+
+# Keys of verl's configuration that our code writes; the Hydra group files hold their own.
+KEYS: tuple[str, ...] = (
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
+    "actor_rollout_ref.actor.fsdp_config.param_offload",
+    "actor_rollout_ref.actor.loss_agg_mode",
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.ref.fsdp_config.param_offload",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module",
+    "actor_rollout_ref.rollout.engine_kwargs.sglang",
+    "actor_rollout_ref.rollout.load_format",
+    "actor_rollout_ref.rollout.n_gpus_per_node",
+    "actor_rollout_ref.rollout.nnodes",
+    "reward.num_workers",
+    "reward.reward_model.enable",
+    "reward.reward_model.enable_resource_pool",
+    "trainer.checkpoint_callback_class",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.v1.sampler.sampler_kwargs",
+    "trainer.v1.sampler.sync_refill_failed_groups",
+    "trainer.v1.trainer_mode",
+)
