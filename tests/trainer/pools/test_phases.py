@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from verl_mas.trainer.pools import phases
 from verl_mas.trainer.pools.phases import PhasedClient, TimeSlices, verbs
-from verl_mas.trainer.pools.pools import phases
 from verl_mas.workflow.clock import Clock, ended, start
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from verl_mas.config import load
-from verl_mas.trainer.pools.pools import pools
+from verl_mas.trainer.pools import pools
 
 
 def mas(**policies):
