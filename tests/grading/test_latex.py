@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.grading.latex import parse_in_two_stages
+from verl_mas.grading.math import parse_in_two_stages
 
 latex2sympy2 = pytest.importorskip("latex2sympy2_extended.latex2sympy2")
 

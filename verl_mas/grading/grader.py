@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from verl_mas.registry import Registry
+
+# Whether the session is asked a question, and not trained or evaluated: only then may a ground truth be missing. The
+# session runs as in training, and what graders say of it means nothing, so it is left out of its outcome.
+ASKED: ContextVar[bool] = ContextVar("asked", default=False)
+UNKNOWN = "(unknown)"
+
+
+def unknown(ground_truth: object) -> bool:
+    return ground_truth is None and ASKED.get()
+
 
 # What a grader's `read` returns.
 Truth: TypeAlias = Any

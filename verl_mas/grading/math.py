@@ -14,14 +14,18 @@ import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.grading.bare_value import objection
-from verl_mas.grading.latex import parse_in_two_stages
+from verl_mas.grading.grader import UNKNOWN, unknown
 from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
-from verl_mas.grading.unknown import UNKNOWN, unknown
 from verl_mas.workflow.codecs import Boxed, Malformed
+
+if TYPE_CHECKING:
+    from latex2sympy2_extended.gen.PSParser import PSParser
+    from sympy import Basic
+
 
 # Competition answers are shorter; a longer text is noise, or an attack on the parser.
 MAX_CHARS = 1_000
@@ -94,6 +98,40 @@ def grade_with_sympy(truth: str, answer: str) -> str:
         return Grade.UNREADABLE.value
     equal = not _far_apart(expected[0], given[0]) and verify(expected, given, timeout_seconds=None)
     return Grade.CORRECT.value if equal else Grade.WRONG.value
+
+
+def parse_in_two_stages() -> None:
+    """Faster parsing by latex2sympy, with the same syntax trees, in this process. Idempotent.
+
+    Symptom: a check takes 20 ms, nearly all of it in ANTLR. Cause: the default prediction mode, LL, analyses the full
+    context repeatedly and caches nothing. A parse that succeeds in SLL mode, which caches, gives the same tree (ANTLR's
+    documentation of `PredictionMode`), so LL is needed only after SLL has failed.
+    """
+    from antlr4.atn.PredictionMode import PredictionMode
+    from latex2sympy2_extended import latex2sympy2
+
+    # latex2sympy has no option for the mode, so its class is replaced.
+    one_stage = latex2sympy2._Latex2Sympy  # noqa: SLF001
+    if hasattr(one_stage, "mode"):
+        return
+
+    class TwoStages(one_stage):  # type: ignore[misc, valid-type]
+        mode = PredictionMode.SLL
+
+        def create_parser(self, latex_str: str) -> PSParser:
+            parser: PSParser = super().create_parser(latex_str)
+            parser._interp.predictionMode = self.mode  # noqa: SLF001
+            return parser
+
+        def parse(self, latex_str: str) -> Basic:
+            try:
+                found: Basic = super().parse(latex_str)
+            except Exception:  # noqa: BLE001  boundary: latex2sympy raises plain Exception for what it cannot parse
+                self.mode = PredictionMode.LL
+                found = super().parse(latex_str)
+            return found
+
+    latex2sympy2._Latex2Sympy = TwoStages  # noqa: SLF001
 
 
 def _far_apart(*values: object) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from verl_mas.errors import DataError
-from verl_mas.grading.unknown import UNKNOWN, unknown
+from verl_mas.grading.grader import UNKNOWN, unknown
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)

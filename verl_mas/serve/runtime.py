@@ -21,7 +21,7 @@ from verl_mas.config.schema import MasConfig, PolicySpec, Sampling, WorkflowSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, SessionFault, raise_all
-from verl_mas.grading.unknown import ASKED
+from verl_mas.grading.grader import ASKED
 from verl_mas.mcp.servers import McpServers
 from verl_mas.serve.endpoints import Endpoint, remotes
 from verl_mas.serve.places import open_export, places
