@@ -10,6 +10,7 @@ from verl_mas.execution.executor import Execution, Executor
 from verl_mas.execution.limits import Limits, Status
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio, Test, Verdict, run_tests
+from verl_mas.workflow import Reply
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Weights:
 
 # None: only the team's reward.
 REWARDS: Mapping[str, Weights | None] = {"dense": Weights(), "sparse": None}
+
+
+def give_team_parts(replies: Sequence[Reply], values: Sequence[float]) -> None:
+    """The team's part of each candidate's reward. Without other candidates it is the session's."""
+    if len(replies) > 1:
+        for reply, value in zip(replies, values, strict=True):
+            reply.team_reward = value
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from verl_mas.coding.candidates import give_team_parts
+from verl_mas.coding.attempts import give_team_parts
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Result, Status
 from verl_mas.grading.math import BoxedAnswer, Grade, legible, shared_checker

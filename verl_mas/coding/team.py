@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from verl_mas.coding.attempts import REWARDS, Attempt, Runner
-from verl_mas.coding.candidates import give_team_parts
+from verl_mas.coding.attempts import REWARDS, Attempt, Runner, give_team_parts
 from verl_mas.coding.prompts import PROMPTS, Prompts
 from verl_mas.config.values import Count
 from verl_mas.execution.executor import Execution

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from verl_mas.coding.attempts import Attempt, Runner
-from verl_mas.coding.candidates import give_team_parts
+from verl_mas.coding.attempts import Attempt, Runner, give_team_parts
 from verl_mas.coding.case_rewards import CASE_REWARDS, CaseScore
 from verl_mas.coding.cases import Case
 from verl_mas.coding.prompts import Feedback
