@@ -14,7 +14,7 @@ PAGES = {
     "docs/settings.md": settings.page,
     "docs/cli.md": cli.page,
     "docs/metrics.md": metrics.page,
-    "docs/api-reference.md": api.page,
+    "docs/api.md": api.page,
     "recipes/README.md": gallery.page,
     "docs/figures/architecture.svg": figures.page_architecture,
     "docs/figures/groups.svg": figures.page_groups,

@@ -28,28 +28,15 @@ def typed(package) -> dict[str, list[str]]:
     return {node.module: [alias.name for alias in node.names] for node in block.body}
 
 
-def first_line(name: str) -> str:
-    value = getattr(verl_mas, name)
-    doc = inspect.getdoc(value) or ""
-    assert doc and not doc.startswith(f"{name}("), f"{name} has no docstring of its own"
-    return doc.splitlines()[0]
-
-
-def rows() -> dict[str, str]:
-    found = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE)
-    assert len(dict(found)) == len(found), "a name occurs twice"
-    return dict(found)
-
-
-def test_the_page_lists_every_stable_name_and_no_other():
-    assert sorted(rows()) == sorted(verl_mas.__all__)
+def test_the_page_has_every_stable_name_once_and_no_other():
+    assert sorted(re.findall(r"^### `(\w+)`$", PAGE.read_text(), re.MULTILINE)) == sorted(verl_mas.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(set(verl_mas.__all__) - ALIASES))
-def test_the_page_has_the_first_line_of_every_docstring(name):
-    line = first_line(name)
-    assert line.endswith("."), "the first line of the docstring is a whole sentence"
-    assert rows()[name] == line.replace("|", "\\|")
+def test_every_stable_name_has_a_docstring_that_starts_with_a_sentence(name):
+    doc = inspect.getdoc(getattr(verl_mas, name)) or ""
+    assert doc and not doc.startswith(f"{name}("), f"{name} has no docstring of its own"
+    assert doc.splitlines()[0].endswith("."), "the first line of the docstring is a whole sentence"
 
 
 @pytest.mark.parametrize("package", [verl_mas, verl_mas.advantage])

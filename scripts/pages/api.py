@@ -1,11 +1,10 @@
-"""docs/api-reference.md: signature, docstring, fields and methods of every stable name, in the order of docs/api.md."""
+"""docs/api.md: signature, docstring, fields and methods of every stable name."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,28 +13,59 @@ from pages.markdown import cell, plain, table
 from verl_mas.config.describe import field_meanings
 
 HEAD = """\
-# The public API in full
+# The public API
 
-Every name of [the public API](api.md) with its signature, docstring, fields and methods. Generated from the code by
-`python scripts/generate_pages.py`.
+    from verl_mas import Outcome, Task, Team, Workflow
+
+These names are stable: a release that changes one lists it in the [changelog](../CHANGELOG.md). No other name is
+stable, whatever module it can be imported from. A name is imported when it is first used, so `import verl_mas` loads
+nothing heavy. Only the names under [Advantages](#advantages) load torch. `verl_mas.__version__` is the version.
+
+The page is generated from the code by `python scripts/generate_pages.py`. In a signature the type of a parameter is
+left out where its default shows it, and None as a default stands for "or None".
 """
+# Every name of `verl_mas.__all__`, in the order of the page.
+GROUPS = {
+    "Teams": (
+        "Workflow Team Agent Conversation Task Reply Outcome Message instances nested with_instruction Range Above"
+    ),
+    "Reading replies": "Codec Malformed ActionList Boxed Choice CodeBlock JsonBlock Tag visible between only checked",
+    "Trying, running and serving a team": (
+        "check_workflow ScriptedLLM run arun run_many load TrainedTeam SessionResult ActText OpenAIClient Session "
+        "SessionIndex read_sessions AgentSpec BranchSpec FaultSpec LLMClient Request Generation"
+    ),
+    "Tools": "Tool ToolResult ToolCall CallContext ToolLimits calls McpServers McpSpec",
+    "Advantages": (
+        "estimator within AdvantageInput AdvantageOptions AdvantageOutput compute_advantages RunningScores to_tokens"
+    ),
+    "Running programs": "Execution Executor Limits Result Status Call Answer Stdio Returns run_tests Verdict Problem",
+    "Puzzles, graders, retrieval": "Puzzle board grader AnswerChecker Grade RetrieverClient SearchResult Passage",
+    "Registering your own": (
+        "register_workflow register_commit_rule register_grader register_executor register_puzzle register_engine"
+    ),
+    "Errors": "MasError InvalidInput ConfigError DataError WorkflowError SessionFault FaultKind",
+}
 # A type alias has the docstring of the type.
 ALIASES = {"Message"}
 # Objects that a session makes, and interfaces: how they are constructed is no part of the API.
-NOT_CONSTRUCTED = set("Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle".split())
+NOT_CONSTRUCTED = set("Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle Choice".split())
+# Their fields are settings, which have a page.
+SETTINGS = {
+    "AgentSpec": "masagents",
+    "BranchSpec": "masbranch",
+    "FaultSpec": "masfaults",
+    "McpSpec": "masmcp",
+    "AdvantageOptions": "masadvantage",
+    "Execution": "of-several-workflows",
+}
 
 
 def page(root: Path) -> str:
     parts = [HEAD]
-    for title, names in groups((root / "docs/api.md").read_text()):
+    for title, names in GROUPS.items():
         parts.append(f"## {title}\n")
-        parts += [block for name in names for block in (f"### `{name}`\n", *described(name))]
+        parts += [block for name in names.split() for block in (f"### `{name}`\n", *described(name))]
     return "\n".join(parts)
-
-
-def groups(index: str) -> Iterator[tuple[str, list[str]]]:
-    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
-        yield section.splitlines()[0], re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
 
 
 def described(name: str) -> Iterator[str]:
@@ -53,7 +83,7 @@ def described(name: str) -> Iterator[str]:
 
 
 def definition(name: str, value: object) -> Iterator[str]:
-    if name not in NOT_CONSTRUCTED:
+    if name not in {*NOT_CONSTRUCTED, *SETTINGS}:
         yield f"```python\n{'await ' if inspect.iscoroutinefunction(value) else ''}{signature(name, value)}\n```\n"
     yield doc(value)
 
@@ -61,7 +91,9 @@ def definition(name: str, value: object) -> Iterator[str]:
 def members(kind: type) -> Iterator[str]:
     """A table of the fields with a meaning, and each public method and property that we define."""
     meanings = field_meanings(kind)
-    if dataclasses.is_dataclass(kind):
+    if anchor := SETTINGS.get(kind.__name__):
+        yield f"Its fields and their defaults: [settings](settings.md#{anchor}).\n"
+    elif dataclasses.is_dataclass(kind):
         rows = [(field.name, meanings.get(field.name)) for field in dataclasses.fields(kind) if field.repr]
         rows = [(f"`{name}`", cell(meaning)) for name, meaning in rows if meaning]
         if rows:
@@ -95,12 +127,22 @@ def signature(name: str, value: object) -> str:
     except ValueError:
         return name
     plain = [
-        parameter.replace(annotation=Source(parameter.annotation), default=named(parameter.default))
+        briefly(parameter)
         for parameter in found.parameters.values()
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
     returns = Source(found.return_annotation) if not isinstance(value, type) else inspect.Signature.empty
     return f"{name}{found.replace(parameters=plain, return_annotation=returns)}"
+
+
+def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Without a type that the default shows."""
+    annotation, default = str(parameter.annotation), parameter.default
+    if default is None:
+        annotation = annotation.removesuffix(" | None")
+    shown = isinstance(default, bool | int | float) or annotation == "str"
+    kept = inspect.Parameter.empty if shown or parameter.annotation is parameter.empty else Source(annotation)
+    return parameter.replace(annotation=kept, default=named(default))
 
 
 def named(default: object) -> object:

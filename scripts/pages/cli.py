@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pages.markdown import cell, plain, table
@@ -26,18 +27,31 @@ program where `verl-mas` is not on the path. `verl-mas --version` prints the ver
 
 NAME=VALUE can be given several times, after one option or each after its own. The exit code is 0, 1 for what is
 refused or has failed, and 2 for wrong arguments. This page is generated (`python scripts/generate_pages.py`).
+
+## Arguments of several commands
+
+A command that takes one of these names it after "Also".
 """
+
+# An argument as it is written, and its meaning.
+Row = tuple[str, str]
+SHARED_BY = 3
+# The page's head says it for all commands; their help has to.
+SAID_ONCE = "ARGUMENTS are those of `python -m verl.trainer.main_ppo`."
 
 
 def page(root: Path) -> str:
+    """What several commands take comes once, in front of them."""
     found = {command: parser for command, parser in parsers() if shipped(parser)}
-    lines = [HEAD]
+    users = Counter(row for parser in found.values() for row in options(parser))
+    shared = [row for row, commands in users.items() if commands >= SHARED_BY and row[0].startswith("--")]
+    lines = [HEAD, f"{arguments_table(sorted(shared))}\n"]
     for title, commands in GROUPS.items():
         lines.append(f"## {title.partition(' (')[0]}\n")
         for command in commands:
             for name, parser in found.items():
                 if name.split()[0] == command:
-                    lines += [*described(name, parser), ""]
+                    lines += [*described(name, parser, shared), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -47,13 +61,24 @@ def shipped(parser: Parser) -> bool:
     return dataset is None or type(dataset).__module__.startswith("verl_mas.")
 
 
-def described(name: str, parser: Parser) -> Iterator[str]:
+def described(name: str, parser: Parser, shared: Sequence[Row]) -> Iterator[str]:
     yield f"{'####' if ' ' in name else '###'} `verl-mas {name}`\n"
     yield f"`{usage(name, parser)}`\n"
     yield description(parser.description or "")
-    if parser.options():
-        rows = [(f"`{written(one)}`", cell(with_default(one).replace("%%", "%"))) for one in parser.options()]
-        yield f"\n{table(('argument', 'meaning'), rows)}"
+    own = [row for row in options(parser) if row not in shared]
+    above = [option.split()[0] for option, _ in options(parser) if (option, _) in shared]
+    if own:
+        yield f"\n{arguments_table(own)}"
+    if above:
+        yield f"\nAlso {' '.join(f'`{option}`' for option in above)}"
+
+
+def options(parser: Parser) -> list[Row]:
+    return [(written(action), cell(with_default(action).replace("%%", "%"))) for action in parser.options()]
+
+
+def arguments_table(rows: Sequence[Row]) -> str:
+    return table(("argument", "meaning"), ((f"`{option}`", meaning) for option, meaning in rows))
 
 
 def usage(name: str, parser: Parser) -> str:
@@ -75,7 +100,7 @@ def written(action: argparse.Action) -> str:
 
 def description(text: str) -> str:
     """Its paragraphs; those with columns or an indentation as they are written."""
-    parts = re.split(r"\n\s*\n", text.strip("\n"))
+    parts = re.split(r"\n\s*\n", text.replace(SAID_ONCE, "").strip("\n"))
     return "\n\n".join(
         f"```text\n{textwrap.dedent(part)}\n```" if "  " in part else plain(" ".join(part.split())) for part in parts
     )

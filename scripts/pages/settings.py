@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,10 +21,24 @@ want to do. The rest of a command is verl's own: [what a team needs of it](train
 
 This page is generated from the code that reads the values (`python scripts/generate_pages.py`). `verl-mas check
 --schema` prints the same in a terminal, also with the arguments of your own workflow. A cell without a default is a
-section or may be left out.
+section or may be left out. A number without "integer" is finite.
 """
 # Of `mas.agents.<name>`: it takes what `sampling` takes.
 REPEATED = "mas.agents.<name>.validation_sampling."
+ARGUMENTS = "mas.workflow.args"
+BRIEF = {
+    "^(an?|one of) ": "",
+    "whole number": "integer",
+    "finite number": "number",
+    "list, each item an? ": "list of ",
+    "list, each item": "list of",
+    ",? at least ": " ≥ ",
+    ",? at most ": ", ≤ ",
+    ",? above ": " > ",
+    ", between (\\S+) and (\\S+)": r", \1 to \2",
+    ", or (an? )?": ", ",
+    "true or false": "true, false",
+}
 
 
 def page(root: Path) -> str:
@@ -57,23 +72,45 @@ def tables(sections: dict[str, list[Setting]]) -> Iterator[str]:
 
 
 def workflows() -> Iterator[str]:
-    yield "## `mas.workflow.args` of the shipped workflows\n"
-    for name in sorted(WORKFLOWS):
-        # Tests and benchmarks register further ones.
-        if not WORKFLOWS[name].__module__.startswith("verl_mas."):
-            continue
-        found = list(settings(WORKFLOWS[name], "mas.workflow.args"))
-        if found:
+    """What several teams take once, then the rest by team; tests and benchmarks register further ones."""
+    yield f"## `{ARGUMENTS}` of the shipped workflows\n"
+    teams = {
+        name: list(settings(WORKFLOWS[name], ARGUMENTS))
+        for name in sorted(WORKFLOWS)
+        if WORKFLOWS[name].__module__.startswith("verl_mas.")
+    }
+    users: dict[Setting, list[str]] = {}
+    for name, arguments in teams.items():
+        for setting in arguments:
+            users.setdefault(setting, []).append(name)
+    shared = {setting: names for setting, names in users.items() if len(names) > 1}
+    yield "### Of several workflows\n"
+    takers = (", ".join(names) if "." not in named(setting, ARGUMENTS) else "" for setting, names in shared.items())
+    yield of_section(shared, ARGUMENTS, of=takers) + "\n"
+    for name, arguments in teams.items():
+        if own := [setting for setting in arguments if setting not in shared]:
             yield f"### `{name}`\n"
-            yield of_section(found, "mas.workflow.args") + "\n"
+            yield of_section(own, ARGUMENTS) + "\n"
 
 
-def of_section(found: Iterable[Setting], prefix: str) -> str:
-    rows = [
-        (f"`{item.path.removeprefix(prefix + '.')}`", cell(item.takes), default(item), cell(item.meaning))
-        for item in found
-    ]
-    return table(("setting", "takes", "default", "meaning"), rows)
+def named(setting: Setting, prefix: str) -> str:
+    return setting.path.removeprefix(f"{prefix}.")
+
+
+def of_section(found: Iterable[Setting], prefix: str, **further: Iterable[str]) -> str:
+    """A row per setting; `further` are columns after the common ones."""
+    rows = (
+        (f"`{named(item, prefix)}`", cell(briefly(item.takes)), default(item), cell(item.meaning)) for item in found
+    )
+    columns = ("setting", "takes", "default", "meaning", *further)
+    return table(columns, ((*row, *cells) for row, *cells in zip(rows, *further.values(), strict=True)))
+
+
+def briefly(takes: str) -> str:
+    """`a whole number, at least 1, or null` as `integer ≥ 1, null`."""
+    for long, short in BRIEF.items():
+        takes = re.sub(long, short, takes)
+    return takes
 
 
 def default(setting: Setting) -> str:

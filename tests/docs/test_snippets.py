@@ -22,7 +22,7 @@ from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
 # Its blocks are signatures.
-NO_SNIPPETS = ROOT / "docs/api-reference.md"
+NO_SNIPPETS = ROOT / "docs/api.md"
 PAGES = [
     ROOT / "README.md",
     *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS),

@@ -58,8 +58,8 @@ class Range(Rule):
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f"between {self.low:g} and {self.high:g}"
-        return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
+            return f"between {self.low:.12g} and {self.high:.12g}"
+        return f"at least {self.low:.12g}" if self.low is not None else f"at most {self.high:.12g}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Above(Rule):
         return value > self.low
 
     def __str__(self) -> str:
-        return f"above {self.low:g}"
+        return f"above {self.low:.12g}"
 
 
 @dataclass(frozen=True)
