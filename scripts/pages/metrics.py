@@ -25,7 +25,7 @@ trained policy verl's metrics of an actor have verl's names only: `actor/grad_no
 
 ## The ten to watch
 
-Look at these first. What to do when one of them is not as it should be: [GPU quickstart](gpu-quickstart.md).
+Look at these first. What to do when one of them is not as it should be: [a team that does not learn](debugging.md).
 """
 DASHBOARDS = """\
 ## Dashboards
