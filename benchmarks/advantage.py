@@ -23,7 +23,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
 from verl_mas.advantage.kernel import Partition, normalise
-from verl_mas.advantage.state import Moments, Owner
+from verl_mas.advantage.record import Moments, Owner
 from verl_mas.advantage.verl_hook import stock
 
 OPTIONS = AdvantageOptions().resolved("benchmark", {})

@@ -38,8 +38,8 @@ from verl_mas.util.splits import TRAIN
 from verl_mas.warmup.puzzles import tiny_workflow
 from verl_mas.workflow import Generation, Request, Task, Workflow
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.record import session_record
-from verl_mas.workflow.session import SessionConfig, SessionResult, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
 STEPS = 3
@@ -151,7 +151,7 @@ def measure(name: str, shape: Shape) -> list[bytes]:
     count = sum(map(len, steps))
     before = 0
     for results in steps:
-        records = [session_record(result.session, "finished") for result in results]
+        records = [result.session.record("finished") for result in results]
         before += sum(len(schema_1(record)) for record in records) + len(json.dumps(advantages_of(records, rng)))
     print(f"{name}: {count} sessions in {STEPS} steps; schema 1: {before / count:,.0f} bytes per session")
     lines: list[bytes] = []
@@ -167,7 +167,7 @@ def measure(name: str, shape: Shape) -> list[bytes]:
                 writer.compress()
             seconds = time.process_time() - begin
             for number, results in enumerate(steps):
-                records = [session_record(result.session, "finished") for result in results]
+                records = [result.session.record("finished") for result in results]
                 write_advantages(folder, number, "a", advantages_of(records, rng))
             now = size_of(Path(folder))
         what = "with tokens" if tokens else "without"

@@ -19,7 +19,8 @@ from verl_mas.config.schema import PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Generation, Request, Task
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import SessionConfig, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
 ROUNDS = 3

@@ -35,6 +35,14 @@ ORDER = [
     ["cli"],
 ]
 
+# Cycles of modules that are still to be opened.
+CYCLES = {
+    frozenset({"platform", "platform.cpu"}),
+    frozenset(f"trainer.policies.{name}" for name in ("local_policy", "policy_trainer", "servers")),
+    frozenset({"trainer.adapters.base", "trainer.adapters.policy"}),
+    frozenset({"engines.kinds.vllm", "engines.vllm_cpu", "engines.vllm_cpu.server"}),
+}
+
 
 @cache
 def parsed(path: Path) -> ast.Module:
@@ -88,6 +96,41 @@ def arrows() -> dict[tuple[str, str], list[str]]:
 def upward(found: Iterable[tuple[str, str]], order: list[list[str]]) -> set[tuple[str, str]]:
     height = {name: level for level, names in enumerate(order) for name in names}
     return {(low, high) for low, high in found if height[low] < height.get(high, len(order))}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def module_arrows(paths: Iterable[Path]) -> dict[str, set[str]]:
+    """Module -> the modules that it imports, wherever in the file: also in functions, and for type checking alone."""
+    modules = {module_of(path): path for path in paths}
+    return {
+        module: {f"{source}.{name}" if f"{source}.{name}" in modules else source for source, name, _ in imports(path)}
+        & modules.keys() - {module}
+        for module, path in modules.items()
+    }
+
+
+def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The modules that can be reached from each other, by the nodes of each cycle."""
+    reachable = {name: reach(graph, name) for name in graph}
+    return {
+        frozenset(other for other in reachable[name] if name in reachable[other])
+        for name in graph
+        if name in reachable[name]
+    }
+
+
+def reach(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = graph[waiting.pop()] - seen
+        seen |= new
+        waiting += new
+    return seen
 
 
 def cycle(found: Iterable[tuple[str, str]]) -> list[str]:
@@ -153,6 +196,11 @@ def test_packages_import_each_other_in_no_circle():
     assert cycle(arrows()) == []
 
 
+def test_modules_import_each_other_in_no_cycle():
+    known = {frozenset(f"{PACKAGE}.{module}" for module in modules) for modules in CYCLES}
+    assert cycles(module_arrows(OURS)) == known
+
+
 def test_no_module_uses_a_private_name_of_another_one():
     assert [name for path in PRODUCT for name in private_names(path)] == []
 
@@ -190,6 +238,22 @@ def test_an_upward_arrow_is_found_also_to_the_public_names():
 
 def test_a_circle_is_found():
     assert set(cycle([("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")])) == {"a", "b", "c"}
+
+
+def test_a_cycle_of_modules_is_found_also_where_a_function_or_a_type_checker_imports(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    sources = {
+        "verl_mas/a/__init__.py": "",
+        "verl_mas/a/b.py": "if TYPE_CHECKING:\n    from verl_mas.a.c import C\n",
+        "verl_mas/a/c.py": "def f():\n    from verl_mas.a import b\n",
+        "verl_mas/d.py": "import verl_mas.a.b\nfrom verl_mas.a import nothing\n",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    graph = module_arrows(map(tmp_path.joinpath, sources))
+    assert graph["verl_mas.d"] == {"verl_mas.a", "verl_mas.a.b"}
+    assert cycles(graph) == {frozenset({"verl_mas.a.b", "verl_mas.a.c"})}
 
 
 def test_a_private_name_is_found(written):

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens
     from verl_mas.advantage.estimator import compute_advantages, estimator, within
     from verl_mas.advantage.options import AdvantageOptions
-    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-    from verl_mas.advantage.state import RunningScores
+    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores
     from verl_mas.config.mcp import McpSpec
     from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
     from verl_mas.config.values import Above, Range
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
     from verl_mas.sessions.reader import SessionIndex, read_sessions
     from verl_mas.testing.check_workflow import check_workflow
     from verl_mas.testing.scripted_llm import ScriptedLLM, calls
-    from verl_mas.workflow.base import Workflow, register_workflow
+    from verl_mas.workflow.base import Workflow, nested, register_workflow
     from verl_mas.workflow.client import Generation, LLMClient, Message, Request, ToolCall
     from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Tag
     from verl_mas.workflow.codecs.base import Codec, Malformed, between, checked, only, visible
     from verl_mas.workflow.commit import register_commit_rule
-    from verl_mas.workflow.members import instances, nested
+    from verl_mas.workflow.members import instances
     from verl_mas.workflow.outcome import Outcome
     from verl_mas.workflow.reply import Reply
     from verl_mas.workflow.run import arun, run, run_many
@@ -161,8 +160,7 @@ __getattr__, __dir__ = lazy(
         "verl_mas.advantage.broadcast": ("to_tokens",),
         "verl_mas.advantage.estimator": ("compute_advantages", "estimator", "within"),
         "verl_mas.advantage.options": ("AdvantageOptions",),
-        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
-        "verl_mas.advantage.state": ("RunningScores",),
+        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput", "RunningScores"),
         "verl_mas.config.mcp": ("McpSpec",),
         "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec"),
         "verl_mas.config.values": ("Above", "Range"),
@@ -190,13 +188,13 @@ __getattr__, __dir__ = lazy(
         "verl_mas.sessions.reader": ("SessionIndex", "read_sessions"),
         "verl_mas.testing.check_workflow": ("check_workflow",),
         "verl_mas.testing.scripted_llm": ("ScriptedLLM", "calls"),
-        "verl_mas.workflow.base": ("Workflow", "register_workflow"),
+        "verl_mas.workflow.base": ("Workflow", "nested", "register_workflow"),
         "verl_mas.workflow.client": ("Generation", "LLMClient", "Message", "Request", "ToolCall"),
         "verl_mas.workflow.codecs": ("ActionList", "Boxed", "Choice", "CodeBlock", "JsonBlock", "Tag"),
         "verl_mas.workflow.codecs.base": ("Codec", "Malformed", "between", "checked", "only", "visible"),
         "verl_mas.workflow.commit": ("register_commit_rule",),
         "verl_mas.mcp.servers": ("McpServers",),
-        "verl_mas.workflow.members": ("instances", "nested"),
+        "verl_mas.workflow.members": ("instances",),
         "verl_mas.endpoints.openai": ("OpenAIClient",),
         "verl_mas.workflow.outcome": ("Outcome",),
         "verl_mas.workflow.reply": ("Reply",),

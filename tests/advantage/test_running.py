@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.rare_agent import SETTINGS, signal
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
-from verl_mas.advantage.state import NOTHING, Moments, Owner
+from verl_mas.advantage.record import NOTHING, Moments, Owner
 from verl_mas.advantage.verl_hook import stock
 from verl_mas.errors import ConfigError, DataError
 

@@ -126,7 +126,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def play(loop: asyncio.AbstractEventLoop) -> Callable[..., SessionResult]:
     """Run a workflow class on one policy."""
     from verl_mas.workflow.members import members_of
-    from verl_mas.workflow.session import SessionConfig, run_session
+    from verl_mas.workflow.run import run_session
+    from verl_mas.workflow.session import SessionConfig
 
     def play(
         workflow: Callable[[], Workflow],

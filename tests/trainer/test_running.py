@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from verl_mas.advantage import AdvantageOptions, RunningScores
-from verl_mas.advantage.state import Moments, Owner
+from verl_mas.advantage.record import Moments, Owner
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.row import RowKey
 from verl_mas.trainer.checkpoint import Checkpoints

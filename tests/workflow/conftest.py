@@ -12,7 +12,8 @@ from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task, Workflow
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 
 
 def _run(

@@ -16,7 +16,6 @@ from verl_mas.rollout.counts import SessionCounts
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Task, Workflow
 from verl_mas.workflow.continuation import restored
-from verl_mas.workflow.record import session_record
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.team import Conversation
 
@@ -101,7 +100,7 @@ def test_the_session_is_the_same_with_and_without_probes(run, commit):
 
 def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agents(run):
     result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM)
-    session, record = result.session, session_record(result.session, "finished")
+    session, record = result.session, result.session.record("finished")
     # After the first act two acts each, after the second one; three candidates, two continuations.
     assert sum(act["probe"] for act in record["acts"]) == 3 * 2 * (2 + 1)
     assert {act["key"] for act in record["acts"] if act["probe"]} == {None}

@@ -8,7 +8,7 @@ import verl_mas
 from verl_mas.config.schema import AgentSpec
 from verl_mas.run_folder.records import packed, unpacked
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
-from verl_mas.workflow.record import Recording, session_record
+from verl_mas.workflow.record import Recording
 from verl_mas.workflow.tools import ToolResult
 
 
@@ -39,16 +39,16 @@ def test_the_tokens_of_an_act_are_those_it_sampled_with_their_log_probs():
             return verl_mas.Outcome(await talk.act("two"), reward=1.0)
 
     session = verl_mas.run(Talk(), "q", ScriptedLLM(["first", "then"]))
-    first, second = session_record(session, how=Recording(tokens={"main": letters}))["acts"]
+    first, second = session.record(how=Recording(tokens={"main": letters}))["acts"]
     # Both acts are one row, whose tokens also have the second message.
     assert first["tokens"] == [[letter, -0.5] for letter in "first"]
     assert second["tokens"] == [[letter, -0.5] for letter in "then"]
-    assert session_record(session, how=Recording(tokens={"other": letters}))["acts"][0]["tokens"] is None
+    assert session.record(how=Recording(tokens={"other": letters}))["acts"][0]["tokens"] is None
 
 
 def test_tokens_are_cut_with_their_text(with_tools):
     session = verl_mas.run("single", "q", ScriptedLLM("abcdefgh"))
-    (act,) = session_record(session, how=Recording(max_text_chars=3, tokens={"main": letters}))["acts"]
+    (act,) = session.record(how=Recording(max_text_chars=3, tokens={"main": letters}))["acts"]
     assert act["text"] == "abc... (8 characters)" and [text for text, _ in act["tokens"]] == ["a", "b", "c"]
 
 
@@ -59,13 +59,13 @@ def test_tokens_are_cut_with_their_text(with_tools):
 def test_log_probs_are_stored_in_hundredths_and_what_is_not_a_number_is_none(given, stored):
     session = verl_mas.run("single", "q", ScriptedLLM("abc"))
     object.__setattr__(session.replies[0].generation, "log_probs", given)
-    (act,) = unpacked(packed(session_record(session, how=Recording(tokens={"main": letters}))))["acts"]
+    (act,) = unpacked(packed(session.record(how=Recording(tokens={"main": letters}))))["acts"]
     assert act["tokens"] == [list(token) for token in zip("abc", stored, strict=True)]
 
 
 def test_a_local_reward_of_several_parts_names_them(with_tools):
     with_tools.replies[0].reward = 0.25
-    (act,) = session_record(with_tools)["acts"]
+    (act,) = with_tools.record()["acts"]
     assert act["reward"] == {
         "team": 0.0,
         "local": 0.75,
@@ -73,12 +73,12 @@ def test_a_local_reward_of_several_parts_names_them(with_tools):
         "score": 0.75,
         "parts": {"act": 0.25, "tools": 0.5},
     }
-    (plain,) = session_record(verl_mas.run("single", "q", ScriptedLLM("x")))["acts"]
+    (plain,) = verl_mas.run("single", "q", ScriptedLLM("x")).record()["acts"]
     assert plain["reward"]["parts"] == {}
 
 
 def test_a_record_of_a_live_session_is_plain_data(with_tools):
-    record = session_record(with_tools)
+    record = with_tools.record()
     assert unpacked(packed(record)) == record
     assert (record["status"], record["group"]) == (None, "task")
     assert record["acts"][0]["tool_calls"][0]["result"] == "red is on"
@@ -88,7 +88,7 @@ def test_an_image_is_what_the_recording_makes_of_it():
     part = {"type": "image", "image": object()}
     messages = [{"role": "user", "content": [{"type": "text", "text": "what?"}, part, {"type": "video", "video": 1}]}]
     session = verl_mas.run("single", verl_mas.Task(messages), ScriptedLLM("x"))
-    kept = session_record(session, how=Recording(images=lambda part: {"type": "image", "file": "images/1.png"}))
+    kept = session.record(how=Recording(images=lambda part: {"type": "image", "file": "images/1.png"}))
     parts = [{"type": "text", "text": "what?"}, {"type": "image", "file": "images/1.png"}, {"type": "video"}]
     assert kept["task"]["messages"][0]["content"] == parts
-    assert session_record(session)["task"]["messages"][0]["content"][1] == {"type": "image"}
+    assert session.record()["task"]["messages"][0]["content"][1] == {"type": "image"}

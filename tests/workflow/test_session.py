@@ -396,7 +396,8 @@ def test_an_abandoned_act_is_cancelled_at_the_engine(run):
 def test_a_cancelled_session_cancels_its_requests():
     from verl_mas.config.schema import PolicySpec
     from verl_mas.workflow.members import members_of
-    from verl_mas.workflow.session import SessionConfig, run_session
+    from verl_mas.workflow.run import run_session
+    from verl_mas.workflow.session import SessionConfig
 
     llm = ScriptedLLM("x", latency=5.0)
     setting = SessionConfig(members_of(Abandoning.agents, {}, {"main": PolicySpec()}), {"main": llm})

@@ -15,7 +15,8 @@ from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.trainer.checkpoint import run_identity
 from verl_mas.workflow import Outcome, Task, Workflow
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import SessionConfig, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig
 
 NAMES = ("first", "second", "third")
 

@@ -12,7 +12,6 @@ from verl_mas.config.schema import AgentSpec, BranchSpec
 from verl_mas.puzzles.boards import row
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import transcript
-from verl_mas.workflow.record import session_record
 from verl_mas.workflows.planner_executor import PlannerExecutor
 
 HOSTILE = "\x1b[2J\x07\u202eevil\u2066 <script>alert(1)</script> [bold]x[/bold] & \r\x00"
@@ -63,7 +62,7 @@ def test_a_transcript_has_acts_in_order_candidates_rewards_boards_and_each_promp
 
 
 def test_a_record_that_was_read_shows_what_the_trainer_added():
-    record = session_record(branched(), "dropped")
+    record = branched().record("dropped")
     record["acts"][0] |= {"advantage": -0.5, "malformed": "no tag", "stop_reason": "length"}
     record["faults"] = [{"kind": "timeout", "cause": "slow", "traceback": "in run"}]
     text = transcript.as_text(record)
@@ -114,7 +113,7 @@ def test_a_puzzle_draws_its_board_at_the_start_and_after_every_turn():
     task = verl_mas.Task([{"role": "user", "content": "play"}], extra_info=fields["extra_info"])
     llm = ScriptedLLM("<actions>U</actions>")
     session = verl_mas.run(PlannerExecutor(max_turns=2), task, llm)
-    boards = session_record(session)["boards"]
+    boards = session.record()["boards"]
     assert [(board["title"], board["after"]) for board in boards] == [
         ("start", None),
         ("after turn 1", 1),

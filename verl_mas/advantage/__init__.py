@@ -10,8 +10,7 @@ from verl_mas.util.lazy import lazy
 if TYPE_CHECKING:
     from verl_mas.advantage.broadcast import to_tokens, trained_tokens
     from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages, options_for
-    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-    from verl_mas.advantage.state import RunningScores
+    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores
 
 __all__ = [
     "ESTIMATORS",
@@ -31,7 +30,6 @@ __getattr__, __dir__ = lazy(
     {
         "verl_mas.advantage.broadcast": ("to_tokens", "trained_tokens"),
         "verl_mas.advantage.estimator": ("ESTIMATORS", "compute_advantages", "options_for"),
-        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput"),
-        "verl_mas.advantage.state": ("RunningScores",),
+        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput", "RunningScores"),
     },
 )

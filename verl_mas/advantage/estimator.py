@@ -12,8 +12,7 @@ from torch import Tensor
 from verl_mas.advantage import diagnostics, validation
 from verl_mas.advantage.kernel import Partition, Prior, compact, normalise, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-from verl_mas.advantage.state import RunningScores, owners_of
+from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
 

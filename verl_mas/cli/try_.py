@@ -116,6 +116,4 @@ def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Ses
 
 
 def _record(session: Session) -> dict[str, object]:
-    from verl_mas.workflow.record import session_record
-
-    return dict(session_record(session))
+    return dict(session.record())

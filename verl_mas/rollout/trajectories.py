@@ -30,7 +30,7 @@ from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import append, size_of
 from verl_mas.run_folder.records import Listed, Record, index_of, left_out, listed, packed
 from verl_mas.run_folder.session_files import FOLDER, file_of, partition_of, recording
-from verl_mas.workflow.record import Recording, TokenTexts, session_record
+from verl_mas.workflow.record import Recording, TokenTexts
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.task import Task
 
@@ -135,7 +135,7 @@ class TrajectoryWriter:
             return written
 
     def _record(self, finished: SessionResult, status: str) -> None:
-        record = session_record(finished.session, status, finished.faults, self._how)
+        record = finished.session.record(status, finished.faults, self._how)
         line, task = packed(record), finished.session.task
         if self._space.takes(len(line)):
             self._append(line, record, task)

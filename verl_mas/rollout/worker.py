@@ -52,7 +52,8 @@ from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Score
-from verl_mas.workflow.session import Session, SessionConfig, SessionResult, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 

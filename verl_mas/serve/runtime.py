@@ -30,7 +30,8 @@ from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.members import Member
-from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 from verl_mas.workflow.streaming import Listener, Listening, Usage
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team_file import TeamFile

@@ -19,7 +19,8 @@ from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, Scripted
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import SessionConfig, SessionResult, run_session
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike

@@ -1,10 +1,10 @@
 """What users write a workflow with: plain async Python in which agents act."""
 
-from verl_mas.workflow.base import Workflow, register_workflow
+from verl_mas.workflow.base import Workflow, nested, register_workflow
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, ToolCall
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
 from verl_mas.workflow.continuation import restored
-from verl_mas.workflow.members import instances, nested
+from verl_mas.workflow.members import instances
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.task import Task, with_instruction

@@ -90,6 +90,16 @@ class Workflow:
         """Raise, before a run starts, if every session would fail: a server is down, a package is missing."""
 
 
+def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:
+    """The names that a sub-team's agents have in the outer team, where `team.sub(name)` is the sub-team.
+
+    `team` is the workflow of the sub-team, its class if it needs no arguments, or the names of its agents.
+    """
+    made = team() if isinstance(team, type) else team
+    agents = made if isinstance(made, Sequence) else made.agents
+    return tuple(f"{name}_{agent}" for agent in agents)
+
+
 W = TypeVar("W", bound=type[Workflow])
 WORKFLOWS: Registry[type[Workflow]] = Registry("workflow", package="verl_mas.workflows", group="verl_mas.workflows")
 

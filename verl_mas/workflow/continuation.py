@@ -11,22 +11,18 @@ from dataclasses import replace
 from functools import partial
 from numbers import Real
 from statistics import fmean
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from verl_mas.errors import WorkflowError
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.session import Session
 from verl_mas.workflow.tasks import together
 
-if TYPE_CHECKING:
-    from verl_mas.workflow.session import Session
-    from verl_mas.workflow.team import Team
-
 State = TypeVar("State")
-# (team, candidate, state) -> how the session ends when it continues with the candidate; a number is its reward.
-PlayOn: TypeAlias = "Callable[[Team, Reply, State], Awaitable[Outcome | float]]"
-OnLine: TypeAlias = "Callable[[Line], Team]"
+# (line, candidate, state) -> how the session ends when it continues with the candidate; a number is its reward.
+PlayOnLine: TypeAlias = Callable[[Line, Reply, State], Awaitable[Outcome | float]]
 
 CONTAINERS = (list, dict, set, bytearray, deque)
 # Their copies may be the same object.
@@ -34,7 +30,7 @@ CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))
 
 
 async def continued(
-    session: Session, line: Line, on: OnLine, candidate: Reply, play: PlayOn[State], state: State, n: int
+    session: Session, line: Line, candidate: Reply, play: PlayOnLine[State], state: State, n: int
 ) -> float | None:
     """`Team.continue_from`."""
     if n < 1:
@@ -45,7 +41,7 @@ async def continued(
     async def once(number: int) -> float:
         probe = line.probing(f"{_place(candidate)}/{candidate.branch}/{number}")
         with _untouched(state):
-            outcome = await _outcome(play, on(probe), candidate, restored(state, probe.random("state")))
+            outcome = await _outcome(play, probe, candidate, restored(state, probe.random("state")))
         return (await session.score_of(outcome)).reward
 
     candidate.team_reward = fmean(await together([partial(once, number) for number in range(n)]))
@@ -53,18 +49,18 @@ async def continued(
 
 
 async def forked(
-    session: Session, line: Line, on: OnLine, candidates: Sequence[Reply], play: PlayOn[State], state: State
+    session: Session, line: Line, candidates: Sequence[Reply], play: PlayOnLine[State], state: State
 ) -> list[Outcome]:
     """`Team.fork`."""
     if len(candidates) == 1:
-        return [await _outcome(play, on(line), candidates[0], state)]
+        return [await _outcome(play, line, candidates[0], state)]
     before = [reply for reply in line.replies if reply not in candidates]
     line.over = True
 
     async def played(candidate: Reply) -> tuple[Line, Outcome, float]:
         fork = line.forked(candidate.branch, _place(candidate))
         with _untouched(state):
-            outcome = await _outcome(play, on(fork), candidate, restored(state, fork.random("state")))
+            outcome = await _outcome(play, fork, candidate, restored(state, fork.random("state")))
         score = await session.score_of(outcome)
         _reward([candidate, *fork.replies], score.reward)
         return fork, replace(outcome, reward=score.reward, info={**score.info, **outcome.info}), score.reward
@@ -89,8 +85,8 @@ def _place(reply: Reply) -> str:
     return f"{reply.agent}/{reply.instance}/{reply.turn}"
 
 
-async def _outcome(play: PlayOn[State], team: Team, candidate: Reply, state: State) -> Outcome:
-    outcome = await play(team, candidate, state)
+async def _outcome(play: PlayOnLine[State], line: Line, candidate: Reply, state: State) -> Outcome:
+    outcome = await play(line, candidate, state)
     if isinstance(outcome, Outcome):
         return outcome
     if isinstance(outcome, Real):

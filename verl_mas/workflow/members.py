@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling, SwapSpec
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
-from verl_mas.workflow.swap import check_swap, rotations
 from verl_mas.workflow.task import Task
-
-if TYPE_CHECKING:
-    from verl_mas.workflow.base import Workflow
 
 DECODING = ("temperature", "top_p", "top_k")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -22,21 +17,14 @@ INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # First parts of metric names that agents and policies cannot have.
 RESERVED = {"session", "rows", "timing", "group", "padding"}
+SWAP = "mas.swap.agents"
+# The overrides that every check of an agent with its policy reads.
+ALIKE = ("model", "rollout")
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
     """The names of `count` agents of one role: `reasoner_0`, `reasoner_1`, ..."""
     return tuple(f"{role}_{number}" for number in range(count))
-
-
-def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:
-    """The names that a sub-team's agents have in the outer team, where `team.sub(name)` is the sub-team.
-
-    `team` is the workflow of the sub-team, its class if it needs no arguments, or the names of its agents.
-    """
-    made = team() if isinstance(team, type) else team
-    agents = made if isinstance(made, Sequence) else made.agents
-    return tuple(f"{name}_{agent}" for agent in agents)
 
 
 @dataclass(frozen=True)
@@ -95,10 +83,10 @@ def members_of(
     if swap is None or not swap.agents:
         return members
     own = {name: member.spec.policy for name, member in members.items()}
-    raise_all(check_swap(swap, own, policies))
+    raise_all(_check_swap(swap, own, policies))
     rotated = {
         name: replace(members[name], rotation=rotation, every=swap.every)
-        for name, rotation in rotations(swap, own).items()
+        for name, rotation in _rotations(swap, own).items()
     }
     return {**members, **rotated}
 
@@ -158,3 +146,60 @@ def _penalties(member: Member) -> Iterator[ConfigError]:
 def role_of(agent: str) -> str:
     instance = INSTANCE.fullmatch(agent)
     return instance.group(1) if instance else agent
+
+
+def _rotations(swap: SwapSpec, own: Mapping[str, str]) -> dict[str, Sequence[str]]:
+    """The policies of each agent in the order of its turns: at every exchange it takes that of the next agent."""
+    policies = [own[name] for name in swap.agents]
+    return {name: (*policies[i:], *policies[:i]) for i, name in enumerate(swap.agents)}
+
+
+def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
+    """`own`: the configured policy of every agent of the workflow."""
+    value = f"{SWAP}=[{','.join(swap.agents)}]"
+    unknown = [name for name in swap.agents if name not in own]
+    for name in unknown:
+        yield ConfigError(
+            f"{value}: there is no agent {name}",
+            rule="agents of the workflow exchange policies; a role is not an agent",
+            fix=nearest(name, list(own)),
+        )
+    if unknown:
+        return
+    if len(set(swap.agents)) != len(swap.agents) or len(swap.agents) < 2:
+        yield ConfigError(value, rule="two different agents, or more, exchange policies", fix=f"name them in {SWAP}")
+        return
+    used = [own[name] for name in swap.agents]
+    if len(set(used)) != len(used):
+        each = ", ".join(f"{name} on {own[name]}" for name in swap.agents)
+        yield ConfigError(
+            f"{value}: {each}",
+            rule="agents that share a policy have nothing to exchange",
+            fix="give each a policy: 'mas.policies={"
+            + ", ".join(f"llm{i}: {{}}" for i in range(len(used)))
+            + "}' "
+            + " ".join(f"++mas.agents.{name}.policy=llm{i}" for i, name in enumerate(swap.agents)),
+        )
+        return
+    yield from _different(value, {name: policies[name] for name in used if name in policies})
+
+
+def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
+    """An unknown policy is refused where agents are assigned to policies."""
+    for name, spec in policies.items():
+        if spec.remote is not None or not spec.trainable:
+            yield ConfigError(
+                f"{value}: the policy {name} is {'remote' if spec.remote else 'frozen'}",
+                rule="policies that are exchanged are trained here, so that each learns in every place",
+                fix=f"train it (++mas.policies.{name}.trainable=true, no remote), or set {SWAP}=[]",
+            )
+    first = next(iter(policies), "")
+    for name, spec in policies.items():
+        for section in ALIKE:
+            if spec.overrides.get(section) != policies[first].overrides.get(section):
+                yield ConfigError(
+                    f"{value}: the overrides of {first} and {name} differ in {section}",
+                    rule="exchanged policies are copies of one model on one engine; they may differ in pool and "
+                    "optimiser",
+                    fix=f"set {section} for all policies: actor_rollout_ref.{section}.<setting>=...",
+                )

@@ -1,20 +1,17 @@
-"""A session as plain data: what is written to disk, shown as a transcript and read again."""
+"""The acts and failures of a session as plain data: what `Session.record` is made of."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from verl_mas.errors import SessionFault
-from verl_mas.run_folder.records import SCHEMA, Record, plain
+from verl_mas.run_folder.records import Record, plain
 from verl_mas.workflow.client import Message, ToolCall
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
-
-if TYPE_CHECKING:
-    from verl_mas.workflow.session import Board, Session
 
 # Of a part of a message that has an image: the part that the record has instead.
 Images: TypeAlias = Callable[[Message], Message]
@@ -32,45 +29,7 @@ class Recording:
     tokens: Mapping[str, TokenTexts] = field(default_factory=dict)
 
 
-def session_record(
-    session: Session,
-    status: str | None = None,
-    faults: Sequence[SessionFault] = (),
-    how: Recording = Recording(),
-) -> Record:
-    """One session as plain data. `status`: finished, dropped or cancelled; None while it runs."""
-    task = session.task
-    by_act = {id(reply): row for row in session.rows() for reply in row.replies}
-    clip = _Clip(how)
-    return {
-        "schema": SCHEMA,
-        "uid": task.uid,
-        "group": task.uid,
-        "session": task.session,
-        "step": task.step,
-        "partition": "val" if task.validate else "train",
-        "status": status,
-        "task": {
-            "messages": clip.messages(task.messages),
-            "ground_truth": task.ground_truth,
-            "data_source": task.data_source,
-            "index": task.extra_info.get("index"),
-        },
-        "boards": [_board(board) for board in session.boards],
-        "acts": [_act(reply, by_act[id(reply)], clip) for reply in session.replies],
-        "outcome": {
-            "answer": clip.text(session.answer),
-            "reward": session.team_reward,
-            "info": session.reported,
-        },
-        "faults": [_fault(attempt, fault) for attempt, fault in enumerate(faults)],
-        "started": round(session.started, 3),
-        "seconds": round(session.seconds, 4),
-        "uniform": None,
-    }
-
-
-def _fault(attempt: int, fault: SessionFault) -> Record:
+def fault_record(attempt: int, fault: SessionFault) -> Record:
     return {
         "attempt": attempt,
         "kind": fault.kind.value,
@@ -81,12 +40,7 @@ def _fault(attempt: int, fault: SessionFault) -> Record:
     }
 
 
-def _board(board: Board) -> Record:
-    """`after`: the number of the last act before it, None at the start."""
-    return {"title": board.title, "text": board.text, "after": board.acts - 1 if board.acts else None}
-
-
-def _act(reply: Reply, row: Row, clip: _Clip) -> Record:
+def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
     generation = reply.generation
     return {
         "key": None if row.key is None else str(row.key),
@@ -129,7 +83,7 @@ def _parts(reply: Reply) -> dict[str, float]:
     return {"act": reply.reward or 0.0, "tools": reply.tool_reward}
 
 
-def _call(call: ToolCall, clip: _Clip) -> Record:
+def _call(call: ToolCall, clip: Clip) -> Record:
     return {
         "name": call.name,
         "arguments": clip.text(call.arguments),
@@ -141,7 +95,7 @@ def _call(call: ToolCall, clip: _Clip) -> Record:
     }
 
 
-class _Clip:
+class Clip:
     """Texts that are not too long, and messages without objects."""
 
     def __init__(self, how: Recording):

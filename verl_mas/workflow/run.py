@@ -1,24 +1,29 @@
-"""Runs a workflow without verl, with a client of any endpoint."""
+"""Runs a session with its retries, and a workflow without verl, with a client of any endpoint."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
-from verl_mas.errors import WorkflowError, raise_all
+from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures, raise_all
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
+from verl_mas.workflow.clock import Clock, ended, start
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.many import many
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import Session, SessionConfig, SessionResult, run_session
+from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.rewards import needs_score
+from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
+from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
+from verl_mas.workflow.tracebacks import traceback_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,3 +132,72 @@ def _blocking(coroutine: Callable[P, Coroutine[object, object, R]]) -> Callable[
 
 
 run = _blocking(arun)
+
+
+async def run_session(
+    workflow: Callable[[], Workflow],
+    task: Task,
+    config: SessionConfig,
+    score: Scorer | None = None,
+) -> SessionResult:
+    """Run the workflow on the task; after a failure retry as often as `mas.faults` says.
+
+    Raises only CancelledError and EngineLost.
+    """
+    faults: list[SessionFault] = []
+    spec = config.faults
+    while True:
+        session = Session(task, config, attempt=len(faults))
+        session.scorer = score
+        try:
+            await _attempt(workflow(), session)
+        except SessionFault as fault:
+            fault.traceback = traceback_of(fault)
+            faults.append(fault)
+            if len(faults) > spec.retries or not fault.kind.worth_retrying:
+                return SessionResult(session, faults, failed=True)
+            await asyncio.sleep(spec.backoff_s * 2 ** (len(faults) - 1))
+        else:
+            return SessionResult(session, faults)
+
+
+async def _attempt(workflow: Workflow, session: Session) -> None:
+    try:
+        with failures():
+            limit = session.config.faults.session_timeout_s
+            outcome = await _within(_outcome(workflow, session), limit)
+            if not isinstance(outcome, Outcome):
+                raise WorkflowError(
+                    f"{type(workflow).__name__}.run returned {outcome!r}",
+                    rule="the `run` of a workflow returns an Outcome",
+                    fix="return Outcome(answer=reply) or Outcome(reward=...)",
+                )
+            session.outcome = outcome
+            if session.scorer is not None and needs_score(session.outcome, session.replies):
+                session.score = await asyncio.wait_for(session.scorer(session), limit)
+    finally:
+        await session.close()
+
+
+async def _outcome(workflow: Workflow, session: Session) -> Outcome:
+    try:
+        return await workflow.run(session.task, Team(session))
+    except SystemExit as error:
+        # Left alone, it would end the event loop, and with it every session of the worker.
+        raise WorkflowError(
+            f"{type(workflow).__name__}.run called sys.exit({error.code!r})",
+            rule="a workflow ends one session, not the process",
+            fix="raise an exception to drop the session, or return Outcome(reward=0)",
+        ) from error
+
+
+async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
+    """Like `wait_for`, but its own time limit is no TIMEOUT, as one inside the workflow is: a retry cannot help."""
+    clock = Clock(seconds)
+    task = start(run, clock, session=True)
+    if not await ended(task, clock):
+        # A workflow that swallows the cancellation keeps running, but its acts are refused.
+        raise SessionFault(FaultKind.SESSION_TIMEOUT, f"the session took more than {seconds:g} s")
+    if task.cancelled():
+        raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself or one of its acts")
+    return task.result()

@@ -1,4 +1,4 @@
-"""One session: its acts, its limits and its failures."""
+"""One session: its acts and their limits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.row import VERDICTS
+from verl_mas.run_folder.records import SCHEMA, Record
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
@@ -23,21 +24,17 @@ from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.record import session_record
+from verl_mas.workflow.record import Clip, Recording, act_record, fault_record
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.rewards import Row, Score, candidate_score, needs_score, rows_of, team_reward
+from verl_mas.workflow.rewards import Row, Score, candidate_score, rows_of, team_reward
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tasks import together
-from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_loop import Acted, ToolLimits, ToolLoop
 from verl_mas.workflow.tool_sources import toolsets
 from verl_mas.workflow.tools import Tool, Tools
-from verl_mas.workflow.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from verl_mas.workflow.base import Workflow
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,10 @@ class Board:
     title: str
     text: str
     acts: int
+
+    def record(self) -> Record:
+        """`after`: the number of the last act before it, None at the start."""
+        return {"title": self.title, "text": self.text, "after": self.acts - 1 if self.acts else None}
 
 
 class Session:
@@ -208,16 +209,48 @@ class Session:
         return f"<Session of task {self.task.key}: {len(self.replies)} acts, answer {self.answer!r:.60}>"
 
     def __str__(self) -> str:
-        return transcript.as_text(session_record(self))
+        return transcript.as_text(self.record())
 
     def __rich__(self) -> Text:
-        return transcript.as_rich(session_record(self))
+        return transcript.as_rich(self.record())
 
     def _repr_html_(self) -> str:
-        return transcript.as_html(session_record(self))
+        return transcript.as_html(self.record())
 
     def rows(self) -> list[Row]:
         return rows_of(self.task, self.replies, self.team_reward or 0.0, self.config.members, self.config.reward)
+
+    def record(
+        self, status: str | None = None, faults: Sequence[SessionFault] = (), how: Recording | None = None
+    ) -> Record:
+        """As plain data: what is written to disk, shown as a transcript and read again.
+
+        `status`: finished, dropped or cancelled; None while it runs.
+        """
+        task, clip = self.task, Clip(how or Recording())
+        by_act = {id(reply): row for row in self.rows() for reply in row.replies}
+        return {
+            "schema": SCHEMA,
+            "uid": task.uid,
+            "group": task.uid,
+            "session": task.session,
+            "step": task.step,
+            "partition": "val" if task.validate else "train",
+            "status": status,
+            "task": {
+                "messages": clip.messages(task.messages),
+                "ground_truth": task.ground_truth,
+                "data_source": task.data_source,
+                "index": task.extra_info.get("index"),
+            },
+            "boards": [board.record() for board in self.boards],
+            "acts": [act_record(reply, by_act[id(reply)], clip) for reply in self.replies],
+            "outcome": {"answer": clip.text(self.answer), "reward": self.team_reward, "info": self.reported},
+            "faults": [fault_record(attempt, fault) for attempt, fault in enumerate(faults)],
+            "started": round(self.started, 3),
+            "seconds": round(self.seconds, 4),
+            "uniform": None,
+        }
 
     async def close(self) -> None:
         """Cancel every act that is still running: its reply is not needed any more."""
@@ -344,72 +377,3 @@ class SessionResult:
 
 
 Scorer = Callable[[Session], Awaitable[Score]]
-
-
-async def run_session(
-    workflow: Callable[[], Workflow],
-    task: Task,
-    config: SessionConfig,
-    score: Scorer | None = None,
-) -> SessionResult:
-    """Run the workflow on the task; after a failure retry as often as `mas.faults` says.
-
-    Raises only CancelledError and EngineLost.
-    """
-    faults: list[SessionFault] = []
-    spec = config.faults
-    while True:
-        session = Session(task, config, attempt=len(faults))
-        session.scorer = score
-        try:
-            await _attempt(workflow(), session)
-        except SessionFault as fault:
-            fault.traceback = traceback_of(fault)
-            faults.append(fault)
-            if len(faults) > spec.retries or not fault.kind.worth_retrying:
-                return SessionResult(session, faults, failed=True)
-            await asyncio.sleep(spec.backoff_s * 2 ** (len(faults) - 1))
-        else:
-            return SessionResult(session, faults)
-
-
-async def _attempt(workflow: Workflow, session: Session) -> None:
-    try:
-        with failures():
-            limit = session.config.faults.session_timeout_s
-            outcome = await _within(_outcome(workflow, session), limit)
-            if not isinstance(outcome, Outcome):
-                raise WorkflowError(
-                    f"{type(workflow).__name__}.run returned {outcome!r}",
-                    rule="the `run` of a workflow returns an Outcome",
-                    fix="return Outcome(answer=reply) or Outcome(reward=...)",
-                )
-            session.outcome = outcome
-            if session.scorer is not None and needs_score(session.outcome, session.replies):
-                session.score = await asyncio.wait_for(session.scorer(session), limit)
-    finally:
-        await session.close()
-
-
-async def _outcome(workflow: Workflow, session: Session) -> Outcome:
-    try:
-        return await workflow.run(session.task, Team(session))
-    except SystemExit as error:
-        # Left alone, it would end the event loop, and with it every session of the worker.
-        raise WorkflowError(
-            f"{type(workflow).__name__}.run called sys.exit({error.code!r})",
-            rule="a workflow ends one session, not the process",
-            fix="raise an exception to drop the session, or return Outcome(reward=0)",
-        ) from error
-
-
-async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
-    """Like `wait_for`, but its own time limit is no TIMEOUT, as one inside the workflow is: a retry cannot help."""
-    clock = Clock(seconds)
-    task = start(run, clock, session=True)
-    if not await ended(task, clock):
-        # A workflow that swallows the cancellation keeps running, but its acts are refused.
-        raise SessionFault(FaultKind.SESSION_TIMEOUT, f"the session took more than {seconds:g} s")
-    if task.cancelled():
-        raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself or one of its acts")
-    return task.result()

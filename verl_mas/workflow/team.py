@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Continuation, Message
-from verl_mas.workflow.continuation import PlayOn, State, continued, forked
+from verl_mas.workflow.continuation import PlayOnLine, State, continued, forked
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.session import Session
 from verl_mas.workflow.tools import Tools
 
-if TYPE_CHECKING:
-    from verl_mas.workflow.session import Session
-
 Prompt = str | Sequence[Message]
+# (team, candidate, state) -> how the session ends when it continues with the candidate; a number is its reward.
+PlayOn: TypeAlias = "Callable[[Team, Reply, State], Awaitable[Outcome | float]]"
 
 
 class Team:
@@ -70,7 +70,7 @@ class Team:
         The acts on the way are by the current weights and are not trained on. An act without other candidates has
         nothing to compare: nothing is played, and None is returned.
         """
-        return await continued(self._session, self._line, self._on, candidate, play, state, n)
+        return await continued(self._session, self._line, candidate, self._on_line(play), state, n)
 
     async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
         """Play every candidate on to the end by acts that are trained on, and commit one of them; the acts of each have
@@ -78,7 +78,7 @@ class Team:
 
         The outcomes are in the order of the candidates. An act without other candidates is played on as it is.
         """
-        return await forked(self._session, self._line, self._on, candidates, play, state)
+        return await forked(self._session, self._line, candidates, self._on_line(play), state)
 
     def twin(self, agent: Agent) -> Agent:
         """An agent of another line of play, such as one that was spawned before it, on the line of this team."""
@@ -95,8 +95,8 @@ class Team:
         """
         self._session.draw(board, title, self._line)
 
-    def _on(self, line: Line) -> Team:
-        return Team(self._session, self._prefix, line)
+    def _on_line(self, play: PlayOn[State]) -> PlayOnLine[State]:
+        return lambda line, candidate, state: play(Team(self._session, self._prefix, line), candidate, state)
 
 
 class Agent:

@@ -19,7 +19,7 @@ MACHINERY = (
     str(Path(asyncio.__file__).parent),
     contextlib.__file__,
     errors.__file__,
-    *(str(_HERE / name) for name in ("session.py", "team.py")),
+    *(str(_HERE / name) for name in ("run.py", "session.py", "team.py")),
 )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-from verl_mas.advantage.state import RUNNING_DECAY
+from verl_mas.advantage.record import RUNNING_DECAY, AdvantageInput, AdvantageOutput
 
 
 @estimator(compares_sessions=True, shrinkage=None, decay=RUNNING_DECAY)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-from verl_mas.advantage.state import RUNNING_DECAY, owner_columns
+from verl_mas.advantage.record import RUNNING_DECAY, AdvantageInput, AdvantageOutput, owner_columns
 
 
 @estimator(remembers=True, baseline="leave_one_out", scale="none", weighting="per_session", decay=RUNNING_DECAY)
