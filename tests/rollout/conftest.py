@@ -96,11 +96,11 @@ def policy(tokenizer: Tokenizer) -> Callable[..., Any]:
     class Client(LLMServerClient):
         def __init__(self, config: DictConfig, server: Server):
             super().__init__(config)
-            self.server = server
+            self.behind = server
 
         async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Any]:
-            self.server.requests.append(request_id)
-            return "server", self.server
+            self.behind.requests.append(request_id)
+            return "server", self.behind
 
         def _release_server(self, server_id: str, request_id: str | None = None) -> None:
             pass

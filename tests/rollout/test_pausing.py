@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from resuming import Client, client_of
+from resuming import client_of
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
@@ -16,7 +16,7 @@ from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.manager import MasAgentLoopManager
-from verl_mas.rollout.resuming_client import ResumingClient
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.verl_client import VerlPolicy
 from verl_mas.rollout.worker import MasAgentLoopWorker, gates_of
 from verl_mas.workflow import Outcome, Workflow
@@ -56,7 +56,7 @@ def policy_of(policy, generate):
     """A policy whose engine is `generate`, and whose replies are resumed; and its gate."""
     made, _ = policy(lambda prompt, number: "x")
     rollout = made.config.actor_rollout_ref.rollout
-    client = client_of(generate, Client, **rollout)
+    client = client_of(generate, **rollout)
     return VerlPolicy(made.config, client, made.model, RLHFDataset), client.gate
 
 
@@ -81,7 +81,7 @@ def test_the_limits_of_acts_and_sessions_leave_out_the_time_at_a_closed_gate(pol
     [reply] = result.session.replies
     fields = reply.generation.output.extra_fields
     assert (fields["versions"], fields["aborts"]) == ([[5, 1], [2, 2]], 1)
-    assert isinstance(client.client, ResumingClient) and reply.seconds > 1.4
+    assert isinstance(client.client, TeamClient) and reply.seconds > 1.4
 
 
 def test_the_limit_of_an_act_counts_the_time_in_its_engine(policy, play, monkeypatch):

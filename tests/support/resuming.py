@@ -10,11 +10,8 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.rollout.adapter_client import AdapterClient
-from verl_mas.rollout.gates import Gate
-from verl_mas.rollout.resuming_client import ResumingClient
-from verl_mas.trainer.policies.servers import OnlyServerClient
-from verl_mas.verl_.types import Tokenizer
+from verl_mas.rollout.team_client import Gate, Only, TeamClient
+from verl_mas.verl_.types import Actor, Tokenizer
 from verl_mas.warmup.tiny_model import byte_tokenizer
 
 ROLLOUT = {
@@ -26,17 +23,9 @@ ROLLOUT = {
 }
 
 
-class Client(ResumingClient, OnlyServerClient):
-    pass
-
-
-class AdapterOf(AdapterClient, ResumingClient, OnlyServerClient):
-    pass
-
-
 def client_of(
-    generate: Callable[..., Awaitable[TokenOutput]], kind: type[ResumingClient] = Client, **rollout: Any
-) -> ResumingClient:
+    generate: Callable[..., Awaitable[TokenOutput]], adapter: str | None = None, **rollout: Any
+) -> TeamClient:
     """`generate` is the server's."""
 
     def remote(**request: Any) -> asyncio.Future[TokenOutput]:
@@ -44,7 +33,6 @@ def client_of(
 
     handle = SimpleNamespace(generate=SimpleNamespace(remote=remote))
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {**ROLLOUT, **rollout}}})
-    own = {"adapter": "verifier"} if issubclass(kind, AdapterClient) else {}
-    client = kind(config=config, load_balancer_handle=cast(Any, None), server=handle, **own)
+    client = TeamClient(config, server=Only(cast(Actor, handle)), adapter=adapter, resumes=True)
     client.gate, client.decode = Gate(), cast(Tokenizer, byte_tokenizer()).decode
     return client

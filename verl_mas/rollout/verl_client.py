@@ -25,8 +25,8 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_mas.engines.sampling import sampling_errors, stop_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
-from verl_mas.rollout.cancellable import cancellable
-from verl_mas.rollout.resuming_client import merged_versions, reply_limit
+from verl_mas.rollout.resumed_reply import merged_versions, reply_limit
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
@@ -96,7 +96,7 @@ class VerlPolicy:
         self.config, self.model = config, model
         self._rollout = config.actor_rollout_ref.rollout
         self.busy = Busy()
-        self.client = cancellable(client, self.busy) if isinstance(client, LLMServerClient) else client
+        self.client = TeamClient.of(client, self.busy) if isinstance(client, LLMServerClient) else client
         self._dataset_cls = dataset_cls
         self._loops: dict[str, ToolAgentLoop] = {}
 

@@ -29,9 +29,8 @@ from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, Wo
 from verl_mas.mcp.servers import McpServers
 from verl_mas.rollout.answer import answer_of
 from verl_mas.rollout.counts import SessionCounts, described
-from verl_mas.rollout.gates import Gate
-from verl_mas.rollout.resuming_client import ResumingClient
 from verl_mas.rollout.stored import failed_validation_row, stored_rows
+from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.token_texts import TokenTexts
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
@@ -89,7 +88,7 @@ class MasAgentLoopWorker(_StockWorker):
         self.models = {name: models[resident(self.mas, name)] for name in served}
         self.gates = gates_of(self.mas, served)
         for name, client in served.items():
-            if isinstance(client, ResumingClient):
+            if isinstance(client, TeamClient):
                 client.gate, client.decode = self.gates[name], self.models[name].tokenizer.decode
         if self.rollout_config.trace.get("token2text", False):
             for name, client in served.items():

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from transfer_queue import KVBatchMeta
-from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas import data_plane
 from verl_mas.config.adapters import ADAPTER, adapter_table, read_table
 from verl_mas.config.load import load
 from verl_mas.config.merge import policy_view
+from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
 from verl_mas.row import TEMPERATURE
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.trainer.adapters.base import SharedBase
@@ -25,9 +25,7 @@ from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
-from verl_mas.trainer.policies.servers import OnlyServerClient
 from verl_mas.trainer.policies.workers import Workers
-from verl_mas.trainer.pools.phases import PhasedClient
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import PolicyRows
 
@@ -94,7 +92,7 @@ class Manager:
     def __init__(self, config, servers):
         self.config, self.server_handles = config, servers
 
-    def get_client(self, kind=LLMServerClient, **given):
+    def get_client(self, kind, **given):
         return kind(config=self.config, load_balancer_handle=None, **given)
 
 
@@ -206,26 +204,24 @@ def test_each_adapter_gets_its_own_loss_where_rows_are_weighted(team):
     assert team(mas__loss__weighting="row").log == []
 
 
-@pytest.mark.parametrize(
-    ("servers", "sliced", "kind"), [(1, False, OnlyServerClient), (2, False, LLMServerClient), (1, True, PhasedClient)]
-)
+@pytest.mark.parametrize(("servers", "sliced", "kind"), [(1, False, Only), (2, False, Balanced), (1, True, Slices)])
 def test_requests_of_an_adapter_go_to_the_engines_of_its_base_and_name_it(team, monkeypatch, servers, sliced, kind):
     made = team(servers)
     if sliced:
         made.slices = {"shared": SimpleNamespace()}
     clients = made.get_llm_client()
     assert sorted(clients) == ["full", "main", "one", "past", "two"]
-    assert all(isinstance(client, kind) for client in clients.values())
+    assert all(isinstance(client.server, kind) for client in clients.values())
     if sliced:
-        assert (clients["one"]._policy, clients["one"].adapter) == ("main", "one")  # noqa: SLF001
+        assert (clients["one"].server.policy, clients["one"].adapter) == ("main", "one")
     servers = {name: made.members[name].llm_server_manager.server_handles for name in made.members}
-    monkeypatch.setattr(kind, "_release_server", lambda self, *args, **given: None)
+    monkeypatch.setattr(TeamClient, "_release_server", lambda self, *args, **given: None)
     for name, home in (("one", "main"), ("main", "main"), ("full", "full")):
 
         async def acquire(self, request_id, home=home, **extra):
             return "0", servers[home][0]
 
-        monkeypatch.setattr(kind, "_acquire_server", acquire)
+        monkeypatch.setattr(TeamClient, "_acquire_server", acquire)
         asyncio.run(clients[name].generate(request_id="r", prompt_ids=[1], sampling_params={}))
     assert [asked.get(ADAPTER) for asked in servers["main"][0].asked] == ["one", None]
     assert [asked.get(ADAPTER) for asked in servers["full"][0].asked] == [None]

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from types import SimpleNamespace
 
 import pytest
 
-from verl_mas.trainer.pools import phases
-from verl_mas.trainer.pools.phases import PhasedClient, TimeSlices, verbs
-from verl_mas.workflow.clock import Clock, ended, start
+from verl_mas.trainer.pools.phases import TimeSlices, verbs
 
 
 class Engines:
@@ -119,21 +116,3 @@ def test_the_engines_are_put_to_sleep_only_after_a_change_that_is_under_way():
 def test_engines_whose_sleep_drops_weights_are_paused_instead():
     assert verbs("vllm") == verbs("sglang") == ("pause", "unpause")
     assert verbs("transformers") == ("sleep", "wake_up")
-
-
-def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice(monkeypatch):
-    async def acquire(self, request_id):
-        return "server", None
-
-    monkeypatch.setattr(phases.LLMServerClient, "_acquire_server", acquire)
-    client = object.__new__(PhasedClient)
-    client._policy, client._slices = (
-        "a",
-        SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1))),
-    )
-
-    async def act():
-        clock = Clock(0.05)
-        return await ended(start(client._acquire_server("request"), clock), clock)
-
-    assert asyncio.run(act())

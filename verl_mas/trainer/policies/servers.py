@@ -14,9 +14,8 @@ from verl.utils.ray_utils import auto_await
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutReplica
 
-from verl_mas.rollout.adapter_client import AdapterClient
-from verl_mas.rollout.resuming_client import ResumingClient
-from verl_mas.trainer.pools.phases import PhasedClient, verbs
+from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
+from verl_mas.trainer.pools.phases import verbs
 from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:
@@ -60,17 +59,11 @@ class Servers:
         `resumes`: a request that an engine aborts continues when engines take requests again.
         """
         handles = self.llm_server_manager.server_handles
-        kind: type[LLMServerClient] = LLMServerClient
-        given: dict[str, object] = {}
+        server: Balanced | Only | Slices = Only(handles[0]) if len(handles) == 1 else Balanced()
         if slices is not None:
-            kind, given = PhasedClient, {"policy": self.name, "slices": slices}
-        elif len(handles) == 1:
-            kind, given = OnlyServerClient, {"server": handles[0]}
-        if resumes:
-            kind = _RESUMING[kind]
-        if adapter is not None:
-            kind, given = _WITH_ADAPTER[kind], {**given, "adapter": adapter}
-        return self.llm_server_manager.get_client(kind, **given)
+            server = Slices(self.name, slices)
+        given = {"server": server, "adapter": adapter, "resumes": resumes}
+        return self.llm_server_manager.get_client(TeamClient, **given)
 
     @auto_await  # type: ignore[untyped-decorator]
     async def abort(self) -> None:
@@ -91,50 +84,3 @@ class Servers:
         """Free the GPU's memory and keep the weights."""
         method, _ = verbs(self.engine)
         ray.get([getattr(server, method).remote() for server in self.servers])
-
-
-class OnlyServerClient(LLMServerClient):
-    """With one server there is nothing to balance, so a request needs no calls to the balancer's process."""
-
-    def __init__(self, config: DictConfig, load_balancer_handle: Actor, *, server: Actor, **kwargs: object):
-        super().__init__(config, load_balancer_handle, **kwargs)
-        self._server = server
-
-    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Actor]:
-        return "only", self._server
-
-    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """No balancer counts the requests."""
-
-
-class ResumingOnlyServerClient(ResumingClient, OnlyServerClient):
-    """Of the only server, which is aborted at times."""
-
-
-class OnlyServerAdapterClient(AdapterClient, OnlyServerClient):
-    """Of an adapter on the only server."""
-
-
-class PhasedAdapterClient(AdapterClient, PhasedClient):
-    """Of an adapter whose base has time slices."""
-
-
-class ResumingAdapterClient(AdapterClient, ResumingClient):
-    """Of an adapter on servers that are aborted at times."""
-
-
-class ResumingOnlyServerAdapterClient(AdapterClient, ResumingOnlyServerClient):
-    """Of an adapter on the only server, which is aborted at times."""
-
-
-_RESUMING: dict[type[LLMServerClient], type[LLMServerClient]] = {
-    LLMServerClient: ResumingClient,
-    OnlyServerClient: ResumingOnlyServerClient,
-}
-_WITH_ADAPTER: dict[type[LLMServerClient], type[AdapterClient]] = {
-    LLMServerClient: AdapterClient,
-    OnlyServerClient: OnlyServerAdapterClient,
-    PhasedClient: PhasedAdapterClient,
-    ResumingClient: ResumingAdapterClient,
-    ResumingOnlyServerClient: ResumingOnlyServerAdapterClient,
-}

@@ -7,16 +7,13 @@ waited longest gets the next time slice: its engines wake up, and the weights of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import cast
 
 import ray
-from omegaconf import DictConfig
-from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.engines.facts import facts_of
 from verl_mas.verl_.types import Actor
-from verl_mas.workflow.clock import uncounted
 
 Change = Callable[[str, str], Awaitable[None]]
 POLL_S = 0.01
@@ -114,41 +111,3 @@ class SlicesActor:
 def verbs(engine: str) -> tuple[str, str]:
     """The methods of an engine's server that free its GPU memory without losing weights, and take it back."""
     return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")
-
-
-class PhasedClient(LLMServerClient):
-    """verl's client, whose requests go wait for their policy's time slice."""
-
-    def __init__(
-        self, config: DictConfig, load_balancer_handle: Actor, *, policy: str, slices: Actor, **kwargs: object
-    ):
-        super().__init__(config, load_balancer_handle, **kwargs)
-        self._policy, self._slices = policy, slices
-
-    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Actor]:
-        admitted: ray.ObjectRef[None] = self._slices.enter.remote(self._policy)
-        try:
-            with uncounted():
-                await admitted
-            return await super()._acquire_server(request_id, **extra)
-        except BaseException:
-            # A request that is cancelled while it waits is still admitted later, and must leave then.
-            _in_background(self._leave_after(admitted))
-            raise
-
-    async def _leave_after(self, admitted: ray.ObjectRef[None]) -> None:
-        await admitted
-        await self._slices.leave.remote()
-
-    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        super()._release_server(server_id, request_id)
-        self._slices.leave.remote()
-
-
-_TASKS: set[asyncio.Task[None]] = set()
-
-
-def _in_background(work: Coroutine[object, object, None]) -> None:
-    task = asyncio.ensure_future(work)
-    _TASKS.add(task)
-    task.add_done_callback(_TASKS.discard)

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from resuming import ROLLOUT, AdapterOf, Client, client_of
+from resuming import ROLLOUT, client_of
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.engines.transformers.adapter import ServerAdapter
 from verl_mas.engines.transformers.server import TransformersServer
-from verl_mas.rollout.cancellable import cancellable
+from verl_mas.rollout.busy import Busy
+from verl_mas.rollout.resumed_reply import ResumedReply
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.warmup.tiny_model import tiny_model
 
 
@@ -148,10 +150,10 @@ class Script:
         return TokenOutput(token_ids=ids, log_probs=log_probs, stop_reason=reason, extra_fields=fields)
 
 
-def scripted(*replies, kind=Client, wrap=None, close=True, params=None, **rollout):
+def scripted(*replies, adapter=None, copied=False, close=True, params=None, **rollout):
     script = Script(*replies, close=close)
-    client = client_of(script, kind, **{"name": "vllm", **rollout})
-    script.client = client = wrap(client) if wrap else client
+    client = client_of(script, adapter, **{"name": "vllm", **rollout})
+    script.client = client = TeamClient.of(client, Busy()) if copied else client
 
     async def scenario():
         return await ask(client, **(params or {}))
@@ -159,12 +161,12 @@ def scripted(*replies, kind=Client, wrap=None, close=True, params=None, **rollou
     return asyncio.run(scenario()), script.requests
 
 
-@pytest.mark.parametrize("kind", [Client, AdapterOf])
-@pytest.mark.parametrize("wrap", [None, cancellable])
-def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for(kind, wrap):
+@pytest.mark.parametrize("adapter", [None, "verifier"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for(adapter, copied):
     reply, requests = scripted(
         ([1, 2], "aborted"), ([], "aborted"), ([3], "aborted"), ([4, 5], "completed"),
-        kind=kind, wrap=wrap, params={"max_tokens": 20, "min_tokens": 4, "seed": 7},
+        adapter=adapter, copied=copied, params={"max_tokens": 20, "min_tokens": 4, "seed": 7},
     )  # fmt: skip
     assert (reply.token_ids, reply.log_probs) == ([1, 2, 3, 4, 5], [-1.0, -2.0, -3.0, -4.0, -5.0])
     assert reply.stop_reason == "completed"
@@ -177,7 +179,7 @@ def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for
     ]
     assert asked == [[20, 4, 7], [18, 2, 9], [18, 2, 9], [17, 1, 10]]
     assert all("drawn" not in request for request in requests)
-    assert [request.get("adapter") for request in requests] == [None if kind is Client else "verifier"] * 4
+    assert [request.get("adapter") for request in requests] == [adapter] * 4
 
 
 def test_a_reply_that_no_engine_aborted_is_the_engines_own():
@@ -268,14 +270,13 @@ def test_counts_of_the_parts_add_up_and_the_prefix_that_was_cached_is_the_first_
 
 
 def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
-    from verl_mas.rollout import resuming_client
 
     def part(tokens, rows, value):
         return TokenOutput(token_ids=tokens, routed_experts=np.full((rows, 1), value))
 
     # A prompt of two tokens; the last token of a request has none.
     parts = [part([1, 2], 3, 1), part([], 3, 7), part([3, 4, 5], 6, 2)]
-    reply = resuming_client._Reply([8, 9], {}, OmegaConf.create(ROLLOUT), str, [1, 2, 3, 4, 5], parts)  # noqa: SLF001
+    reply = ResumedReply([8, 9], {}, OmegaConf.create(ROLLOUT), str, [1, 2, 3, 4, 5], parts)
     assert reply.joined().routed_experts[:, 0].tolist() == [1, 1, 1, 2, 2, 2]
 
 

@@ -1,7 +1,7 @@
-"""verl's LLM client for engines that are aborted while weights change: each reply is continued where it was cut.
+"""A reply whose engine is aborted while weights change: its parts, the request for its rest, and the whole.
 
-verl has such a client, `FullyAsyncLLMServerClient`. It sleeps a second before each try, forgets which weights wrote
-which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
+verl has a client for such engines, `FullyAsyncLLMServerClient`. It sleeps a second before each try, forgets which
+weights wrote which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from itertools import groupby
 import numpy as np
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS
-from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.sampling import stop_window
-from verl_mas.rollout.gates import Gate
 from verl_mas.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields
 
@@ -41,30 +39,8 @@ RESUMABLE = frozenset(
 grammar, an aborted reply restarts."""
 
 
-class ResumingClient(LLMServerClient):
-    """Combines with the other clients: `class Both(AdapterClient, ResumingClient, OnlyServerClient)`.
-
-    The worker that uses the client sets `gate` and `decode`.
-    """
-
-    gate: Gate
-    decode: Decode
-
-    async def generate(
-        self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Fields, **kwargs: object
-    ) -> TokenOutput:
-        reply = _Reply(list(prompt_ids), sampling_params, self.config.actor_rollout_ref.rollout, self.decode)
-        while not reply.whole:
-            await self.gate.passed()
-            closings = self.gate.closings
-            part = await super().generate(request_id, **reply.request(), **kwargs)
-            # No token, and the gate was not closed: the engine refuses the request, and would do so again.
-            reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
-        return reply.joined()
-
-
 @dataclass
-class _Reply:
+class ResumedReply:
     """One reply: its parts, and the request for its rest."""
 
     prompt: list[int]

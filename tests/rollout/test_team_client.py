@@ -1,0 +1,231 @@
+"""One client for every kind of servers: how a request gets a server, names its adapter, waits, and is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_mas.rollout.busy import Busy
+from verl_mas.rollout.team_client import Balanced, Gate, Only, Slices, TeamClient
+from verl_mas.trainer.policies.servers import Servers
+from verl_mas.workflow import Request
+from verl_mas.workflow.clock import Clock, ended, start
+
+CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "transformers"}}})
+
+
+class Remote:
+    """A method of a Ray actor, which records its calls."""
+
+    def __init__(self, answer):
+        self.answer, self.calls = answer, []
+
+    def remote(self, *args, **kwargs):
+        self.calls.append((args, kwargs))
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self.answer)
+        return future
+
+
+def server():
+    return SimpleNamespace(generate=Remote(TokenOutput(token_ids=[1], extra_fields={})))
+
+
+def balancer(behind):
+    fields = dict.fromkeys(("require_acquire_fields", "require_release_fields"), Remote([]))
+    return SimpleNamespace(**fields, acquire_server=Remote(("id", behind)), release_server=Remote(None))
+
+
+@pytest.mark.parametrize("kind", [Balanced, Only, Slices])
+@pytest.mark.parametrize("copied", [False, True])
+def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
+    async def scenario():
+        behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
+        balance = balancer(behind)
+        client = TeamClient(
+            CONFIG, balance, adapter="verifier", server=kind(*{Only: (behind,), Slices: ("main", slices)}.get(kind, ()))
+        )
+        client = TeamClient.of(client, Busy()) if copied else client
+        output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
+        return output, behind.generate.calls, slices, balance
+
+    output, [(_, sent)], slices, balance = asyncio.run(scenario())
+    assert output.token_ids == [1]
+    assert (sent["adapter"], sent["prompt_ids"], sent["sampling_params"]) == ("verifier", [5], {"top_k": 3})
+    # The time slice is that of the base, which has the engines.
+    assert [call for call, _ in slices.enter.calls] == [("main",)] * (kind is Slices)
+    assert len(slices.leave.calls) == (kind is Slices)
+    # With one server there is nothing to balance.
+    assert len(balance.acquire_server.calls) == len(balance.release_server.calls) == (kind is not Only)
+
+
+def test_a_client_keeps_its_adapter_on_the_way_to_another_process():
+    client = TeamClient(CONFIG, adapter="verifier", server=Only("server"))
+    assert pickle.loads(pickle.dumps(client)).adapter == "verifier"
+
+
+@pytest.mark.parametrize("adapter", [None, "one"])
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("handles", [["server"], ["one", "two"]])
+def test_engines_are_asked_for_a_client_with_what_the_team_needs_of_it(handles, resumes, adapter):
+    servers = Servers()
+    servers.name, asked = "main", {}
+    servers.llm_server_manager = SimpleNamespace(
+        server_handles=handles, get_client=lambda kind, **given: asked.update(given) or kind(CONFIG, None, **given)
+    )
+    client = servers.client(adapter=adapter, resumes=resumes)
+    assert (client.adapter, client.resumes) == (adapter, resumes)
+    assert client.server == (Only("server") if len(handles) == 1 else Balanced())
+    sliced = servers.client(adapter=adapter, slices="slices")
+    assert (sliced.server, sliced.adapter) == (Slices("main", "slices"), adapter)
+
+
+def test_the_client_of_a_trainer_of_verl_keeps_its_own_generate_and_its_requests_are_counted():
+    """verl's own client for engines that are aborted asks again until the reply is whole."""
+
+    async def scenario():
+        busy, behind = Busy(), server()
+        parts = [TokenOutput(token_ids=[number], stop_reason=reason) for number, reason in enumerate(["abort", "stop"])]
+        behind.generate.remote = lambda **given: asyncio.sleep(0, parts.pop(0))
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "response_length": 9}}})
+        client = TeamClient.of(FullyAsyncLLMServerClient(config, balancer(behind)), busy)
+        output = await client.generate("r", prompt_ids=[5], sampling_params={"max_tokens": 9})
+        return output.token_ids, len(busy.pop()), isinstance(client, FullyAsyncLLMServerClient)
+
+    assert asyncio.run(scenario()) == ([0, 1], 2, True)
+
+
+def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():
+    slices = Slices("a", SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1))))
+
+    async def balance():
+        return "server", None
+
+    async def act():
+        clock = Clock(0.05)
+        return await ended(start(slices.acquire(balance), clock), clock)
+
+    assert asyncio.run(act())
+
+
+# -- cancelling an act also ends its requests in the engine ----------------------------------------------------
+
+REQUEST = Request("a", "u_0", 0, [{"role": "user", "content": "q"}])
+
+
+async def cancelled_act(client, n):
+    act = asyncio.ensure_future(client.generate(REQUEST, n))
+    await asyncio.sleep(0.05)
+    act.cancel()
+    await asyncio.gather(act, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
+def test_cancelling_an_act_cancels_its_requests(policy, loop, monkeypatch):
+    class Reference:
+        def __await__(self):
+            return asyncio.sleep(60).__await__()
+
+    client, server = policy(lambda prompt, number: "x")
+    reference, cancelled = Reference(), []
+    monkeypatch.setattr(server, "remote", lambda **kwargs: reference)
+    monkeypatch.setattr(ray, "cancel", cancelled.append)
+    loop.run_until_complete(cancelled_act(client, 2))
+    assert cancelled == [reference, reference]
+
+
+@pytest.mark.e2e
+def test_a_real_actor_receives_the_cancellation(ray_here, policy, loop, monkeypatch):
+    @ray.remote
+    class Engine:
+        def __init__(self):
+            self.seen = []
+
+        async def generate(self, **kwargs):
+            try:
+                self.seen.append("started")
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.seen.append("cancelled")
+                raise
+
+        async def events(self):
+            return self.seen
+
+    engine = Engine.remote()
+    ray.get(engine.events.remote())
+    client, server = policy(lambda prompt, number: "x")
+    monkeypatch.setattr(server, "remote", engine.generate.remote)
+
+    async def until_cancelled():
+        act = asyncio.ensure_future(client.generate(REQUEST))
+        while not ray.get(engine.events.remote()):
+            await asyncio.sleep(0.05)
+        act.cancel()
+        await asyncio.gather(act, return_exceptions=True)
+
+    loop.run_until_complete(until_cancelled())
+    for _ in range(100):
+        if len(seen := ray.get(engine.events.remote())) > 1:
+            break
+        loop.run_until_complete(asyncio.sleep(0.05))
+    assert seen == ["started", "cancelled"]
+
+
+# -- gates ----------------------------------------------------------------------------------------------
+
+
+def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_order():
+    async def scenario():
+        gate, passed = Gate(), []
+
+        async def request(name):
+            await gate.passed()
+            passed.append(name)
+
+        await request("early")
+        gate.close()
+        gate.close()
+        waiting = [asyncio.ensure_future(request(number)) for number in range(3)]
+        await asyncio.sleep(0.01)
+        assert passed == ["early"] and not gate.is_open
+        gate.open()
+        await asyncio.gather(*waiting)
+        return passed, gate.closings
+
+    assert asyncio.run(scenario()) == (["early", 0, 1, 2], 1)
+
+
+def test_a_request_waits_again_at_a_gate_that_closed_before_it_was_through():
+    async def scenario():
+        gate = Gate()
+        gate.close()
+        request = asyncio.ensure_future(gate.passed())
+        await asyncio.sleep(0)
+        gate.open()
+        gate.close()
+        await asyncio.sleep(0.01)
+        waits = not request.done()
+        gate.open()
+        await request
+        return waits
+
+    assert asyncio.run(scenario())
+
+
+def test_no_time_passes_at_a_closed_gate():
+    async def scenario():
+        gate, clock = Gate(), Clock(0.3)
+        gate.close()
+        act = start(gate.passed(), clock)
+        asyncio.get_running_loop().call_later(0.6, gate.open)
+        return await ended(act, clock)
+
+    assert asyncio.run(scenario())

@@ -1,0 +1,188 @@
+"""verl's LLM client of one policy's engines, with what a team adds to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import ray
+from omegaconf import DictConfig
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_mas.rollout.busy import Busy
+from verl_mas.rollout.resumed_reply import Decode, ResumedReply
+from verl_mas.verl_.types import Actor, Fields
+from verl_mas.workflow.clock import held, uncounted
+
+Acquire = Callable[[], Awaitable[tuple[str, Actor]]]
+
+
+class Gate:
+    """Of one policy's engines, in one worker. It starts open; requests pass it before they reach an engine.
+
+    The trainer closes the gates of all workers before it aborts the engines, and opens them when all engines serve.
+    """
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self.closings = 0
+        """How often it was closed."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    def close(self) -> None:
+        self.closings += self.is_open
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def passed(self) -> None:
+        """Return once it is open, first come, first served. The clocks of act and session stand still until then."""
+        while not self.is_open:
+            with held():
+                await self._open.wait()
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Servers of which verl's balancer chooses the one with the fewest requests."""
+
+    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
+        return await balance()
+
+    def release(self, balance: Callable[[], None]) -> None:
+        balance()
+
+
+@dataclass(frozen=True)
+class Only:
+    """With one server there is nothing to balance, so a request needs no calls to the balancer's process."""
+
+    server: Actor
+
+    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
+        return "only", self.server
+
+    def release(self, balance: Callable[[], None]) -> None:
+        """No balancer counts the requests."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The servers of a policy in a time-sliced pool: a request waits for the policy's next time slice."""
+
+    policy: str
+    actor: Actor  # `SlicesActor` of the pool
+
+    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
+        admitted: ray.ObjectRef[None] = self.actor.enter.remote(self.policy)
+        try:
+            with uncounted():
+                await admitted
+            return await balance()
+        except BaseException:
+            # A request that is cancelled while it waits is still admitted later, and must leave then.
+            leaving = asyncio.ensure_future(self._leave_after(admitted))
+            _LEAVING.add(leaving)
+            leaving.add_done_callback(_LEAVING.discard)
+            raise
+
+    async def _leave_after(self, admitted: ray.ObjectRef[None]) -> None:
+        await admitted
+        await self.actor.leave.remote()
+
+    def release(self, balance: Callable[[], None]) -> None:
+        balance()
+        self.actor.leave.remote()
+
+
+_LEAVING: set[asyncio.Task[None]] = set()
+
+
+class TeamClient(LLMServerClient):
+    """Cancelling `generate` also ends the request in the engine; verl 0.9.1 only stops waiting.
+
+    vLLM and the embedded engine then abort the request themselves; for SGLang a team's servers do (`engines.kinds`).
+    """
+
+    server: Balanced | Only | Slices = Balanced()
+    adapter: str | None = None
+    """The policy whose adapter each request names: not its caller does, because verl's agent loops call clients too."""
+    resumes: bool = False
+    """A reply that an engine aborts continues when the gate is open again."""
+    busy: Busy
+    # The worker that uses the client sets both.
+    gate: Gate
+    decode: Decode
+
+    def __init__(
+        self,
+        config: DictConfig,
+        load_balancer_handle: Actor | None = None,
+        *,
+        server: Balanced | Only | Slices = Balanced(),
+        adapter: str | None = None,
+        resumes: bool = False,
+    ):
+        super().__init__(config, load_balancer_handle)  # type: ignore[arg-type]
+        self.server, self.adapter, self.resumes = server, adapter, resumes
+        self.busy = Busy()
+
+    @classmethod
+    def of(cls, client: LLMServerClient, busy: Busy) -> TeamClient:
+        """A copy of a client, which may be one that verl's own trainers use. `busy` counts its requests."""
+        kind: type[TeamClient] = (
+            type(client) if isinstance(client, cls) else type(cls.__name__, (cls, type(client)), {})
+        )
+        copied: TeamClient = kind.__new__(kind)
+        copied.__dict__.update(client.__dict__, busy=busy)
+        return copied
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Fields, **kwargs: object
+    ) -> TokenOutput:
+        if self.adapter is not None:
+            kwargs["adapter"] = self.adapter
+        sent = partial(super().generate, request_id, **kwargs)
+        if not self.resumes:
+            output: TokenOutput = await sent(prompt_ids=prompt_ids, sampling_params=sampling_params)
+            return output
+        reply = ResumedReply(list(prompt_ids), sampling_params, self.config.actor_rollout_ref.rollout, self.decode)
+        while not reply.whole:
+            await self.gate.passed()
+            closings = self.gate.closings
+            part = await sent(**reply.request())
+            # No token, and the gate was not closed: the engine refuses the request, and would do so again.
+            reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
+        return reply.joined()
+
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, _Server]:  # type: ignore[override]
+        server_id, server = await self.server.acquire(partial(super()._acquire_server, request_id, **extra))
+        return server_id, _Server(server, self.busy)
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        self.server.release(partial(super()._release_server, server_id, request_id))
+
+
+class _Server:
+    """A server handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
+
+    def __init__(self, handle: Actor, busy: Busy):
+        self._handle, self._busy = handle, busy
+        self.generate = self
+
+    async def remote(self, **kwargs: object) -> TokenOutput:
+        with self._busy.request():
+            reference: ray.ObjectRef[TokenOutput] = self._handle.generate.remote(**kwargs)
+            try:
+                return await reference
+            except asyncio.CancelledError:
+                ray.cancel(reference)
+                raise
