@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from omegaconf import DictConfig
 
 from verl_mas.config.adapters import adapter_table
@@ -9,12 +11,12 @@ from verl_mas.config.merge import policy_view, snapshot_sources, updates_per_ste
 from verl_mas.config.placement import apply_placement, local_policies, served_on, serving_pool
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import set_options
-from verl_mas.trainer.adapters.base import SharedBase
-from verl_mas.trainer.adapters.policy import AdapterPolicy
+from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
 from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
+from verl_mas.trainer.policies.servers import Servers
 from verl_mas.trainer.policies.snapshots import Snapshot
 from verl_mas.trainer.policies.weight_folder import use_folder
 from verl_mas.trainer.pools.pools import Pools
@@ -46,6 +48,13 @@ def start(name: str, config: DictConfig, mas: MasConfig, pools: Pools, total_ste
     )
     policy._setup()  # noqa: SLF001
     return policy
+
+
+def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:
+    """The policies that are updated and use the engines of a member, by name."""
+    if isinstance(member, SharedBase):
+        return member.adapters
+    return {member.name: member} if isinstance(member, PolicyTrainer) else {}
 
 
 def _adapter(name: str, config: DictConfig, mas: MasConfig, base: SharedBase) -> AdapterPolicy:

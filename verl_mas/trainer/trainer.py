@@ -53,7 +53,7 @@ from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, left_out, other_run, reading, run_identity
 from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.members import start
+from verl_mas.trainer.members import start, trained_by
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
 from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
@@ -177,7 +177,7 @@ class TeamTrainer(Recorded, Profiled):
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
         """The policies that are updated, adapters among them."""
-        return {name: policy for member in self.members.values() for name, policy in member.trained.items()}
+        return {name: policy for member in self.members.values() for name, policy in trained_by(member).items()}
 
     @property
     def training(self) -> dict[str, LocalPolicy]:

@@ -5,17 +5,46 @@ Data, rewards, rollout, advantages and the order of the step belong to the team:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from omegaconf import DictConfig, open_dict
-from verl.single_controller.ray import RayResourcePool, ResourcePoolManager
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from verl_mas import data_plane
 from verl_mas.config.placement import TRAINING_ENGINES
+from verl_mas.data_plane import Rows
+from verl_mas.row import MULTI_MODAL_INPUTS, TEMPERATURE
 from verl_mas.trainer.policies.servers import Servers
-from verl_mas.trainer.policies.workers import Workers
 from verl_mas.verl_.types import Actor
+
+T = TypeVar("T")
+_SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
+
+
+class Workers:
+    """A worker group that reads of the rows what it computes with, and takes log-probs at each row's own temperature.
+
+    verl's trainer sends every field, and sets one temperature for the batch, which would override the row's.
+    """
+
+    def __init__(self, group: RayWorkerGroup):
+        self.group = group
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self.group, name)
+        return partial(self.on_rows, method) if name in _SCORES_TOKENS else method
+
+    def on_rows(self, method: Callable[[Rows], T], rows: Rows) -> T:
+        temperatures = {tag[TEMPERATURE] for tag in rows.tags}
+        if len(temperatures) > 1:
+            rows.extra_info.pop(TEMPERATURE, None)
+        else:
+            rows.extra_info[TEMPERATURE] = temperatures.pop()
+        return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS]))
 
 
 class LocalPolicy(Servers, PPOTrainer):

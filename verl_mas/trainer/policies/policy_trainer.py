@@ -82,10 +82,6 @@ class PolicyTrainer(LocalPolicy):
         return partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor))
 
     @property
-    def trained(self) -> dict[str, PolicyTrainer]:
-        return {self.name: self}
-
-    @property
     def saved(self) -> dict[str, Saved]:
         return {self.name: self}
 

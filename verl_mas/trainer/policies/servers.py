@@ -20,7 +20,6 @@ from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:
     from verl_mas.trainer.checkpoint import Saved
-    from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 
 
 class Servers:
@@ -29,11 +28,6 @@ class Servers:
     llm_server_manager: LLMServerManager
     metrics: Mapping[str, float] = MappingProxyType({})
     """Of the last `wake`."""
-
-    @property
-    def trained(self) -> Mapping[str, PolicyTrainer]:
-        """The policies that are updated and use these engines, by name."""
-        return {}
 
     @property
     def saved(self) -> Mapping[str, Saved]:

@@ -18,14 +18,13 @@ from verl_mas.config.merge import policy_view
 from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
 from verl_mas.row import TEMPERATURE
 from verl_mas.run_folder.checkpoints import latest
-from verl_mas.trainer.adapters.base import SharedBase
-from verl_mas.trainer.adapters.policy import REFERENCE, AdapterPolicy, AdapterWorkers
+from verl_mas.trainer.adapters.policies import REFERENCE, AdapterPolicy, AdapterWorkers, SharedBase
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.frozen import FrozenPolicy
+from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
-from verl_mas.trainer.policies.workers import Workers
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import PolicyRows
 
