@@ -83,9 +83,15 @@ def described(name: str) -> Iterator[str]:
 
 
 def definition(name: str, value: object) -> Iterator[str]:
-    if name not in {*NOT_CONSTRUCTED, *SETTINGS}:
+    if name not in {*NOT_CONSTRUCTED, *SETTINGS} and not constructed_as_its_base(value):
         yield f"```python\n{'await ' if inspect.iscoroutinefunction(value) else ''}{signature(name, value)}\n```\n"
     yield doc(value)
+
+
+def constructed_as_its_base(value: object) -> bool:
+    """Whether the page has the same signature already: that of an exception's base."""
+    base = value.__base__ if isinstance(value, type) else None
+    return base is not None and issubclass(base, verl_mas.InvalidInput)
 
 
 def members(kind: type) -> Iterator[str]:
@@ -140,7 +146,7 @@ def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
     annotation, default = str(parameter.annotation), parameter.default
     if default is None:
         annotation = annotation.removesuffix(" | None")
-    shown = isinstance(default, bool | int | float) or annotation == "str"
+    shown = isinstance(default, bool | int | float) or (annotation == "str" and isinstance(default, str))
     kept = inspect.Parameter.empty if shown or parameter.annotation is parameter.empty else Source(annotation)
     return parameter.replace(annotation=kept, default=named(default))
 

@@ -57,7 +57,13 @@ def page(root: Path) -> str:
 
 
 def of_section(metrics: Sequence[Metric]) -> str:
-    return table(("metric", "meaning", "unit"), [(*described(metric), metric.unit) for metric in metrics])
+    """A row per metric; those that have the meaning of another one, without `val-`, are listed below."""
+    known = {metric.pattern for metric in METRICS}
+    as_above = [metric for metric in metrics if metric.pattern.removeprefix("val-") in known - {metric.pattern}]
+    rows = [(*described(metric), metric.unit) for metric in metrics if metric not in as_above]
+    listed = ", ".join(code(metric.pattern) for metric in as_above)
+    below = f"\n\nAs those without `val-`: {listed}." if as_above else ""
+    return table(("metric", "meaning", "unit"), rows) + below
 
 
 def described(metric: Metric) -> tuple[str, str]:
