@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_mas.metrics.names import renamed
-
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 ROUNDING = 1e-4
@@ -83,17 +81,15 @@ class Checkout:
         start, run = self.folder / "start", self.folder / name
         metrics = run / "metrics.jsonl"
         run.mkdir()
-        # Older checkouts do not have the recipes on Hydra's search path.
-        form = () if (self.root / "verl_mas/config/hydra/recipe").is_dir() else ("--config-dir", f"{self.root}/recipes")
         self._python(
-            *("-m", "verl.trainer.main_ppo", *form, "+platform=cpu", *overrides, *REPEATABLE),
+            *("-m", "verl.trainer.main_ppo", "+platform=cpu", *overrides, *REPEATABLE),
             *(f"data.train_files={start}/train.parquet", f"data.val_files={start}/test.parquet"),
             *(f"actor_rollout_ref.model.path={start}/model", f"trainer.default_local_dir={run}/checkpoints"),
             f"hydra.run.dir={run}/hydra",
             VERL_FILE_LOGGER_PATH=str(metrics),
         )
         records = map(json.loads, metrics.read_text().splitlines())
-        return {record["step"]: renamed(record["data"]) for record in records}
+        return {record["step"]: record["data"] for record in records}
 
     def _python(self, *arguments: str, **environment: str) -> str:
         environment = {"PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **environment}

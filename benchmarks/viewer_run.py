@@ -12,6 +12,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from verl_mas.run_folder.records import packed
+
 ITEMS = ["notebooks", "apples", "train tickets", "lamps", "seedlings", "bricks", "postcards", "jars of honey"]
 NAMES = ["Mara", "Tomas", "Aiko", "Ravi", "Ines", "Kofi", "Lena", "Omar"]
 SYSTEM = {
@@ -48,7 +50,7 @@ def _write(folder: Path, partition: str, step: int, records: list[dict]) -> None
     path = folder / "trajectories" / partition / f"{step:06d}-20261123T000000000000Z-00000000.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     advantages = {act["key"]: act.pop("drawn") for record in records for act in record["acts"]}
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_bytes(b"".join(map(packed, records)))
     if partition == "train":
         path.with_name(path.name.replace("00000000.jsonl", "advantages.jsonl")).write_text(
             json.dumps(advantages) + "\n"
@@ -89,8 +91,9 @@ class Maker:
             act["drawn"] = round(self.rng.gauss(1.0 if good else -0.9, 0.35) + penalty, 4)
         faults = [_fault()] if self.rng.random() < 0.01 else []
         return {
-            "schema": 1,
+            "schema": 2,
             "uid": uid,
+            "group": uid,
             "session": number,
             "step": step,
             "partition": partition,
@@ -102,6 +105,8 @@ class Maker:
                 "index": 0,
             },
             "acts": acts,
+            "uniform": None,
+            "boards": [],
             "outcome": {"answer": str(answer), "reward": float(right), "info": {"acc": float(right), "reviews": 1}},
             "faults": faults,
             "started": 1.79e9 + 60 * step + self.rng.random() * 20,

@@ -111,7 +111,7 @@ def names(of) -> set[str]:
 
 def test_the_quickstart_says_what_each_extra_is_for():
     rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", (ROOT / "docs" / "quickstart.md").read_text(), re.MULTILINE)
-    assert [name for name, _ in rows] == [name for name in EXTRAS if name != "cpu"], "cpu is the former name of plots"
+    assert [name for name, _ in rows] == [*EXTRAS]
 
 
 def test_the_citation_is_of_this_version():

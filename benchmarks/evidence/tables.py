@@ -12,7 +12,6 @@ from typing import Any
 
 from benchmarks.evidence.arms import Arm
 from benchmarks.evidence.intervals import Mean, mean
-from verl_mas.metrics.names import renamed
 
 FIGURES = "evidence/figures"
 Run = dict[str, Any]
@@ -30,7 +29,6 @@ class Results:
         runs: dict[str, dict[int, Run]] = defaultdict(dict)
         for file in sorted(folder.glob("*.json")):
             run = json.loads(file.read_text())
-            run["series"] = renamed(run.get("series", {}))
             runs[run["arm"]][run["seed"]] = run
         return cls(dict(runs))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pages.markdown import table
-from verl_mas.metrics.names import EARLIER, REPLACED
-from verl_mas.metrics.table import METRICS, SECTIONS, TO_WATCH, Metric
+from verl_mas.metrics.table import SECTIONS, TO_WATCH, Metric
 
 HEAD = """\
 # Metrics
@@ -41,19 +40,12 @@ The agents and policies are those that the run has logged, so it has made a step
 short program, because Weights & Biases keeps layouts on its server and has none in a file: with `pip install wandb-
 workspaces` and your key, `python dashboard.py` creates a workspace in the project and prints its address.
 """
-OLD = """\
-## Names of earlier versions
-
-Files of earlier versions are read under today's names: `verl_mas.metrics.names.renamed`.
-
-"""
 
 
 def page(root: Path) -> str:
     watch = table(("metric", "meaning", "healthy"), [(*described(metric), metric.watch) for metric in TO_WATCH])
     sections = (f"## {section.title}\n\n{section.about}\n\n{of_section(section.metrics)}\n" for section in SECTIONS)
-    old = table(("was", "is", "of"), [(code(was), code(now), what) for was, now, what in renames()])
-    return "\n".join([HEAD, f"{watch}\n", *sections, DASHBOARDS, f"{OLD}{old}\n"])
+    return "\n".join([HEAD, f"{watch}\n", *sections, DASHBOARDS])
 
 
 def of_section(metrics: Sequence[Metric]) -> str:
@@ -68,15 +60,6 @@ def of_section(metrics: Sequence[Metric]) -> str:
 
 def described(metric: Metric) -> tuple[str, str]:
     return code(metric.pattern), metric.meaning
-
-
-def renames() -> Iterator[tuple[str, str, str]]:
-    """Old name, new name, and which metrics these are."""
-    for new, old in EARLIER.items():
-        names = (name.removeprefix(new) for metric in METRICS for name in metric.names if name.startswith(new))
-        kinds = dict.fromkeys(name.split("/")[0] for name in names)
-        yield f"{old}...", f"{new}...", ", ".join(f"`{kind}`" for kind in kinds)
-    yield from ((old, new, "") for old, new in REPLACED.items())
 
 
 def code(text: str) -> str:

@@ -54,11 +54,6 @@ def test_every_command_is_in_one_group_of_the_help(capsys):
     assert listed == [name for name in grouped if name in cli.commands()]
 
 
-def test_a_command_that_has_moved_names_its_place(capsys):
-    assert cli.main(["puzzle", "sokoban"]) == 2
-    assert "use `verl-mas data puzzle`" in capsys.readouterr().err
-
-
 def test_every_command_has_a_parser_that_is_quick_to_make():
     """Help and completion call it. In a fresh interpreter: other tests have imported everything."""
     code = (

@@ -62,7 +62,6 @@ def test_without_a_kind_all_are_counted(capsys):
         ("agent_grpo", ["estimator", "algorithm.adv_estimator=agent_grpo", "A = (R - mu_k)"]),
         ("algorithm.adv_estimator=agent_grpo", ["a setting of verl", "estimator", "Dr. MAS"]),
         ("agent/solver/reward/score", ["metric", "mean score of the agent's rows"]),
-        ("mas/solver/reward/score", ["agent/solver/reward/score (metric)"]),
         ("math/shared", ["recipe", "python -m verl.trainer.main_ppo +recipe=math/shared"]),
         ("solver_verifier", ["team", "workflow"]),
     ],

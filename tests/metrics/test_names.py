@@ -13,7 +13,7 @@ import pytest
 import verl
 
 from verl_mas.metrics import names as metric_names
-from verl_mas.metrics.names import described, key_of_policy, policies_in, renamed
+from verl_mas.metrics.names import described, key_of_policy, policies_in
 from verl_mas.metrics.table import METRICS, TO_WATCH
 
 ROOT = Path(__file__).parents[2]
@@ -73,57 +73,10 @@ def test_there_are_ten_to_watch():
     assert len(TO_WATCH) == 10
 
 
-OLD = {
-    "mas/solver/reward/score": 0.5,
-    "mas/solver/rows/real": 16,
-    "mas/solver/actor/grad_norm": 1.0,
-    "mas/verifier/rows/real": 16,
-    "mas/verifier/actor/grad_norm": 2.0,
-    "mas/solver/group/mu": 0.5,
-    "mas/session/reviews/mean": 1.5,
-    "mas/session/faults/timeout": 1,
-    "mas/filter/kept": 4,
-    "mas/tokens/lost": 0,
-    "mas/timing/sample": 2.5,
-    "mas/advantage/acts_with_a_step_group": 0.5,
-    "val-aux/mas/solver/verdict/accepts_right": 0.5,
-    "val-aux/mas/session/count": 8,
-    "val-core/gsm8k/acc/mean@1": 0.5,
-    "perf/throughput": 99.0,
-}
-
-
-def test_files_of_earlier_versions_read_like_those_of_today():
-    assert list(renamed(OLD)) == [
-        "agent/solver/reward/score",
-        "policy/solver/rows/real",
-        "policy/solver/actor/grad_norm",
-        "policy/verifier/rows/real",
-        "policy/verifier/actor/grad_norm",
-        "agent/solver/group/mu",
-        "session/reviews/mean",
-        "session/faults/timeout",
-        "filter/kept",
-        "async/tokens/lost",
-        "async/seconds/sample",
-        "advantage/acts_with_a_step_group",
-        "val-agent/solver/verdict/accepts_right",
-        "val-session/count",
-        "val-core/gsm8k/acc/mean@1",
-        "perf/throughput",
-    ]
-    assert list(renamed(OLD).values()) == list(OLD.values())
-    assert renamed(renamed(OLD)) == renamed(OLD)
-
-
-def test_what_an_earlier_version_logged_twice_is_read_once():
-    verls = {"actor/grad_norm": 1.0, "val-aux/gsm8k/reviews/mean@1": 2.0}
-    old = {"mas/main/rows/real": 8, "mas/main/actor/grad_norm": 1.0, "val-aux/mas/session/reviews/mean": 2.0}
-    assert renamed(old | verls) == {"policy/main/rows/real": 8} | verls
-
-
 def test_a_policys_number_is_read_the_same_way_however_many_policies_there_are():
-    only, two = renamed({"mas/main/rows/real": 8, "actor/lr": 0.1}), renamed(OLD)
+    only = {"policy/main/rows/real": 8, "actor/lr": 0.1}
+    names = (f"policy/{name}/{key}" for name in ("solver", "verifier") for key in ("rows/real", "actor/grad_norm"))
+    two = dict(zip(names, (16, 1.0, 16, 2.0), strict=True))
     assert key_of_policy(only, "main", "actor/lr") == "actor/lr"
     assert key_of_policy(only, "other", "actor/lr") == "policy/other/actor/lr"
     assert two[key_of_policy(two, "verifier", "actor/grad_norm")] == 2.0

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from omegaconf import OmegaConf
 
@@ -58,6 +56,7 @@ DAMAGE = {
     "cut run.json": (lambda folder: cut(folder / RUN_FILE), "run.json cannot be read as JSON"),
     "folder run.json": (lambda folder: ((folder / RUN_FILE).unlink(), (folder / RUN_FILE).mkdir()), "Is a directory"),
     "list in run.json": (lambda folder: (folder / RUN_FILE).write_text("[]"), "holds no JSON object"),
+    "no files in run.json": (lambda folder: (folder / RUN_FILE).write_text("{}"), "its run.json lists no files"),
 }
 
 
@@ -102,14 +101,6 @@ def test_where_no_checkpoint_is_complete_the_fix_is_to_start_anew(save, tmp_path
     (tmp_path / POINTER).write_text("2")
     with pytest.raises(ConfigError, match=r"no complete checkpoint; trainer\.resume_mode=disable starts from step 0"):
         latest(tmp_path)
-
-
-def test_a_checkpoint_of_an_earlier_version_lists_no_files_and_is_complete_with_its_data_file(save, tmp_path):
-    folder = save(2)
-    (folder / RUN_FILE).write_text(json.dumps({"models": {"main": "m"}}))
-    assert steps(tmp_path) == [2]
-    (folder / "data.pt").unlink()
-    assert steps(tmp_path) == []
 
 
 def test_the_configuration_says_where_a_run_resumes_from(save, tmp_path):

@@ -62,11 +62,6 @@ def test_a_file_of_verls_logger_is_read_too(tmp_path):
     assert list(second.values) == ["a"]
 
 
-def test_names_of_earlier_versions_are_read_as_those_of_today(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"step": 1, "data": {"mas/a/reward/score": 1, "val-core/x": 2}}\n')
-    assert read_steps(tmp_path / "log.jsonl")[0].values == {"agent/a/reward/score": 1, "val-core/x": 2}
-
-
 @pytest.mark.parametrize("line", ["[1]", "3", '{"step": 1}', '{"step": "one", "metrics": {}}', "no json"])
 def test_a_line_that_is_no_step_is_refused_by_its_number(tmp_path, line):
     (tmp_path / FILE).write_text(f'{{"step": 1, "metrics": {{}}}}\n{line}\n')

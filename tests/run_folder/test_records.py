@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,7 +69,6 @@ RECORD = st.fixed_dictionaries(
         "boards": st.just([]),
     }
 )
-SCHEMA_1 = Path(__file__).with_name("schema_1.jsonl")
 
 
 @given(RECORD)
@@ -114,17 +112,6 @@ def test_a_conversation_of_many_turns_takes_room_in_proportion_to_its_turns():
     messages = [{"role": "user", "content": f"turn {turn}"} for turn in range(400)]
     sizes = [len(packed(record_with(*(messages[: turn + 1] for turn in range(turns))))) for turns in (200, 400)]
     assert sizes[1] < 2.2 * sizes[0]
-
-
-def test_a_record_of_schema_1_is_read_with_the_fields_of_schema_2():
-    first, second = (unpacked(line) for line in SCHEMA_1.read_bytes().splitlines())
-    assert (first["schema"], first["group"], first["uniform"]) == (1, first["uid"], None)
-    for record in (first, second):
-        entry = listed(record)
-        assert entry.agents == ["solver", "verifier"] and entry.question.startswith("dddd")
-        for act in record["acts"]:
-            assert act["messages"][0]["role"] == "user" and act["reward"]["parts"] == {}
-            assert (act["tokens"], act["tool_calls"], act["probe"], act["instance"]) == (None, [], False, 0)
 
 
 def test_an_index_of_another_version_is_read_with_what_both_know():

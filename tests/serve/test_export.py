@@ -403,22 +403,3 @@ def test_an_adapter_that_started_with_more_than_pairs_is_refused(base, folder, o
     (start / "adapter_config.json").write_text(json.dumps(found))
     finish(folder, team(main=TeamPolicy(model=str(base), folder="main", start_adapter=str(start))))
     assert f"has {next(iter(found))}=" in refused(capsys, folder, out)
-
-
-TRAINING = [
-    *("+platform=cpu", "+mas=single", "actor_rollout_ref.rollout.name=transformers"),
-    "actor_rollout_ref.model.path={base}",
-]
-
-
-def test_a_checkpoint_of_an_earlier_version_is_described_by_the_arguments_of_its_training(base, folder, out, capsys):
-    save_whole(base, folder / "main", 0.25)
-    finish(folder, None)
-    assert "an earlier version of verl-mas saved it" in refused(capsys, folder, out)
-    arguments = [argument.format(base=base) for argument in TRAINING]
-    other = [*arguments, "mas.policies={other: {}}", "mas.agents.solver.policy=other"]
-    assert "no policy other; it has main" in refused(capsys, folder, out, "--", *other)
-    assert export(folder, out, "--", *arguments) == 0
-    assert read_team(out).policies["main"].folder == "main" and read_team(out).workflow.name == "single"
-    finish(folder, read_team(out))
-    assert "leave out --" in refused(capsys, folder, out, "--", *arguments)

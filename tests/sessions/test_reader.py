@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from session_records import Recorder
@@ -15,8 +14,6 @@ from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.records import index_of, listed, unpacked
 from verl_mas.run_folder.session_files import file_of, new_attempt, write_advantages
 from verl_mas.sessions.reader import SessionIndex, read_sessions
-
-SCHEMA_1 = Path(__file__).parents[1] / "run_folder" / "schema_1.jsonl"
 
 
 @pytest.fixture
@@ -44,18 +41,6 @@ def test_a_repeated_step_is_read_once_and_each_attempt_has_its_own_advantages(re
     assert acts(tmp_path, step=2, attempts="all") == [(2, first, a, 2.0), (2, second, b, -2.0)]
     with pytest.raises(DataError, match="attempts='every'"):
         acts(tmp_path, attempts="every")
-
-
-def test_a_folder_of_an_earlier_version_is_read_as_one_attempt(tmp_path):
-    path = tmp_path / "train" / "000001-worker.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(SCHEMA_1.read_bytes())
-    path.with_name("000001-advantages.jsonl").write_text(json.dumps({"1-2_1_0": 1.5}) + "\n")
-    assert [(attempt, advantage) for _, attempt, _, advantage in acts(tmp_path)][:2] == [(None, 1.5), (None, None)]
-    assert [(entry.key, entry.malformed, entry.attempt) for entry in SessionIndex(tmp_path).entries] == [
-        ("1-2_1", 1, None),
-        ("1-3_0", 1, None),
-    ]
 
 
 def test_a_damaged_line_costs_only_itself_and_is_named(record, tmp_path, caplog):

@@ -99,7 +99,7 @@ def test_what_ended_a_run_is_printed_without_what_a_terminal_would_obey(tmp_path
     assert "\\x1b[2J" in (text := capsys.readouterr().out) and "\x1b" not in text
 
 
-def test_a_run_of_an_earlier_version_is_reported_and_says_what_is_missing(run):
+def test_a_run_without_its_description_is_reported_and_says_what_is_missing(run):
     (run / "run.yaml").unlink()
     text = report(open_run(run)).text()
     assert "its command, settings and versions are not recorded" in text and "no row of agent judge" in text

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import yaml
 
@@ -56,22 +54,6 @@ def test_an_instance_has_the_settings_of_its_role(run):
     content = {"format": 1, "config": {"mas": {"agents": {"solver": {"policy": "a"}, "judge": None}}}}
     (run / "run.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     assert open_run(run).agent("solver_1") == {"policy": "a"} and list(open_run(run).agents) == ["solver", "judge"]
-
-
-def verls(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"step": 1, "data": {"a": value}}) + "\n")
-
-
-def test_of_an_earlier_version_the_file_of_verls_logger_is_read_where_it_usually_is(tmp_path):
-    folder = tmp_path / "checkpoints" / "project" / "experiment"
-    (folder / "trajectories").mkdir(parents=True)
-    found = open_run(folder)
-    assert (found.config, found.about, found.metrics, found.steps()) == (None, {}, None, [])
-    verls(folder.parent / "metrics.jsonl", 2)
-    assert open_run(folder).steps()[0].values == {"a": 2}
-    verls(tmp_path / "project" / "experiment.jsonl", 1)
-    assert open_run(folder).steps()[0].values == {"a": 1}
 
 
 def test_a_folder_that_is_no_run_is_refused_and_the_runs_in_it_are_named(run, tmp_path):

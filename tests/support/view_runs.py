@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_mas.run_folder.records import Record
+from verl_mas.run_folder.records import Record, packed
 
 # What a model, a tool or a user may write to get out of its place.
 HOSTILE = [
@@ -46,6 +46,7 @@ def act(agent: str = "solver", text: str = "Answer: 4", **more: object) -> Recor
         "temperature": 1.0,
         "versions": [],
         "aborts": 0,
+        "tokens": None,
         "parses": [],
         "malformed": None,
         "reward": reward,
@@ -61,8 +62,9 @@ def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | No
     assert isinstance(acts, list)
     keyed = [{**one, "key": one["key"] or f"{uid}_{number}_{place}"} for place, one in enumerate(acts)]
     return {
-        "schema": 1,
+        "schema": 2,
         "uid": uid,
+        "group": uid,
         "session": number,
         "step": step,
         "partition": "train",
@@ -74,6 +76,8 @@ def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | No
             "index": 0,
         },
         "acts": keyed,
+        "uniform": None,
+        "boards": [],
         "outcome": {"answer": "4", "reward": reward, "info": {}},
         "faults": [],
         "started": 1.79e9,
@@ -88,8 +92,8 @@ def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Pat
         name = f"{record['step']:06d}-20261123T000000000000Z-{worker}.jsonl"
         path = folder / "trajectories" / record["partition"] / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        with path.open("ab") as file:
+            file.write(packed(record))
     return folder
 
 

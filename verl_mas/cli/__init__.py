@@ -23,8 +23,6 @@ GROUPS = {
     "After training": ["export", "chat", "serve", "eval"],
     "Shell": ["completion"],
 }
-# Commands that have another name now.
-MOVED = {"puzzle": "data puzzle", "reasoning_gym": "data reasoning_gym"}
 
 
 def commands() -> list[str]:
@@ -75,7 +73,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     command, *rest = argv
     if command not in commands():
-        sys.stderr.write(f"verl-mas: no command {command!r}: {_instead(command)}\n")
+        from verl_mas.registry import nearest
+
+        sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2
     # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`.
     sys.path.insert(0, os.getcwd())
@@ -86,12 +86,6 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"\nverl-mas {command}: interrupted\n")
         return 130
-
-
-def _instead(command: str) -> str:
-    from verl_mas.registry import nearest
-
-    return f"use `verl-mas {MOVED[command]}`" if command in MOVED else nearest(command, commands())
 
 
 def _refused(command: str, error: MasError, *, as_json: bool) -> int:

@@ -19,7 +19,7 @@ from verl_mas.config.merge import leaves
 from verl_mas.config.values import describe
 from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigError
-from verl_mas.metrics.names import described, renamed
+from verl_mas.metrics.names import described
 
 ARGS = "mas.workflow.args"
 # verl's settings that a policy of a team can have of its own.
@@ -126,12 +126,11 @@ def _of_verl(name: str) -> Iterator[Explained]:
 
 
 def _metric(name: str) -> Iterator[Explained]:
-    """`agent/solver/reward/score`, also by the name that an earlier version gave it."""
-    [today] = renamed({name: 0.0}) or [name]
-    metric = described(today)
+    """`agent/solver/reward/score`."""
+    metric = described(name)
     if metric and "/" in name:
         healthy = f"\n\nOne of the ten to watch; healthy: {metric.watch}." if metric.watch else ""
-        yield Explained(today, "metric", metric.meaning + healthy, takes=metric.unit)
+        yield Explained(name, "metric", metric.meaning + healthy, takes=metric.unit)
 
 
 def _listed(name: str) -> Iterator[Explained]:

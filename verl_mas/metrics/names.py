@@ -7,12 +7,11 @@ policy has verl's metrics of an actor under verl's names only, so that each numb
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import TypeVar
 
-from verl_mas.metrics.table import METRICS, Metric, expression
+from verl_mas.metrics.table import METRICS, Metric
 
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
@@ -20,26 +19,6 @@ VALIDATION = "val-"
 CORE = "val-core/"
 # Every agent that acted has the one, every trained policy the other.
 _MARKS = {AGENT: "acts", POLICY: "rows/real"}
-# Today's prefix and that of earlier versions, the longest ones first.
-EARLIER = {
-    "val-agent/<agent>/": "val-aux/mas/<agent>/",
-    "val-session/": "val-aux/mas/session/",
-    "session/": "mas/session/",
-    "filter/": "mas/filter/",
-    "async/tokens/": "mas/tokens/",
-    "async/seconds/": "mas/timing/",
-    "advantage/": "mas/advantage/",
-    "agent/<agent>/": "mas/<agent>/",
-    "policy/<policy>/": "mas/<policy>/",
-}
-# Of earlier versions, without a name of their own today: it is another metric's number.
-REPLACED = {
-    "mas/<agent>/group/mu": "agent/<agent>/reward/score",
-    "mas/<policy>/timing/old_log_prob": "timing_s/old_log_prob, in a team of one trained policy",
-    "mas/<policy>/timing/update": "timing_s/update_actor, in a team of one trained policy",
-    "val-aux/mas/session/<name>/mean": "val-aux/<source>/<name>/mean@n",
-    "val-core/<source>/mean@n": "val-core/<source>/acc/mean@n, where the source has an accuracy",
-}
 V = TypeVar("V")
 
 
@@ -91,26 +70,3 @@ def key_of_policy(keys: Collection[str], name: str, key: str) -> str:
 def described(key: str) -> Metric | None:
     """The entry of the table for a metric; None for one that neither verl nor verl-mas logs."""
     return next((metric for metric in METRICS if metric.expression.fullmatch(key)), None)
-
-
-def renamed(values: Mapping[str, V]) -> dict[str, V]:
-    """Metrics of an earlier version under today's names; those of today as they are."""
-    found = {_today(key): value for key, value in values.items()}
-    return {key: value for key, value in found.items() if not _is_twice(key, values)}
-
-
-def _today(key: str) -> str:
-    for new, old in EARLIER.items():
-        if match := re.match(expression(old), key):
-            today = re.sub("<.*>", lambda _, match=match: match[1], new) + key[match.end() :]  # type: ignore[misc]
-            if described(today):
-                return today
-    return key
-
-
-def _is_twice(key: str, values: Collection[str]) -> bool:
-    """Whether an earlier version logged this number under verl's name, too."""
-    metric = described(key)
-    if metric is None:
-        return key.startswith("val-aux/mas/session/")
-    return metric.of_actor and key.startswith(f"{POLICY}/") and key.split("/", 2)[2] in values

@@ -33,7 +33,7 @@ class Metric:
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(expression, self.names)))
+        return re.compile("|".join(map(_expression, self.names)))
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,9 @@ class Section:
     metrics: tuple[Metric, ...]
 
 
-def expression(pattern: str) -> str:
-    """The regular expression of a pattern, with a group for each placeholder."""
+def _expression(pattern: str) -> str:
     parts = (
-        f"({_PLACEHOLDERS.get(name, '[^/]+')})"
+        _PLACEHOLDERS.get(name, "[^/]+")
         if name
         else f"(?:{'|'.join(map(re.escape, choices.split(',')))})"
         if choices

@@ -155,13 +155,15 @@ def choices(folder: Path, without: Path | None = None) -> str:
 
 
 def _damaged(folder: Path, run: Mapping[str, object]) -> Iterator[str]:
-    # Earlier versions listed no files, and verl wrote this one last.
-    sizes = run.get(FILES, {DATA_FILE: None})
-    for name, size in sizes.items() if isinstance(sizes, dict) else ():
+    sizes = run.get(FILES)
+    if not isinstance(sizes, dict):
+        yield f"its {RUN_FILE} lists no files"
+        return
+    for name, size in sizes.items():
         path = folder / name
         if not path.is_file():
             yield f"{name} is missing"
-        elif size is not None and path.stat().st_size != size:
+        elif path.stat().st_size != size:
             yield f"{name} has {path.stat().st_size} bytes and was saved with {size}"
 
 

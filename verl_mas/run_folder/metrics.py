@@ -19,14 +19,11 @@ from pathlib import Path
 from typing import SupportsFloat
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.names import renamed
 from verl_mas.run_folder.disk import append_line, recording, write_whole
 
 FILE = "metrics.jsonl"
 DROPPED = "metrics.dropped.jsonl"
 METRICS = "metrics"
-# How names of earlier versions begin that have others today.
-BEFORE = ("mas/", "val-aux/mas/")
 RECORDED = "its metrics, some 10 kB per step,"
 # verl's own logger of such lines, and its key for METRICS.
 LOGGER, VERLS = "file", "data"
@@ -62,7 +59,7 @@ class MetricsFile:
 def read_steps(file: Path) -> list[Step]:
     """The steps of a metrics file, by number; none if there is no file. Also of a file of verl's `file` logger.
 
-    Names of earlier versions become today's. A last line that is being written, or that a kill has cut, is left out.
+    A last line that is being written, or that a kill has cut, is left out.
     """
     if not file.exists():
         return []
@@ -134,8 +131,6 @@ def _step(record: Mapping[str, object]) -> Step:
     if not isinstance(values, dict) or not isinstance(number, int):
         raise TypeError(record)
     read = {key: math.nan if value is None else float(value) for key, value in values.items() if _is_read(value)}
-    if any(key.startswith(BEFORE) for key in read):
-        read = renamed(read)
     return Step(number, read, float(when) if isinstance(when, int | float) else None)
 
 

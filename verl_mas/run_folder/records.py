@@ -22,19 +22,6 @@ Record: TypeAlias = dict[str, Any]
 MESSAGES, LEFT_OUT = "messages", "left_out"
 # Of the question and the answer in an index.
 EXCERPT = 80
-# What records of earlier versions lack.
-ACT_DEFAULTS: Record = {
-    "role": "",
-    "instance": 0,
-    "probe": False,
-    "line": "",
-    "steps": [],
-    "tool_calls": [],
-    "versions": [],
-    "aborts": 0,
-    "tokens": None,
-    "advantage": None,
-}
 
 
 @dataclass(frozen=True)
@@ -149,8 +136,7 @@ def packed(record: Record) -> bytes:
 
 
 def unpacked(line: bytes) -> Record:
-    """The record of a line, of this or an earlier schema. Raises ValueError if it is not JSON, and what `listed`
-    does."""
+    """The record of a line. Raises ValueError if it is not JSON, and what `listed` does."""
     record: Record = json.loads(line)
     if record.get(LEFT_OUT):
         return record
@@ -159,14 +145,8 @@ def unpacked(line: bytes) -> Record:
         for owner, name in _lists_of(record):
             owner[name] = [table[i] for start, stop in _pairs(owner[name]) for i in range(start, stop)]
     for act in record["acts"]:
-        for name, value in ACT_DEFAULTS.items():
-            act.setdefault(name, list(value) if isinstance(value, list) else value)
-        act["reward"].setdefault("parts", {})
         if isinstance(act["tokens"], dict):
             act["tokens"] = _tokens(**act["tokens"])
-    record.setdefault("group", record["uid"])
-    record.setdefault("uniform", None)
-    record.setdefault("boards", [])
     return record
 
 

@@ -37,8 +37,6 @@ PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"
 
 @dataclass(frozen=True, order=True)
 class SessionFile:
-    """`attempt` is empty in files of versions that named none, which is the first one here."""
-
     step: int
     attempt: str
     worker: str

@@ -68,7 +68,7 @@ class Report:
         lines = [f"run {self.run.folder}"]
         starts = attempts(self.run.about)
         if not starts:
-            lines.append("  written by an earlier version: its command, settings and versions are not recorded")
+            lines.append("  without run.yaml: its command, settings and versions are not recorded")
         for number, start in enumerate(starts, 1):
             lines.append(f"  start {number} of {len(starts)}: {_start(start, last=number == len(starts))}")
         if starts:
@@ -134,12 +134,10 @@ def report(run: RunFolder) -> Report:
     """Raises DataError where a run has no metrics that can be read."""
     steps = run.steps()
     if not steps:
-        looked = ", ".join(map(str, run.places))
         raise DataError(
-            f"{run.folder} has no metrics: nothing in {looked}",
-            rule="a run writes them into its folder; in earlier versions verl's logger `file` had them",
-            fix="report a run that has logged a step; of an earlier version, copy that file to "
-            f"{run.folder / 'metrics.jsonl'}",
+            f"{run.folder} has no metrics: nothing in {run.metrics}",
+            rule="a run writes them there after each step",
+            fix="report a run that has logged a step",
         )
     acted = dict.fromkeys(name for step in steps for name in agents_in(step.values))
     return Report(run, steps, over(steps, [name for name in acted if _learns(run, name)]))

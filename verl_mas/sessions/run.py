@@ -28,7 +28,7 @@ class RunFolder:
 
     folder: Path
     config: DictConfig | None = None
-    """The resolved configuration of its last start; None of an earlier version."""
+    """The resolved configuration of its last start; None without a `run.yaml`, as in the folder of an evaluation."""
 
     about: Mapping[str, object] = field(default_factory=dict)
     """The rest of `run.yaml`."""
@@ -39,26 +39,12 @@ class RunFolder:
         return self.folder.parent.name if self.folder.name == "checkpoints" else self.folder.name
 
     def steps(self) -> list[Step]:
-        """The logged metrics by step; none where no file of metrics is found."""
-        found = self.metrics
-        return [] if found is None else read_steps(found)
+        """The logged metrics by step; none where the file is missing."""
+        return read_steps(self.metrics)
 
     @property
-    def metrics(self) -> Path | None:
-        """The file of the metrics: the run's own, else one of verl's `file` logger where such files usually are."""
-        return next((path for path in self.places if path.is_file()), None)
-
-    @property
-    def places(self) -> tuple[Path, ...]:
-        """Where metrics are looked for."""
-        own = self.folder / metrics.FILE
-        if self.about:
-            return (own,)
-        # By default checkpoints are in checkpoints/<project>/<experiment>, and verl's file is
-        # <project>/<experiment>.jsonl.
-        project, experiment = self.folder.parent.name, self.folder.name
-        by_default = self.folder.parent.parent.parent / project / f"{experiment}.jsonl"
-        return own, by_default, self.folder.parent / metrics.FILE
+    def metrics(self) -> Path:
+        return self.folder / metrics.FILE
 
     @property
     def trajectories(self) -> Path | None:
@@ -90,7 +76,7 @@ class RunFolder:
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """Raises DataError for a folder that is not of a run. Earlier versions wrote no `run.yaml`."""
+    """Raises DataError for a folder that is not of a run."""
     folder = Path(path).absolute()
     if not folder.is_dir():
         raise DataError(
@@ -106,7 +92,7 @@ def open_run(path: str | Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run wrote into it, of this or an earlier version."""
+    """Whether a run wrote into it."""
     return any((folder / mark).exists() for mark in MARKS)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
 from benchmarks.evidence.variance import Variance, components, main, variance
+from verl_mas.run_folder.records import packed
 
 
 def record(uid, session, scores, *, agent="a", turn=0, probe=False, status="finished"):
@@ -60,11 +60,11 @@ def test_a_folder_of_records_is_summed_up_by_agent(tmp_path, capsys):
     task = {"messages": [], "index": 0, "data_source": "test"}
     whole = {"partition": "train", "faults": [], "started": 0.0, "seconds": 0.0, "task": task}
     whole["outcome"] = {"answer": None, "reward": None}
-    with (tmp_path / "train" / "000001-x-y.jsonl").open("w") as file:
+    with (tmp_path / "train" / "000001-x-y.jsonl").open("wb") as file:
         for number in range(2):
             session = whole | record("t", number, [1.0 - number] * 2)
             for act in session["acts"]:
-                act |= {"key": None, "policy": "main", "malformed": None, "messages": []}
-            file.write(json.dumps(session) + "\n")
+                act |= {"key": None, "policy": "main", "malformed": None, "messages": [], "steps": [], "tokens": None}
+            file.write(packed(session))
     main(str(tmp_path))
     assert capsys.readouterr().out.splitlines()[1] == "a: 1.000 (between 0.5000, within 0.0000, 1 groups)"
