@@ -84,7 +84,7 @@ def described(name: str) -> Iterator[str]:
 
 def definition(name: str, value: object) -> Iterator[str]:
     if name not in {*NOT_CONSTRUCTED, *SETTINGS} and not constructed_as_its_base(value):
-        yield f"```python\n{'await ' if inspect.iscoroutinefunction(value) else ''}{signature(name, value)}\n```\n"
+        yield f"`{'await ' if inspect.iscoroutinefunction(value) else ''}{signature(name, value)}`\n"
     yield doc(value)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pages.markdown import cell, plain, table
+from pages.markdown import plain
 from verl_mas.cli import GROUPS
 from verl_mas.cli._parser import Parser, with_default
 from verl_mas.cli._parsers import parsers
@@ -45,7 +45,7 @@ def page(root: Path) -> str:
     found = {command: parser for command, parser in parsers() if shipped(parser)}
     users = Counter(row for parser in found.values() for row in options(parser))
     shared = [row for row, commands in users.items() if commands >= SHARED_BY and row[0].startswith("--")]
-    lines = [HEAD, f"{arguments_table(sorted(shared))}\n"]
+    lines = [HEAD, f"{listed(sorted(shared))}\n"]
     for title, commands in GROUPS.items():
         lines.append(f"## {title.partition(' (')[0]}\n")
         for command in commands:
@@ -68,17 +68,17 @@ def described(name: str, parser: Parser, shared: Sequence[Row]) -> Iterator[str]
     own = [row for row in options(parser) if row not in shared]
     above = [option.split()[0] for option, _ in options(parser) if (option, _) in shared]
     if own:
-        yield f"\n{arguments_table(own)}"
+        yield f"\n{listed(own)}"
     if above:
         yield f"\nAlso {' '.join(f'`{option}`' for option in above)}"
 
 
 def options(parser: Parser) -> list[Row]:
-    return [(written(action), cell(with_default(action).replace("%%", "%"))) for action in parser.options()]
+    return [(written(action), plain(with_default(action).replace("%%", "%"))) for action in parser.options()]
 
 
-def arguments_table(rows: Sequence[Row]) -> str:
-    return table(("argument", "meaning"), ((f"`{option}`", meaning) for option, meaning in rows))
+def listed(rows: Sequence[Row]) -> str:
+    return "\n".join(f"- `{option}`: {meaning}" for option, meaning in rows)
 
 
 def usage(name: str, parser: Parser) -> str:
@@ -92,8 +92,8 @@ def usage(name: str, parser: Parser) -> str:
 
 
 def written(action: argparse.Action) -> str:
-    """`--out PATH`, `RUN ...`, `[KIND]`, `--golden required\\|optional`."""
-    value = str(action.metavar) if action.metavar else "\\|".join(map(str, action.choices or [action.dest.upper()]))
+    """`--out PATH`, `RUN ...`, `[KIND]`, `--golden required|optional`."""
+    value = str(action.metavar) if action.metavar else "|".join(map(str, action.choices or [action.dest.upper()]))
     value = {0: "", "?": f"[{value}]", "+": f"{value} ..."}.get("" if action.nargs is None else action.nargs, value)
     return " ".join([*action.option_strings[-1:], value]).strip()
 
