@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pages.markdown import table
-from verl_mas.metrics.table import SECTIONS, TO_WATCH, Metric
+from verl_mas.metrics.table import METRICS, SECTIONS, TO_WATCH, Metric
 
 HEAD = """\
 # Metrics
