@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
+from verl_mas.grading.boxed import Graded, graded
 from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import (
@@ -70,7 +71,7 @@ class SolverVerifier(Workflow):
         grader = self.grader()
         truth = grader.read(task.ground_truth) if grader else None
         solution = await team.solver.act(solve(task))
-        grades = await _graded(grader, truth, solution)
+        grades: list[Graded] = [await graded(grader, truth, solution)] if grader else []
         reviews = 0
         # Per review: the verdict, None if unreadable, and whether the proposal was right.
         verdicts: list[CheckedVerdict] = []
@@ -78,35 +79,28 @@ class SolverVerifier(Workflow):
             review = await team.verifier.act(judge(task, solution))
             reviews += 1
             verdict = review.parse(Verdict)
-            if grades and grades[-1] is not None:
+            if grades and grades[-1].grade is not None:
                 approved = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
-                right = grades[-1] == 1
+                right = grades[-1].grade == 1
                 verdicts.append((approved, right))
                 if approved is right:
                     review.reward = self.verdict_reward
             if verdict is Verdict.APPROVE:
                 break
             solution = await team.solver.act(solve(task, solution, review))
-            grades += await _graded(grader, truth, solution)
+            if grader:
+                grades.append(await graded(grader, truth, solution))
         if not grades:
             return Outcome(answer=solution, info={"reviews": reviews})
-        correct = grades[-1] or 0.0
+        correct = grades[-1].value
         info = {
             "reviews": reviews,
             "acc": correct,
-            "unchecked": sum(grade is None for grade in grades) / len(grades),
+            "unchecked": sum(each.grade is None for each in grades) / len(grades),
         }
         if verdicts:
             info["right_verdicts"] = sum(approved is right for approved, right in verdicts) / len(verdicts)
         return Outcome(answer=solution, reward=correct, info=info, verdicts={"verifier": verdicts})
-
-
-async def _graded(grader: Grader | None, truth: object, solution: Reply) -> list[float | None]:
-    """The grade of the proposal; empty if verl's reward function scores."""
-    if grader is None:
-        return []
-    answer = solution.parse(BoxedAnswer())
-    return [0.0 if isinstance(answer, Malformed) else await grader(truth, answer)]
 
 
 def solve(task: Task, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
