@@ -6,7 +6,7 @@ import code_rows as rows
 import pytest
 
 from verl_mas.data.code_formats import Draft, Drop, Dropped
-from verl_mas.data.code_tests import ExamplesFrom, choose
+from verl_mas.data.code_golden import ExamplesFrom, choose
 from verl_mas.execution.limits import Call
 from verl_mas.execution.unit_tests import Returns, Stdio
 
