@@ -38,9 +38,6 @@ ORDER = [
 # Cycles of modules that are still to be opened.
 CYCLES = {
     frozenset({"platform", "platform.cpu"}),
-    frozenset(f"trainer.policies.{name}" for name in ("local_policy", "policy_trainer", "servers")),
-    frozenset({"trainer.adapters.base", "trainer.adapters.policy"}),
-    frozenset({"engines.kinds.vllm", "engines.vllm_cpu", "engines.vllm_cpu.server"}),
 }
 
 

@@ -102,7 +102,7 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
     """
 
     def to_replicas(module: ModuleType) -> None:
-        module.RolloutReplicaRegistry.register(name, partial(_load, replica))
+        module.RolloutReplicaRegistry.register(name, partial(load_class, replica))
 
     def to_adapters(module: ModuleType) -> None:
         set_adapter(module, name, adapter)
@@ -118,7 +118,7 @@ def set_adapter(base: ModuleType, engine: str, path: str) -> None:
     base._ROLLOUT_REGISTRY[(engine, "async")] = path  # noqa: SLF001
 
 
-def _load(path: str) -> type[object]:
+def load_class(path: str) -> type[object]:
     module, _, name = path.rpartition(".")
     loaded: type[object] = getattr(import_module(module), name)
     return loaded

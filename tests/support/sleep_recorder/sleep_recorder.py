@@ -7,7 +7,7 @@ from typing import Any
 from verl_mas.engines import vllm_cpu
 
 
-def load_replica() -> type[object]:
+def _replica() -> type[object]:
     import dataclasses
 
     import ray
@@ -42,7 +42,9 @@ def load_replica() -> type[object]:
 
 
 def __getattr__(name: str) -> Any:
-    """verl imports the adapter by its name; its base class needs vLLM."""
+    """verl imports both by their names; their base classes need vLLM."""
+    if name == "RecordedReplica":
+        return _replica()
     if name != "RecordedAdapter":
         raise AttributeError(name)
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
@@ -55,5 +57,5 @@ def __getattr__(name: str) -> Any:
     )
 
 
-vllm_cpu.load_replica = load_replica
+vllm_cpu.REPLICA = f"{__name__}.RecordedReplica"
 vllm_cpu.ADAPTER = f"{__name__}.RecordedAdapter"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
-from verl_mas.engines.facts import ENGINES, EngineFacts, set_adapter
+from verl_mas.engines.facts import ENGINES, EngineFacts, load_class, set_adapter
 from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
@@ -85,7 +85,7 @@ def _lost() -> EngineLost:
 
 def register_replica(replica: ModuleType) -> None:
     if platform.selected():
-        replica.RolloutReplicaRegistry.register(ENGINE, vllm_cpu.load_replica)
+        replica.RolloutReplicaRegistry.register(ENGINE, partial(load_class, vllm_cpu.REPLICA))
     else:
         stock.register_replica(ENGINE, replica)
 

@@ -6,10 +6,6 @@ the engine is started with, and what happens when it is lost. `engines.kinds.vll
 
 from __future__ import annotations
 
+# By name: their modules need vLLM, and the server is a kind of `engines.kinds.vllm`.
 ADAPTER = "verl_mas.engines.vllm_cpu.adapter.CpuServerAdapter"
-
-
-def load_replica() -> type[object]:
-    from verl_mas.engines.vllm_cpu.server import CpuVllmReplica
-
-    return CpuVllmReplica
+REPLICA = "verl_mas.engines.vllm_cpu.server.CpuVllmReplica"
