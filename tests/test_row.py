@@ -7,12 +7,19 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_mas import row
+from verl_mas.advantage import AdvantageInput
+from verl_mas.config.schema import AgentSpec, RewardSpec
 from verl_mas.errors import DataError
 from verl_mas.row import RowKey, RowTags, is_padding
+from verl_mas.workflow import Generation, Reply, Task
+from verl_mas.workflow.members import Member
+from verl_mas.workflow.record import Clip, Recording, act_record
+from verl_mas.workflow.rewards import rows_of
 
 PACKAGE = Path(row.__file__).parent
 number, amount = st.integers(0, 10**6), st.floats(-1e6, 1e6)
@@ -50,6 +57,18 @@ def test_tags_are_read_back_also_from_a_row_to_which_verl_added_tags(tags):
 def test_a_row_of_another_agent_loop_is_refused_with_the_missing_tag():
     with pytest.raises(DataError, match=r"without the tag 'agent'[\s\S]*default_agent_loop=mas"):
         RowTags.of({name: 0 for name in RowTags.__dataclass_fields__ if name != "agent"})
+
+
+def test_every_name_of_an_act_is_a_tag_a_part_of_the_record_and_a_column(tags):
+    names = [field.name for field in fields(row.Act)]
+    row_tags = tags("solver", policy="llm", instance=3, turn=2, branch=1)
+    reply = Reply(row.Act(**{name: getattr(row_tags, name) for name in names}), [], Generation("x"))
+    member = Member("solver", "solver", AgentSpec(), trainable=True)
+    (written,) = rows_of(Task([]), [reply], 0.0, {"solver": member}, RewardSpec())
+    stored, record = row_tags.as_dict(), act_record(reply, written, Clip(Recording()))
+    columns = AdvantageInput.of([RowKey("u", 0, 0)], [row_tags], torch.ones(1)).select(torch.tensor([0]))
+    for name in names:
+        assert stored[name] == record[name] == getattr(reply.act, name) == columns.codes(name).names[0]
 
 
 # Words that are also something else where they stand.

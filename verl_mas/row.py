@@ -93,7 +93,20 @@ def session_key(uid: str, session: int) -> str:
 
 
 @dataclass(frozen=True)
-class RowTags:
+class Act:
+    """Which act of which agent it is. A field that is added here, with a default, is a tag of stored rows, a part of
+    session records and a column of estimators: all of them take every field of it."""
+
+    agent: str
+    role: str
+    policy: str
+    instance: int = 0  # of the agent; its turns are counted by instance
+    turn: int = 0
+    branch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTags(Act):
     """The tags of a row of a session."""
 
     prompt_len: int
@@ -102,13 +115,7 @@ class RowTags:
     # The oldest and newest weights that sampled the row. None: its engine does not count versions.
     min_global_steps: int | None
     max_global_steps: int | None
-    policy: str
-    agent: str
-    role: str
     source: str  # of the task's data; "" if the data name none
-    instance: int  # of the agent; its turns are counted by instance
-    turn: int
-    branch: int
     session: int
     trainable: bool
     committed: bool  # False: a candidate that its session did not continue with
@@ -132,44 +139,6 @@ class RowTags:
                 rule="every row is tagged with its agent, policy and rewards",
                 fix="set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows",
             ) from None
-
-    @classmethod
-    def failed(
-        cls,
-        *,
-        policy: str,
-        agent: str,
-        role: str,
-        source: str,
-        session: int,
-        step: int,
-        prompt_len: int,
-        observation: int,
-    ) -> RowTags:
-        """The tags of the one-token row that counts a failed validation session as zero."""
-        return cls(
-            prompt_len=prompt_len,
-            response_len=1,
-            global_steps=step,
-            min_global_steps=step,
-            max_global_steps=step,
-            policy=policy,
-            agent=agent,
-            role=role,
-            source=source,
-            instance=0,
-            turn=0,
-            branch=0,
-            session=session,
-            trainable=False,
-            committed=False,
-            malformed=True,
-            team_reward=0.0,
-            local_reward=0.0,
-            penalty=0.0,
-            observation=observation,
-            temperature=1.0,
-        )
 
 
 _TAG_NAMES = tuple(field.name for field in dataclass_fields(RowTags))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, WorkflowError
+from verl_mas.row import Act
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Generation, Outcome, Reply, Task, Workflow
 from verl_mas.workflow.members import Member
@@ -76,7 +77,7 @@ def test_verdicts_in_info_are_refused():
 
 def test_rows_with_tokens_are_numbered_in_the_order_of_their_first_acts():
     def reply(row, tokens=(1,)):
-        return Reply("a", "a", "main", 0, [], Generation("x", response_ids=tokens), row=row)
+        return Reply(Act("a", "a", "main"), [], Generation("x", response_ids=tokens), row=row)
 
     member = Member("a", "a", AgentSpec(), trainable=True)
     replies = [reply(0), reply(1, tokens=()), reply(2, tokens=()), reply(3), reply(2)]

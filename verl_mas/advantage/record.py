@@ -13,6 +13,7 @@ from torch import Tensor
 
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, part_of_group
 from verl_mas.errors import DataError
+from verl_mas.row import Act, RowKey, RowTags
 
 # What remains of the weight of earlier scores at each step: they are those of some ten steps.
 RUNNING_DECAY = 0.9
@@ -47,6 +48,7 @@ class AdvantageInput:
     padding: Tensor | None = None  # [N] bool: takes no part, gets advantage 0
     agents: Sequence[str] | None = None  # the names that `agent` may hold; None: any
     running: RunningScores | None = None  # of earlier steps, for an estimator that reads them
+    tags: Mapping[str, Labels] = field(default_factory=dict)  # further columns: the tags of acts without a field here
     _codes: dict[str, Codes] = field(default_factory=dict, init=False, repr=False)
     _partitions: dict[tuple[str, ...], Partition] = field(default_factory=dict, init=False, repr=False)
 
@@ -57,8 +59,8 @@ class AdvantageInput:
                 rule="there is one real score per row",
                 fix="sum token rewards over the last dimension first",
             )
-        for name in (*COLUMNS, "tokens", "padding"):
-            column = getattr(self, name)
+        columns = {name: getattr(self, name) for name in (*COLUMNS, "tokens", "padding")}
+        for name, column in {**columns, **self.tags}.items():
             if column is not None and len(column) != len(self):
                 raise DataError(
                     f"{name} has {len(column)} rows, scores has {len(self)}",
@@ -72,13 +74,31 @@ class AdvantageInput:
                 fix="use padding.bool()",
             )
 
+    @classmethod
+    def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor, **others: Any) -> AdvantageInput:
+        """The columns of stored rows."""
+        of_acts: dict[str, Label] = {f.name: [getattr(tag, f.name) for tag in tags] for f in fields(Act)}
+        observation = torch.tensor([tag.observation for tag in tags])
+        return cls(
+            scores,
+            task=[key.uid for key in keys],
+            session=[key.session for key in keys],
+            source=[tag.source for tag in tags],
+            observation=observation,
+            prompt=observation,
+            tags={name: column for name, column in of_acts.items() if name not in COLUMNS},
+            **{name: column for name, column in of_acts.items() if name in COLUMNS},
+            **others,
+        )
+
     def __len__(self) -> int:
         return self.scores.shape[0]
 
     def select(self, rows: Tensor) -> AdvantageInput:
         """The same record for some of its rows."""
         taken = {name: _take(getattr(self, name), rows) for name in ("scores", *COLUMNS, "tokens", "padding")}
-        return replace(self, **taken)  # type: ignore[arg-type]
+        tags = {name: _take(column, rows) for name, column in self.tags.items()}
+        return replace(self, tags=tags, **taken)  # type: ignore[arg-type]
 
     def codes(self, column: str) -> Codes:
         """A label column as whole numbers; a missing label is an error that names the row."""
@@ -128,7 +148,7 @@ class AdvantageInput:
         return names[int(ids[row])]
 
     def _encode(self, column: str) -> Codes:
-        labels = getattr(self, column)
+        labels = getattr(self, column) if column in COLUMNS else self.tags.get(column)
         if labels is None:
             raise DataError(
                 f"the rows have no {column}",
@@ -150,7 +170,7 @@ class AdvantageInput:
         return Codes(torch.from_numpy(found).to(self.scores.device), unique.tolist())
 
 
-COLUMNS = tuple(f.name for f in fields(AdvantageInput) if "Labels" in str(f.type))
+COLUMNS = tuple(f.name for f in fields(AdvantageInput) if str(f.type).startswith("Labels"))
 
 
 @dataclass(frozen=True, eq=False)

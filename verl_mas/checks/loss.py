@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
+from verl_mas.advantage.record import COLUMNS
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.merge import SECTION, policy_section, trained
 from verl_mas.config.schema import FilterSpec, MasConfig
@@ -118,18 +120,7 @@ def _task_by_task(name: str, options: AdvantageOptions) -> bool:
     """Whether the estimator gives no row an advantage in a batch of two uniform tasks of different scores."""
     if ESTIMATORS[name].reads_running(options):
         return False
-    sessions, constant = [0, 1, 0, 1], [0] * 4
-    rows = AdvantageInput(
-        scores=torch.tensor([0.0, 0.0, 1.0, 1.0]),
-        task=["a", "a", "b", "b"],
-        session=sessions,
-        agent=["x"] * 4,
-        role=["x"] * 4,
-        instance=constant,
-        turn=constant,
-        branch=constant,
-        observation=constant,
-        prompt=constant,
-        tokens=torch.ones(4),
-    )
+    labels: dict[str, Any] = dict.fromkeys(COLUMNS, [0] * 4)
+    labels |= {"task": ["a", "a", "b", "b"], "session": [0, 1, 0, 1]}
+    rows = AdvantageInput(torch.tensor([0.0, 0.0, 1.0, 1.0]), tokens=torch.ones(4), **labels)
     return not bool(compute_advantages(name, rows, options).advantages.any())

@@ -21,6 +21,7 @@ from verl_mas.row import (
     RESPONSE_MASK,
     REWARD_EXTRA_INFO,
     TEMPERATURE,
+    Act,
     RowKey,
     RowTags,
     StoredRow,
@@ -29,6 +30,7 @@ from verl_mas.verl_.types import Fields
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
+from verl_mas.workflow.task import Task
 from verl_mas.workflow.verl_tools import extra_fields_of
 
 
@@ -38,7 +40,7 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
     `dataset` are the dataset row's fields, with uid, session_id and global_steps.
     """
     return [
-        StoredRow(row.key, _fields(row, session, models[row.first.policy], dataset), _tags(row, session))
+        StoredRow(row.key, _fields(row, session, models[row.first.policy], dataset), _tags(row, session.task))
         for row in session.rows()
         if row.key is not None
     ]
@@ -55,21 +57,11 @@ def failed_validation_row(
     """A validation session that failed counts as zero; without a row it would drop out of the average."""
     task = session.task
     member = next(member for member in session.config.members.values() if member.spec.policy == policy)
-    tags = RowTags.failed(
-        policy=policy,
-        agent=member.name,
-        role=member.role,
-        source=str(task.data_source or ""),
-        session=task.session,
-        step=task.step,
-        prompt_len=len(prompt_ids),
-        observation=observation(prompt_ids),
-    )
     output = AgentLoopOutput(
         prompt_ids=list(prompt_ids),
-        response_ids=[model.tokenizer.eos_token_id] * tags.response_len,
-        response_mask=[0] * tags.response_len,
-        response_logprobs=[0.0] * tags.response_len if log_probs else None,
+        response_ids=[model.tokenizer.eos_token_id],
+        response_mask=[0],
+        response_logprobs=[0.0] if log_probs else None,
         multi_modal_data={},
         mm_processor_kwargs={},
         mm_processor_output=None,
@@ -77,6 +69,17 @@ def failed_validation_row(
         num_turns=0,
         metrics=AgentLoopMetrics(generate_sequences=0.0, num_preempted=-1),
         extra_fields={MIN_GLOBAL_STEPS: task.step, MAX_GLOBAL_STEPS: task.step},
+    )
+    tags = RowTags(
+        **vars(Act(member.name, member.role, policy)),
+        **_tags_of(output, task),
+        trainable=False,
+        committed=False,
+        malformed=True,
+        team_reward=0.0,
+        local_reward=0.0,
+        penalty=0.0,
+        temperature=1.0,
     )
     fields = _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(tags.temperature)}
     return StoredRow(RowKey(task.uid, task.session, 0), fields, tags)
@@ -128,30 +131,31 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fiel
     }
 
 
-def _tags(row: Row, session: Session) -> RowTags:
-    act, reward, output = row.first, row.reward, output_of(row.generation)
+def _tags(row: Row, task: Task) -> RowTags:
     return RowTags(
+        **vars(row.first.act),
+        **_tags_of(output_of(row.generation), task),
+        trainable=row.first.trainable,
+        committed=row.first.committed,
+        malformed=row.malformed,
+        team_reward=row.reward.team,
+        local_reward=row.reward.local,
+        penalty=row.reward.penalty,
+        temperature=_temperature(row),
+    )
+
+
+def _tags_of(output: AgentLoopOutput, task: Task) -> Fields:
+    """The tags that follow from what was generated, and for which task."""
+    return dict(
         prompt_len=len(output.prompt_ids),
         response_len=len(output.response_ids),
-        global_steps=session.task.step,
+        global_steps=task.step,
         min_global_steps=output.extra_fields.get(MIN_GLOBAL_STEPS),
         max_global_steps=output.extra_fields.get(MAX_GLOBAL_STEPS),
-        policy=act.policy,
-        agent=act.agent,
-        role=act.role,
-        source=str(session.task.data_source or ""),
-        instance=act.instance,
-        turn=act.turn,
-        branch=act.branch,
-        session=session.task.session,
-        trainable=act.trainable,
-        committed=act.committed,
-        malformed=row.malformed,
-        team_reward=reward.team,
-        local_reward=reward.local,
-        penalty=reward.penalty,
+        source=str(task.data_source or ""),
+        session=task.session,
         observation=observation(output.prompt_ids),
-        temperature=_temperature(row),
     )
 
 

@@ -115,28 +115,8 @@ def step_advantages(
     left_out[slice(None) if chosen is None else list(chosen)] = False
     if bool(left_out.all()):
         return torch.zeros(len(keys)), {}
-    observation = torch.tensor([tag.observation for tag in tags])
-    output = compute_advantages(
-        estimator,
-        AdvantageInput(
-            scores=columns.scores,
-            task=[key.uid for key in keys],
-            session=[key.session for key in keys],
-            agent=[tag.agent for tag in tags],
-            role=[tag.role for tag in tags],
-            source=[tag.source for tag in tags],
-            instance=[tag.instance for tag in tags],
-            turn=[tag.turn for tag in tags],
-            branch=[tag.branch for tag in tags],
-            observation=observation,
-            prompt=observation,
-            tokens=columns.tokens,
-            padding=left_out,
-            agents=team,
-        ),
-        options,
-        running,
-    )
+    rows = AdvantageInput.of(keys, tags, columns.scores, tokens=columns.tokens, padding=left_out, agents=team)
+    output = compute_advantages(estimator, rows, options, running)
     return output.advantages, output.metrics
 
 

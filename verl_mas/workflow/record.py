@@ -44,12 +44,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
     generation = reply.generation
     return {
         "key": None if row.key is None else str(row.key),
-        "agent": reply.agent,
-        "role": reply.role,
-        "policy": reply.policy,
-        "instance": reply.instance,
-        "turn": reply.turn,
-        "branch": reply.branch,
+        **vars(reply.act),
         "committed": reply.committed,
         "trainable": reply.trainable,
         "probe": reply.probe,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from verl_mas.errors import WorkflowError
+from verl_mas.row import Act
 from verl_mas.workflow.client import Generation, Message, ToolCall, message_of
 from verl_mas.workflow.codecs.base import Codec, Malformed
 
@@ -38,14 +39,9 @@ class Reply:
     of the whole act, and `steps` all its messages: replies, results of tools, and the last reply.
     """
 
-    agent: str
-    role: str
-    policy: str
-    turn: int
+    act: Act
     messages: Sequence[Message]
     generation: Generation
-    instance: int = 0
-    branch: int = 0
     # How many candidates its act has.
     among: int = 1
     trainable: bool = True
@@ -75,6 +71,30 @@ class Reply:
         if name in ("reward", "team_reward"):
             check_reward(f"the {name} of agent {self.agent} in turn {self.turn}", value)
         super().__setattr__(name, value)
+
+    @property
+    def agent(self) -> str:
+        return self.act.agent
+
+    @property
+    def role(self) -> str:
+        return self.act.role
+
+    @property
+    def policy(self) -> str:
+        return self.act.policy
+
+    @property
+    def instance(self) -> int:
+        return self.act.instance
+
+    @property
+    def turn(self) -> int:
+        return self.act.turn
+
+    @property
+    def branch(self) -> int:
+        return self.act.branch
 
     @property
     def text(self) -> str:

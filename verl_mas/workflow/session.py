@@ -7,13 +7,13 @@ import copy
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
-from verl_mas.row import VERDICTS
+from verl_mas.row import VERDICTS, Act
 from verl_mas.run_folder.records import SCHEMA, Record
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow import transcript
@@ -52,6 +52,21 @@ class SessionConfig:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """What an agent asks of its session: `n` replies to one prompt, on a line of play."""
+
+    member: Member
+    line: Line
+    messages: Sequence[Message]
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    n: int = 1
+    instance: int = 0
+    tools: Tools = ()
+    # The conversation that the act continues.
+    continues: Continuation | None = None
+
+
+@dataclass(frozen=True)
 class Board:
     """A state of the environment as text, after so many acts."""
 
@@ -85,55 +100,39 @@ class Session:
         self._pending: set[asyncio.Future[list[Acted]]] = set()
         self._over = False
 
-    async def act(
-        self,
-        member: Member,
-        messages: Sequence[Message],
-        sampling: Mapping[str, object],
-        *,
-        n: int = 1,
-        line: Line | None = None,
-        instance: int = 0,
-        continues: Continuation | None = None,
-        tools: Tools = (),
-    ) -> list[Reply]:
-        """`n` replies to one prompt, recorded. Each calls tools until it has none to call."""
-        line = line or self.line
-        usable = toolsets(self._configured(member), tools, n)
-        await self._admit(n, line)
-        turn = line.next_turn(member.name, instance)
-        schemas = [tool.schema for tool in usable[0].values()]
-        request = self._request(member, line, instance, turn, messages, sampling, continues, schemas)
-        given = continues.row if continues else None
-        rows = [self._new_row() if given is None else given for _ in range(n)]
+    async def act(self, ask: Ask) -> list[Reply]:
+        """The replies to one prompt, recorded. Each calls tools until it has none to call."""
+        member, line = ask.member, ask.line
+        usable = toolsets(self._configured(member), ask.tools, ask.n)
+        await self._admit(ask.n, line)
+        act = Act(member.name, member.role, member.policy(self.task), ask.instance)
+        act = replace(act, turn=line.next_turn(member.name, ask.instance))
+        request = self._request(ask, act.turn, [tool.schema for tool in usable[0].values()])
+        given = ask.continues.row if ask.continues else None
+        rows = [self._new_row() if given is None else given for _ in range(ask.n)]
         started = time.time()
-        with failures(agent=member.name, turn=turn):
-            acted = await self._timed(self._perform(member, request, usable, rows))
+        with failures(agent=act.agent, turn=act.turn):
+            performed = await self._timed(self._perform(ask, request, usable, rows))
         seconds = time.time() - started
-        replies = []
-        for branch, (row, act) in enumerate(zip(rows, acted, strict=True)):
-            reply = Reply(
-                agent=member.name,
-                role=member.role,
-                policy=member.policy(self.task),
-                instance=instance,
-                turn=turn,
+        replies = [
+            Reply(
+                replace(act, branch=branch if line.fork is None else line.fork),
                 messages=request.messages,
-                generation=act.generation,
-                branch=branch if line.fork is None else line.fork,
-                among=n,
+                generation=acted.generation,
+                among=ask.n,
                 probe=line.probe,
                 line=line.name,
                 trainable=member.trainable and not line.probe,
-                committed=n == 1 and not line.probe,
+                committed=ask.n == 1 and not line.probe,
                 row=row,
                 started=started - self.started,
                 seconds=seconds,
-                tool_calls=act.tool_calls,
-                steps=act.steps,
-                tool_state=act.state,
+                tool_calls=acted.tool_calls,
+                steps=acted.steps,
+                tool_state=acted.state,
             )
-            replies.append(reply)
+            for branch, (row, acted) in enumerate(zip(rows, performed, strict=True))
+        ]
         self.replies.extend(replies)
         line.replies.extend(replies)
         return replies
@@ -302,28 +301,18 @@ class Session:
             )
         raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 
-    def _request(
-        self,
-        member: Member,
-        line: Line,
-        instance: int,
-        turn: int,
-        messages: Sequence[Message],
-        sampling: Mapping[str, object],
-        continues: Continuation | None,
-        tools: Sequence[JsonObject],
-    ) -> Request:
-        task, spec = self.task, member.spec
-        settings = member.sampling(task, sampling)
+    def _request(self, ask: Ask, turn: int, tools: Sequence[JsonObject]) -> Request:
+        task, spec = self.task, ask.member.spec
+        settings = ask.member.sampling(task, ask.sampling)
         if task.greedy:
             settings = {name: value for name, value in settings.items() if name not in DECODING}
         return Request(
-            agent=member.name,
+            agent=ask.member.name,
             session=task.key,
-            instance=instance,
-            line=line.name,
+            instance=ask.instance,
+            line=ask.line.name,
             turn=turn,
-            messages=messages,
+            messages=ask.messages,
             sampling=settings,
             validate=task.validate,
             greedy=task.greedy,
@@ -331,16 +320,16 @@ class Session:
             tools=tools,
             max_prompt_length=spec.max_prompt_length,
             truncation=spec.truncation,
-            opening=task.opening(messages),
-            continues=continues,
+            opening=task.opening(ask.messages),
+            continues=ask.continues,
             fields=task.fields,
         )
 
     async def _perform(
-        self, member: Member, request: Request, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
+        self, ask: Ask, request: Request, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
     ) -> list[Acted]:
         """One generation for all candidates, and then the loop of each."""
-        client = self.config.clients[member.policy(self.task)]
+        client = self.config.clients[ask.member.policy(self.task)]
         generations = await client.generate(request, len(rows))
 
         async def generate(continued: Request) -> Generation:
@@ -348,7 +337,7 @@ class Session:
 
         runs = []
         for branch, (generation, usable, row) in enumerate(zip(generations, tools, rows, strict=True)):
-            loop = ToolLoop(generate, request, branch, usable, member.spec, self.config.tool_limits)
+            loop = ToolLoop(generate, request, branch, usable, ask.member.spec, self.config.tool_limits)
             runs.append(partial(loop.run, generation, row))
         return await together(runs)
 

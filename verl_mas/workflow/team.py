@@ -15,7 +15,7 @@ from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.session import Session
+from verl_mas.workflow.session import Ask, Session
 from verl_mas.workflow.tools import Tools
 
 Prompt = str | Sequence[Message]
@@ -150,16 +150,8 @@ class Agent:
         tools: Tools,
         continues: Continuation | None = None,
     ) -> list[Reply]:
-        return await self._session.act(
-            self._member,
-            messages,
-            sampling,
-            n=n,
-            line=self._line,
-            instance=self.instance,
-            continues=continues,
-            tools=tools,
-        )
+        ask = Ask(self._member, self._line, messages, sampling, n, self.instance, tools, continues)
+        return await self._session.act(ask)
 
     def _opening(self, messages: Prompt) -> list[Message]:
         """The messages, with the system prompt of the config in place of the workflow's."""
