@@ -17,7 +17,6 @@ from verl_mas.execution.limits import Limits, Status
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test, run_tests
 
-
 # Longer inputs are not looked for in a statement.
 EXAMPLE_CHARACTERS = 2_000
 
