@@ -38,9 +38,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.linear import use_onednn
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate, pack
 from verl_mas.warmup.tiny_model import tiny_model
 

@@ -15,7 +15,7 @@ import torch
 from engine import continuous, static
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from verl_mas.engines.transformers.linear import use_onednn
+from verl_mas.engines.transformers.server import use_onednn
 
 REQUESTS, PROMPT = 32, 32
 

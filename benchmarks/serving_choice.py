@@ -49,8 +49,8 @@ def serve(connection: Connection, path: str, core: int) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from verl_mas.engines.transformers.batcher import ContinuousBatcher
-    from verl_mas.engines.transformers.linear import use_onednn
     from verl_mas.engines.transformers.request import Sampling
+    from verl_mas.engines.transformers.server import use_onednn
 
     torch.set_num_threads(1)
     disable_progress_bar()

@@ -83,9 +83,9 @@ OTHER_MEANINGS = {
     ("trainer/loss_weights.py", "agent"): "a weighting",
     ("trainer/loss_weights.py", "session"): "a weighting",
     ("rollout/verl_client.py", "temperature"): "a sampling setting",
-    ("trainer/attempt.py", "branch"): "of git",
-    ("trainer/attempt.py", "status"): "a command of git",
-    ("trainer/attempt.py", "versions"): "of packages",
+    ("trainer/recorded.py", "branch"): "of git",
+    ("trainer/recorded.py", "status"): "a command of git",
+    ("trainer/recorded.py", "versions"): "of packages",
     ("trainer/recorded.py", "finished"): "how a run ended",
     ("rollout/worker.py", "finished"): "the status of a session on disk",
 }

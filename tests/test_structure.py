@@ -36,9 +36,7 @@ ORDER = [
 ]
 
 # Cycles of modules that are still to be opened.
-CYCLES = {
-    frozenset({"platform", "platform.cpu"}),
-}
+CYCLES = {}
 
 
 @cache

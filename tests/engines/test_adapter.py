@@ -9,7 +9,7 @@ import pytest
 import torch
 from verl.workers.config import RolloutConfig
 
-from verl_mas.engines.adapter_stream import split_name, stream_name
+from verl_mas.engines.adapters import split_name, stream_name
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.adapter import ServerAdapter
 from verl_mas.errors import ConfigError, EngineLost

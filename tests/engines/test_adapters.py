@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from verl_mas.engines.adapter_stream import stream_name
-from verl_mas.engines.adapters import by_policy, require, wanted, wants
+from verl_mas.engines.adapters import by_policy, require, stream_name, wanted, wants
 from verl_mas.errors import EngineLost, RequestError
 
 POLICIES = ["solver", "verifier"]

@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.linear import OneDnnLinear, use_onednn
 from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.server import OneDnnLinear, use_onednn
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
 
@@ -274,7 +274,7 @@ def test_more_positions_than_the_model_has_are_refused(model):
 
 
 def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_batcher):
-    monkeypatch.setattr("verl_mas.engines.transformers.linear.WORTH_IT", 0)
+    monkeypatch.setattr("verl_mas.engines.transformers.server.WORTH_IT", 0)
     prompt = list(range(10, 40))
     expected = serve(make_batcher(), prompt, max_tokens=20, seed=0)[0]
     use_onednn(model)

@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.linear import use_onednn
 from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.errors import EngineLost, RequestError
 
 TABLE = {
@@ -76,7 +76,7 @@ def test_every_row_of_a_mixed_batch_has_the_log_probs_of_its_adapter_alone(
     model, model_path, peers, batcher, onednn, monkeypatch
 ):
     if onednn:
-        monkeypatch.setattr("verl_mas.engines.transformers.linear.WORTH_IT", 0)
+        monkeypatch.setattr("verl_mas.engines.transformers.server.WORTH_IT", 0)
         use_onednn(model)
     peers[None] = AutoModelForCausalLM.from_pretrained(model_path)
     # Three at a time, so that rows of other adapters take the places of those that end.

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
-from verl_mas.engines.adapter_stream import stream_name
+from verl_mas.engines.adapters import stream_name
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.server import TransformersServer

@@ -17,10 +17,9 @@ import torch
 from resuming import client_of
 
 from verl_mas.config.adapters import KEY, Adapter
-from verl_mas.engines.adapter_stream import stream_name
+from verl_mas.engines.adapters import stream_name
 from verl_mas.engines.kinds import sglang
-from verl_mas.engines.kinds.sglang import TeamSglang
-from verl_mas.engines.sglang_adapters import AdapterSender
+from verl_mas.engines.kinds.sglang import AdapterSender, TeamSglang
 from verl_mas.errors import RequestError
 
 STUB = Path(__file__).parents[1] / "support" / "stub_sglang"

@@ -9,8 +9,8 @@ import pytest
 import verl
 
 from verl_mas.errors import PatchRefused
-from verl_mas.platform.patching import Patch, source_sha256
 from verl_mas.platform.process_group import PATCH as PROCESS_GROUP
+from verl_mas.platform.process_group import Patch, source_sha256
 
 DIFFS = Path(__file__).parents[2] / "patches"
 SITE_PACKAGES = Path(verl.__file__).parents[1]

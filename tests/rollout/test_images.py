@@ -8,7 +8,7 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from verl_mas.rollout.images import ImageFiles
+from verl_mas.rollout.trajectories import ImageFiles
 
 
 def picture(colour="red"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.rollout.token_texts import TokenTexts
+from verl_mas.rollout.trajectories import TextPerToken
 
 
 class Pieces:
@@ -24,7 +24,7 @@ class Pieces:
 @pytest.mark.parametrize("text", ["", "plain", "Grüße, 世界 🎉🎉", " two  spaces "])
 def test_together_they_are_the_text_and_a_character_belongs_to_its_last_token(tokenizer, text):
     ids = tokenizer.encode(text, add_special_tokens=False)
-    texts = TokenTexts(tokenizer)(ids)
+    texts = TextPerToken(tokenizer)(ids)
     assert "".join(texts) == text and len(texts) == len(ids)
     assert len(ids) == len(text.encode()), "a token is a byte, so that characters have several"
     assert [piece for piece in texts if piece] == list(text)
@@ -32,14 +32,14 @@ def test_together_they_are_the_text_and_a_character_belongs_to_its_last_token(to
 
 def test_bytes_that_are_no_text_are_shown_as_such_and_cost_no_token(tokenizer):
     ids = tokenizer.encode("aé", add_special_tokens=False)
-    texts = TokenTexts(tokenizer)([*ids[:2], *ids[:1]])
+    texts = TextPerToken(tokenizer)([*ids[:2], *ids[:1]])
     assert len(texts) == 3 and texts[0] == "a" and "".join(texts).startswith("a\ufffd")
-    assert TokenTexts(tokenizer)(ids[:2])[1] == "\ufffd"
+    assert TextPerToken(tokenizer)(ids[:2])[1] == "\ufffd"
 
 
 def test_spaces_at_the_start_of_a_token_are_kept_and_a_token_is_decoded_once():
     pieces = Pieces()
-    texts = TokenTexts(pieces)
+    texts = TextPerToken(pieces)
     assert texts(pieces.encode(" a b")) == [" ", "a", " ", "b"]
     before = pieces.decoded
     assert texts(pieces.encode("b a ")) == ["b", " ", "a", " "] and pieces.decoded == before

@@ -182,7 +182,7 @@ def update(worker: Any, data: TensorDict, **info: object) -> dict[str, list[floa
 
 def weights(engine: Any) -> dict[str, torch.Tensor]:
     """Of verl's own adapter."""
-    from verl_mas.trainer.adapters.shards import whole
+    from verl_mas.trainer.adapters.engine import whole
 
     named = engine.module.named_parameters()
     own: State = {key.replace(".default.", "."): whole(value) for key, value in named if ".default." in key}
@@ -232,7 +232,7 @@ def train(worker: AdapterWorker, steps: range, found: Found | None = None) -> No
 
 
 def whole_state(worker: AdapterWorker, policy: str) -> State:
-    from verl_mas.trainer.adapters.shards import optimizer_state, whole
+    from verl_mas.trainer.adapters.engine import optimizer_state, whole
 
     engine = worker.actor.engine
     parameters = engine.parameters[policy]

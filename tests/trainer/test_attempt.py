@@ -13,9 +13,8 @@ from verl_mas.config.compose import compose
 from verl_mas.config.load import load
 from verl_mas.run_folder.about import AboutFile, attempts, read_about
 from verl_mas.run_folder.lock import RunLock
-from verl_mas.trainer import attempt as attempt_module
-from verl_mas.trainer.attempt import attempt, cluster, git_state, places, seeds
-from verl_mas.trainer.recorded import Recorded
+from verl_mas.trainer import recorded as attempt_module
+from verl_mas.trainer.recorded import Recorded, attempt, cluster, git_state, places, seeds
 
 
 @pytest.fixture(scope="module")

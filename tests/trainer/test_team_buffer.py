@@ -7,8 +7,8 @@ import verl.trainer.ppo.v1.replay_buffer as verl_buffer
 from omegaconf import OmegaConf
 
 from verl_mas.errors import EngineLost, SessionsFailed
-from verl_mas.trainer import team_buffer
-from verl_mas.trainer.team_buffer import FAILED_BATCHES, TeamBuffer
+from verl_mas.trainer.modes import asynchronous
+from verl_mas.trainer.modes.asynchronous import FAILED_BATCHES, TeamBuffer
 
 
 class Queue:
@@ -83,7 +83,7 @@ def test_a_lost_engine_ends_the_wait(queue, buffer, monkeypatch):
 
     queue.task("1-0", 1, "running")
     made = buffer(look=lost)
-    monkeypatch.setattr(team_buffer, "SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(asynchronous, "SECONDS_BETWEEN_LOOKS", 0)
     with pytest.raises(EngineLost):
         sampled(made, 1)
 

@@ -7,7 +7,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tracking import Tracking
 
 from verl_mas.run_folder.metrics import MetricsFile, file_of_verl, read_steps
-from verl_mas.trainer.tracking import logging_to
+from verl_mas.trainer.recorded import logging_to
 
 
 @pytest.fixture(autouse=True)

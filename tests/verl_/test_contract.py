@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,12 @@ from omegaconf import OmegaConf
 
 from verl_mas.checks import contract as check
 from verl_mas.checks import doctor
-from verl_mas.checks.sources import Found, ancestors, find, named, own_members, root_of, tree_of
+from verl_mas.checks.sources import find, named, own_members, root_of, tree_of
 from verl_mas.verl_ import contract
 
-PACKAGE = Path(__file__).parents[2] / "verl_mas"
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from lock_overrides import PACKAGE, classes, modules, overridden
+
 # Private names of other packages.
 OTHERS = {
     *("_actor_id", "_global_node", "_return_value"),  # of Ray
@@ -36,52 +37,6 @@ OPEN = (
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs",
 )
-
-
-def modules() -> list[str]:
-    files = [file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py")]
-    return [".".join(file.parts).removesuffix(".__init__") for file in files]
-
-
-@dataclass(frozen=True)
-class Ours:
-    """A class of ours that inherits from verl: its own line of classes, and verl's."""
-
-    module: str
-    node: ast.ClassDef
-    ours: tuple[Found, ...]
-    verls: tuple[Found, ...]
-
-    @property
-    def base(self) -> str:
-        return self.verls[0].path
-
-
-def classes(module: str) -> Iterator[Ours]:
-    tree = tree_of(module)
-    assert tree is not None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            line = ancestors(Found(module, node))
-            mixed = find(contract.MIXED_INTO.get(f"{module}:{node.name}", ":"))
-            line += ancestors(mixed) if mixed else ()
-            verls = tuple(one for one in line if one.module.startswith("verl."))
-            if verls:
-                yield Ours(module, node, tuple(one for one in line if one not in verls), verls)
-
-
-def overridden() -> dict[str, set[str]]:
-    """Methods of ours that verl's classes have, too, by the class of verl that ours names as its base."""
-    found = defaultdict(set)
-    for module in modules():
-        for our in classes(module):
-            methods = {name for one in our.ours for name, own in own_members(one).items() if is_function(own.node)}
-            found[our.base] |= {name for name in methods if any(name in own_members(one) for one in our.verls)}
-    return {base: names for base, names in found.items() if names}
-
-
-def is_function(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def is_private(name: str) -> bool:
@@ -133,8 +88,8 @@ def test_the_installed_verl_fits_the_contract():
     assert [str(difference) for difference in check.differences()] == []
 
 
-def test_every_override_of_a_method_of_verl_is_in_the_contract_and_nothing_else():
-    assert overridden() == {base: set(methods) for base, methods in contract.OVERRIDDEN.items()}
+def test_every_override_of_a_method_of_verl_is_in_the_lock_file_and_nothing_else():
+    assert overridden() == contract.OVERRIDDEN, "run scripts/lock_overrides.py, and read what differs"
 
 
 def test_every_private_name_of_verl_that_we_use_is_in_the_contract():

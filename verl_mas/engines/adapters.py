@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from verl_mas.engines.adapter_stream import split_name
 from verl_mas.errors import EngineLost, RequestError
 
 if TYPE_CHECKING:
@@ -58,3 +57,20 @@ def by_policy(
     if missing := [policy for policy in policies if not tensors[policy]]:
         raise EngineLost(f"the trainer sent nothing of {', '.join(missing)}")
     return tensors
+
+
+# In neither the name of a policy nor that of a weight.
+_BETWEEN = "\0"
+
+
+def stream_name(policy: str, key: str) -> str:
+    """The name of a tensor of a policy's adapter; `key` is the one in PEFT's state dict."""
+    return f"{policy}{_BETWEEN}{key}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The policy and the key that `stream_name` has put together."""
+    policy, between, key = name.partition(_BETWEEN)
+    if not between:
+        raise EngineLost(f"weight {name} is of no adapter, and the engine takes weights of adapters only")
+    return policy, key

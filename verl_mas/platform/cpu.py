@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
 
-from verl_mas.platform import DEVICE, cpu_device
+from verl_mas.platform import cpu_device
 
 
 class PlatformCPU(PlatformBase):
@@ -21,7 +21,7 @@ class PlatformCPU(PlatformBase):
 
     @property
     def vendor_name(self) -> str:
-        return DEVICE
+        return "cpu"
 
     @property
     def device_module(self) -> ModuleType:

@@ -11,25 +11,30 @@ group has ended: until then a worker, which has all sessions of its groups, keep
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import math
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
-from verl_mas.rollout.images import ImageFiles
 from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import append, size_of
 from verl_mas.run_folder.records import Listed, Record, index_of, left_out, listed, packed
-from verl_mas.run_folder.session_files import FOLDER, file_of, partition_of, recording
+from verl_mas.run_folder.session_files import FOLDER, IMAGES, file_of, partition_of, recording
+from verl_mas.verl_.types import Tokenizer
+from verl_mas.workflow.client import Message
 from verl_mas.workflow.record import Recording, TokenTexts
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.task import Task
@@ -206,3 +211,128 @@ def _rank(session: Session) -> tuple[float, float, int]:
     that a group of equal rewards has two records that show it."""
     own = sum((reply.team_reward or 0.0) + reply.local_reward for reply in session.replies if not reply.probe)
     return session.team_reward or 0.0, own, session.task.session
+
+
+# What the first bytes of a file say it is.
+KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"RIFF": "webp"}
+
+
+class Picture(Protocol):
+    """An image of PIL."""
+
+    mode: str
+    size: tuple[int, int]
+
+    def tobytes(self) -> bytes: ...
+
+    def save(self, file: BytesIO, format: str) -> None: ...
+
+
+class ImageFiles:
+    """Called with a part of a message that has an image, it returns the part that a record has instead."""
+
+    def __init__(self, directory: Path):
+        self.folder = directory / IMAGES
+        self._bytes = 0
+        self._known: set[str] = set()
+
+    def __call__(self, part: Message) -> Message:
+        image = _image_of(part)
+        if isinstance(image, str):
+            # A path or an address. What is behind it may change, and may be large.
+            return {"type": "image", "url": image}
+        if isinstance(image, bytes):
+            kind = next((kind for start, kind in KINDS.items() if image.startswith(start)), "bin")
+            return self._written(f"{_hash(image)}.{kind}", image)
+        if image is None:
+            return {"type": "image"}
+        name = f"{_hash(f'{image.mode} {image.size}'.encode(), image.tobytes())}.png"
+        return self._written(name, image)
+
+    def pop_bytes(self) -> int:
+        """What was written since the last call."""
+        written, self._bytes = self._bytes, 0
+        return written
+
+    def _written(self, name: str, image: bytes | Picture) -> Message:
+        path = self.folder / name
+        if name not in self._known and not path.exists():
+            content = image if isinstance(image, bytes) else _png(image)
+            with recording(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # Under a name of its own until it is whole: another worker may write the same image.
+                new = path.with_name(f"{name}.{uuid4().hex[:8]}.new")
+                new.write_bytes(content)
+                new.replace(path)
+            self._bytes += len(content)
+        self._known.add(name)
+        return {"type": "image", "file": f"{IMAGES}/{name}"}
+
+
+def _image_of(part: Message) -> str | bytes | Picture | None:
+    """The image in a part of a message, in the forms of verl and of OpenAI's protocol."""
+    address = part.get("image_url")
+    image = part.get("bytes") or part.get("image") or (address.get("url") if isinstance(address, Mapping) else address)
+    if isinstance(image, str) and image.startswith("data:"):
+        try:
+            return base64.b64decode(image.partition(",")[2], validate=True)
+        except binascii.Error:
+            return None
+    known = isinstance(image, str | bytes) or (hasattr(image, "tobytes") and hasattr(image, "mode"))
+    return cast("str | bytes | Picture", image) if known else None
+
+
+def _hash(*parts: bytes) -> str:
+    made = blake2b(digest_size=16)
+    for part in parts:
+        made.update(part)
+    return made.hexdigest()
+
+
+def _png(image: Picture) -> bytes:
+    file = BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+# What decoders give for bytes that are not a character yet.
+INCOMPLETE = "\ufffd"
+# Of a character in UTF-8. A token that is still incomplete after so many is no character at all.
+MOST_BYTES = 4
+
+
+class TextPerToken:
+    """`texts(ids)`: one text per token, which together are the text of all of them.
+
+    A character of several tokens is the text of the last one. Most tokens are decoded once per worker.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+        # Some decoders drop the space at the start of a text.
+        self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._prefix = len(tokenizer.decode(self._before))
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        texts: list[str] = []
+        open_ids: list[int] = []
+        for token in ids:
+            open_ids.append(int(token))
+            text = self._one(open_ids[0]) if len(open_ids) == 1 else self._decoded(open_ids)
+            if text.endswith(INCOMPLETE) and len(open_ids) < MOST_BYTES:
+                texts.append("")
+                continue
+            texts.append(text)
+            open_ids = []
+        if open_ids:
+            texts[-1] = self._decoded(open_ids)
+        return texts
+
+    def _one(self, token: int) -> str:
+        if token not in self._known:
+            self._known[token] = self._decoded([token])
+        return self._known[token]
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode([*self._before, *ids])[self._prefix :]

@@ -27,13 +27,11 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
 from verl_mas.mcp.servers import McpServers
-from verl_mas.rollout.answer import answer_of
 from verl_mas.rollout.counts import SessionCounts, described
-from verl_mas.rollout.stored import failed_validation_row, stored_rows
+from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_rows
 from verl_mas.rollout.team_client import Gate, TeamClient
-from verl_mas.rollout.token_texts import TokenTexts
 from verl_mas.rollout.tool_calls import tool_limits
-from verl_mas.rollout.trajectories import TrajectoryWriter, folder_of
+from verl_mas.rollout.trajectories import TextPerToken, TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
 from verl_mas.row import (
     AGENT_NAME,
@@ -290,7 +288,7 @@ class MasAgentLoopWorker(_StockWorker):
         if not spec.enabled:
             return None
         folder = folder_of(spec, self.config.trainer.default_local_dir)
-        tokens = {name: TokenTexts(model.tokenizer) for name, model in self.models.items()} if spec.tokens else {}
+        tokens = {name: TextPerToken(model.tokenizer) for name, model in self.models.items()} if spec.tokens else {}
         return TrajectoryWriter(spec, folder, self.config[ATTEMPT], workers(self.config), tokens)
 
     @property

@@ -15,7 +15,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.trainer.ppo.reward import load_reward_manager
 
 from verl_mas.errors import ConfigError
-from verl_mas.rollout.answer import answer_of
+from verl_mas.rollout.stored import answer_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.row import REWARD_EXTRA_INFO
 from verl_mas.serve.model import load_tokenizer

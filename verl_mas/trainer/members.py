@@ -12,11 +12,10 @@ from verl_mas.config.placement import apply_placement, local_policies, served_on
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import set_options
 from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
-from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
-from verl_mas.trainer.policies.servers import Servers
+from verl_mas.trainer.policies.servers import FrozenPolicy, Servers
 from verl_mas.trainer.policies.snapshots import Snapshot
 from verl_mas.trainer.policies.weight_folder import use_folder
 from verl_mas.trainer.pools.pools import Pools

@@ -2,25 +2,201 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import math
+import os
+import platform
 import shlex
-from typing import TYPE_CHECKING
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
-from omegaconf import OmegaConf
+import ray
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.tracking import FileLogger, Tracking
 
+from verl_mas.config.cluster import sent_command
+from verl_mas.config.merge import optional_policy_value
 from verl_mas.config.schema import MasConfig
+from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
+from verl_mas.rollout.trajectories import folder_of
+from verl_mas.run_folder import about, metrics
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import MetricsFile
-from verl_mas.trainer.attempt import attempt, now, places
-from verl_mas.trainer.tracking import logging_to
+from verl_mas.trainer import timeline
 
 if TYPE_CHECKING:
     from verl_mas.rollout.manager import MasAgentLoopManager
+
+TRACKING = "Tracking"  # the class of verl that its trainer makes its loggers with
+
+
+class Logger(Protocol):
+    """As verl calls its loggers."""
+
+    def log(self, data: Mapping[str, object], step: int) -> None: ...
+
+
+class KeptFile(FileLogger):
+    """verl's logger overwrites its file at every start. This one keeps the lines of the steps up to `until`."""
+
+    def __init__(self, project_name: str, experiment_name: str, until: float):
+        path = metrics.file_of_verl(project_name, experiment_name)
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        kept, _ = metrics.split(text, until)
+        super().__init__(project_name, experiment_name)
+        self.fp.write("".join(f"{line}\n" for line in kept).encode())
+
+
+@contextmanager
+def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
+    """The loggers that verl's trainer makes inside. `until`: the step up to which verl's file keeps its lines; None
+    in a run that starts at the beginning, where it is overwritten."""
+
+    def made(
+        project_name: str, experiment_name: str, default_backend: str | list[str], config: Mapping[str, object]
+    ) -> Tracking:
+        names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
+        theirs = [name for name in names if until is None or name != metrics.LOGGER]
+        tracking = Tracking(project_name, experiment_name, theirs, config)
+        loggers = cast(dict[str, Logger], tracking.logger)
+        if until is not None and metrics.LOGGER in names:
+            loggers[metrics.LOGGER] = KeptFile(project_name, experiment_name, until)
+        if own is not None:
+            # First, so that it has a step that another logger fails at.
+            others = dict(loggers)
+            loggers.clear()
+            loggers.update({metrics.FILE: own, **others})
+        return tracking
+
+    verls = getattr(trainer_base, TRACKING)
+    setattr(trainer_base, TRACKING, made)
+    try:
+        yield
+    finally:
+        setattr(trainer_base, TRACKING, verls)
+
+
+PACKAGES = ("verl-mas", "verl", "torch", "transformers", "ray")
+GIT_LIMIT_S = 5.0
+GIB = 2**30
+
+
+def attempt(config: DictConfig, mas: MasConfig, resumed: int | None) -> dict[str, object]:
+    """What is known of a start of a run in the process of its trainer."""
+    return {
+        "started": now(),
+        "resumed_from": resumed,
+        "command": sent_command(),
+        "folder": os.getcwd(),
+        "versions": versions(config, mas),
+        "git": git_state(Path.cwd()),
+        "seeds": dict(seeds(OmegaConf.to_container(config, resolve=True))),
+        "host": {"name": socket.gethostname(), "cpus": os.cpu_count(), "python": sys.executable},
+        "cluster": cluster(ray.nodes()) if ray.is_initialized() else None,
+    }
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def versions(config: DictConfig, mas: MasConfig) -> dict[str, str | None]:
+    """Of the packages that decide what a run computes, the engines of its policies among them."""
+    names = {optional_policy_value(config, spec, "rollout.name") for spec in mas.policies.values() if not spec.remote}
+    engines = sorted(filter(None, (facts_of(str(name)).package for name in names)))
+    found = {package: _version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
+    return {"python": platform.python_version(), **found}
+
+
+def git_state(folder: Path) -> dict[str, object] | None:
+    """None outside a repository, and where git is not installed."""
+    if shutil.which("git") is None:
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
+    files = None if changed is None else [line[2:].strip() for line in changed.splitlines()]
+    return {"commit": commit, "branch": branch, "changed_files": files}
+
+
+def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Every setting that is named seed."""
+    for key, value in config.items() if isinstance(config, dict) else ():
+        path = f"{name}.{key}" if name else str(key)
+        if str(key).split(".")[-1] == "seed" and value is not None:
+            yield path, value
+        else:
+            yield from seeds(value, path)
+
+
+def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """What Ray has for the run. `nodes`: of ray.nodes()."""
+    alive = [resources for node in nodes if node["Alive"] and isinstance(resources := node["Resources"], dict)]
+    kinds = sorted({name.partition(":")[2] for node in alive for name in node if name.startswith("accelerator_type:")})
+
+    def total(name: str) -> float:
+        return sum(float(node.get(name, 0)) for node in alive)
+
+    memory = round(total("memory") / GIB, 1)
+    return {"nodes": len(alive), "gpus": total("GPU"), "gpu": kinds, "cpus": total("CPU"), "memory_gib": memory}
+
+
+def places(config: DictConfig, mas: MasConfig, folder: Path) -> str:
+    """Where everything of a run is written: a block of lines for the log."""
+    trainer, records = config.trainer, folder_of(mas.trajectories, str(folder))
+    every = trainer.save_freq
+    rows = {
+        "settings": str(folder / about.FILE),
+        "metrics": str(folder / metrics.FILE),
+        "timeline": str(folder / timeline.FILE),
+        "sessions": str(records) if mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
+        "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
+        "loggers": ", ".join(_loggers(trainer)) or "none",
+    }
+    return "\n".join([f"folder of this run: {folder}", *(f"  {name:11} {where}" for name, where in rows.items())])
+
+
+def _loggers(trainer: DictConfig) -> Iterator[str]:
+    names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger or ())
+    project, experiment = trainer.project_name, trainer.experiment_name
+    known = {
+        metrics.LOGGER: metrics.file_of_verl(project, experiment),
+        "tensorboard": Path(os.environ.get("TENSORBOARD_DIR", f"tensorboard_log/{project}/{experiment}")),
+    }
+    for name in names:
+        yield f"{name} ({known[name].absolute()})" if name in known else str(name)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.rstrip("\n") if done.returncode == 0 else None
+
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")

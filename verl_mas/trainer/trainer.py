@@ -55,9 +55,9 @@ from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import start, trained_by
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
-from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.pools.nodes import check_nodes
 from verl_mas.trainer.pools.pools import Pools

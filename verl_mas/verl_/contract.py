@@ -7,6 +7,9 @@ optional one. The members of a class include inherited ones.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 # With which the tables below agree.
 VERSION = "0.9.1"
 
@@ -18,180 +21,8 @@ _ROLLOUT = "verl.workers.rollout"
 _SGLANG = "verl.workers.rollout.sglang_rollout"
 _VLLM = "verl.workers.rollout.vllm_rollout"
 
-# Class of verl -> method that a class of ours overrides -> its parameters.
-OVERRIDDEN: dict[str, dict[str, str]] = {
-    f"{_TRAINER}:PPOTrainer": {
-        "__init__": "self, config",
-        "_add_batch_to_generate": "self",
-        "_add_prompts_to_generate": "self, num_prompts",
-        "_balance_batch": "self, batch, metrics, logging_prefix=, keep_minibatch=",
-        "_build_replay_buffer": "self",
-        "_compute_metrics": "self, batch, metrics, timing_raw, global_steps, epoch",
-        "_fetch_one_gen_batch": "self",
-        "_get_n_gpus_for_throughput": "self",
-        "_get_required_batch_multiple": "self, dp_size",
-        "_init_dataloader": "self",
-        "_init_resource_pool_mgr": "self",
-        "_load_checkpoint": "self",
-        "_log_rollout_data": "self, batch, timing_raw, rollout_data_dir",
-        "_reissue_inflight_prompts": "self, partition_id=",
-        "_save_checkpoint": "self",
-        "_setup": "self",
-        "_start_profiling": "self",
-        "_step_once": "self, metrics, timing_raw, sample_batch_size",
-        "_stop_profiling": "self",
-        "_validate": "self",
-        "fit": "self, agent_loop_manager",
-        "get_llm_client": "self",
-        "get_teacher_client": "self",
-        "on_init_end": "self",
-        "on_sample_end": "self",
-        "on_step_end": "self",
-        "on_train_begin": "self",
-        "prepare_step": "self",
-    },
-    f"{_BUFFER}:ReplayBufferAsync": {
-        "__init__": "self, trainer_mode, trainer_config, max_off_policy_threshold, max_off_policy_strategy, "
-        "sampler_kwargs, poll_interval=, refill_fn=, filter_groups_metric=, train_batch_size=, gen_batch_size=, "
-        "max_inflight_gen_batches=, sync_refill_failed_groups=",
-        "_select_prompt_uids": "self, partition_id, sampleable_keys, batch_size",
-        "_terminal_eviction_reasons": "self, global_steps, partition_id",
-        "_wait_for_next_poll": "self, partition_id, last_debug_time",
-    },
-    "verl.single_controller.ray.base:ResourcePoolManager": {"create_resource_pool": "self"},
-    f"{_WORKER}:AgentLoopManagerTQ": {"__init__": "self, *args, **kwargs", "generate_sequences": "self, prompts"},
-    f"{_WORKER}:AgentLoopWorkerTQ": {
-        "__init__": "self, *args, **kwargs",
-        "_run_prompt": "self, prompt, sampling_params, trajectory, trace=",
-        "generate_sequences": "self, batch",
-    },
-    "verl.utils.tracking:FileLogger": {"__init__": "self, project_name, experiment_name"},
-    f"{_ROLLOUT}.llm_server:LLMServerClient": {
-        "__init__": "self, config, load_balancer_handle=, **kwargs",
-        "_acquire_server": "self, request_id, **extra",
-        "_release_server": "self, server_id, request_id=",
-        "generate": "self, request_id, *, prompt_ids, sampling_params, image_data=, video_data=, audio_data=, "
-        "mm_processor_kwargs=, **kwargs",
-    },
-    f"{_ROLLOUT}.llm_server:LLMServerManager": {"_initialize_llm_servers": "self, start_rank="},
-    "verl.checkpoint_engine.base:CheckpointEngine": {
-        "build_topology": "cls, actor_wg_world_size, rollout_world_size, metadata",
-        "finalize": "self",
-        "init_process_group": "self, **kwargs",
-        "prepare": "self",
-        "receive_weights": "self, global_steps=",
-        "send_weights": "self, weights, global_steps=",
-    },
-    "verl.checkpoint_engine.base:ColocatedCheckpointEngine": {
-        "__init__": "self, bucket_size, is_master=",
-        "receive_weights": "self, global_steps=",
-        "send_weights": "self, weights, global_steps=",
-    },
-    f"{_ROLLOUT}.base:BaseRollout": {
-        "__init__": "self, config, model_config, device_mesh, *args, **kwargs",
-        "release": "self",
-        "resume": "self, tags",
-        "update_weights": "self, weights, wire_format=, **kwargs",
-    },
-    f"{_ROLLOUT}.replica:RolloutReplica": {
-        "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
-        "name_suffix=",
-        "init_hybrid": "self, worker_group",
-        "launch_servers": "self",
-        "max_concurrency": "self",
-    },
-    f"{_VLLM}.vllm_async_server:vLLMReplica": {
-        "__init__": "self, replica_rank, config, model_config, gpus_per_node=, is_reward_model=, is_teacher_model=, "
-        "name_suffix=",
-        "init_hybrid": "self, worker_group",
-        "max_concurrency": "self",
-    },
-    f"{_VLLM}.vllm_async_server:vLLMHttpServer": {
-        "_get_worker_extension_cls": "self",
-        "_init_config": "self, config",
-        "_preprocess_engine_kwargs": "self, engine_kwargs",
-        "abort_all_requests": "self, reset_prefix_cache=, reject_request=",
-        "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, audio_data=, "
-        "mm_processor_kwargs=, priority=, kv_transfer_params=",
-        "run_headless": "self, args",
-        "run_server": "self, args",
-        "set_global_steps": "self, global_steps",
-        "wait_for_requests_to_drain": "self",
-    },
-    f"{_SGLANG}.async_sglang_server:SGLangHttpServer": {
-        "__init__": "self, config, model_config, rollout_mode, workers, replica_rank, node_rank, nnodes, "
-        "cuda_visible_devices, base_gpu_id, disaggregation_role=, disaggregation_bootstrap_port=",
-        "abort_all_requests": "self",
-        "generate": "self, prompt_ids, sampling_params, request_id, image_data=, video_data=, bootstrap_host=, "
-        "bootstrap_port=, bootstrap_room=",
-        "launch_server": "self, master_address=, master_port=",
-        "resume_generation": "self",
-        "set_global_steps": "self, global_steps",
-        "sleep": "self",
-    },
-    f"{_SGLANG}.sglang_rollout:ServerAdapter": {
-        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs"
-    },
-    f"{_VLLM}.vllm_rollout:ServerAdapter": {
-        "__init__": "self, config, model_config, device_mesh, replica_rank=",
-        "release": "self",
-        "resume": "self, tags",
-        "update_weights": "self, weights, global_steps=, wire_format=, **kwargs",
-    },
-    f"{_VLLM}.bucketed_weight_transfer:BucketedWeightSender": {
-        "__init__": "self, zmq_handle, bucket_size_mb=, use_shm=",
-        "_init_socket": "self",
-    },
-    f"{_VLLM}.utils:vLLMColocateWorkerExtension": {
-        "__new__": "cls, **kwargs",
-        "_update_weights": "self, weights, peft_config, base_sync_done",
-        "update_weights_from_ipc": "self, peft_config=, base_sync_done=, use_shm=",
-    },
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {
-        "_build_fsdp_module": "self, module",
-        "_build_lora_module": "self, module",
-        "_build_lr_scheduler": "self, optimizer",
-        "_build_optimizer": "self, module",
-        "disable_adapter": "self",
-        "get_per_tensor_param": "self, layered_summon=, base_sync_done=, **kwargs",
-        "initialize": "self",
-        "load_checkpoint": "self, local_path, hdfs_path=, del_local_after_load=, **kwargs",
-        "optimizer_step": "self",
-        "save_checkpoint": "self, local_path, hdfs_path=, global_step=, max_ckpt_to_keep=, **kwargs",
-    },
-    "verl.workers.engine_workers:TrainingWorker": {"__init__": "self, config"},
-    "verl.workers.engine_workers:ActorRolloutRefWorker": {
-        "__init__": "self, config, role, distillation_config=, **kwargs",
-        "compute_log_prob": "self, data",
-        "init_model": "self",
-        "update_actor": "self, data",
-    },
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead": {"_build_fsdp_module": "self, module"},
-    "verl.plugin.platform.platform_base:PlatformBase": {
-        "communication_backend_name": "self",
-        "cudart": "self",
-        "current_device": "self",
-        "device_count": "self",
-        "device_module": "self",
-        "device_name": "self",
-        "empty_cache": "self",
-        "get_device_capability": "self, device_index=",
-        "is_available": "self",
-        "is_ipc_supported": "self",
-        "is_platform_available": "self, use_smi_check=",
-        "manual_seed": "self, seed",
-        "nvtx_range": "self, msg",
-        "profiler_start": "self",
-        "profiler_stop": "self",
-        "ray_noset_envvars": "self",
-        "ray_resource_name": "self",
-        "set_allocator_settings": "self, settings",
-        "set_device": "self, device_index",
-        "synchronize": "self, device_index=",
-        "vendor_name": "self",
-        "visible_devices_envvar": "self",
-    },
-}
+# Class of verl -> method that a class of ours overrides -> its parameters. Made by `scripts/lock_overrides.py`.
+OVERRIDDEN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "overridden.json").read_text())
 
 # Class or module of verl -> name that we call, read or write -> its parameters; None: not a function.
 USED: dict[str, dict[str, str | None]] = {
@@ -258,7 +89,7 @@ MIXED_INTO: dict[str, str] = {
     "verl_mas.engines.stock:OffsetReplica": f"{_ROLLOUT}.replica:RolloutReplica",
     "verl_mas.engines.stock:OffsetAdapter": f"{_ROLLOUT}.base:BaseRollout",
     "verl_mas.engines.kinds.vllm:TeamVllm": f"{_VLLM}.vllm_async_server:vLLMHttpServer",
-    "verl_mas.engines.sglang_adapters:AdapterSender": f"{_SGLANG}.sglang_rollout:ServerAdapter",
+    "verl_mas.engines.kinds.sglang:AdapterSender": f"{_SGLANG}.sglang_rollout:ServerAdapter",
     "verl_mas.engines.kinds.sglang:TeamSglang": f"{_SGLANG}.async_sglang_server:SGLangHttpServer",
 }
 
@@ -334,9 +165,9 @@ RESTATED: dict[str, tuple[str, str]] = {
     "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._call_tool": ("4d3d0fc5afe8", "workflow/tool_loop.py"),
     "verl.single_controller.ray.base:RayResourcePool.get_placement_groups": (
         "d1f18ea24e8c",
-        "trainer/pools/placing.py",
+        "trainer/pools/pools.py",
     ),
-    f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/policies/frozen.py"),
+    f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/policies/servers.py"),
     f"{_ROLLOUT}.replica:RolloutReplica.init_standalone": ("e67d89557443", "trainer/policies/separate.py"),
     "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (
         "13632fedbb9c",

@@ -9,7 +9,7 @@ import torch
 from adapter_workers import ALPHAS, POLICIES, RANKS, STEPS, VARIANTS, Bfloat16, Found, observed
 from safetensors.torch import load_file
 
-from verl_mas.engines.adapter_stream import split_name
+from verl_mas.engines.adapters import split_name
 from verl_mas.trainer.adapters import files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -22,9 +22,9 @@ from verl_mas.trainer.adapters.policies import REFERENCE, AdapterPolicy, Adapter
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
-from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import PolicyRows
 

@@ -16,8 +16,9 @@ from verl_mas.config.load import load
 from verl_mas.config.placement import Resources
 from verl_mas.errors import ConfigError
 from verl_mas.platform.cpu import PlatformCPU
-from verl_mas.trainer.pools import nodes, placing
-from verl_mas.trainer.pools.placing import Node, fit
+from verl_mas.trainer.pools import nodes
+from verl_mas.trainer.pools import pools as placing
+from verl_mas.trainer.pools.pools import Node, fit
 
 FOLDER = os.getcwd()
 REMOTE = {"base_url": "http://10.0.0.1/v1", "model": "m", "api_key_env": "A_KEY"}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import torch
 from torch import nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, RepetitionPenaltyLogitsProcessor
+from transformers.cache_utils import Cache, DynamicLayer
+from transformers.generation.logits_process import (
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from verl_mas.engines.sampling import stop_window
-from verl_mas.engines.transformers.cache import RowCache
 from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import FinishReason, Job, Sample, Sampling
-from verl_mas.engines.transformers.sampling import choose
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
 COLUMNS_AT_ONCE = 64
@@ -246,3 +250,151 @@ def _bytes_per_token(model: PreTrainedModel) -> int:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cells: int = 2 * config.num_hidden_layers * heads * size
     return cells * model.dtype.itemsize
+
+
+def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
+    """The next token of each row and its log-prob under the distribution it was drawn from.
+
+    That distribution is the one after temperature, top-k and top-p (vLLM's `processed_logprobs`); a greedy
+    row reports the model's own.
+    """
+    log_probs = torch.log_softmax(_processed(logits.float(), rows), dim=-1)
+    if log_probs[:, 0].isnan().any():  # one bad logit spoils the whole row
+        raise EngineLost("the model's logits are not a number: its weights are broken")
+    tokens = log_probs.argmax(dim=-1)
+    drawn = [number for number, row in enumerate(rows) if not row.sampling.greedy]
+    if drawn:
+        chances = torch.tensor([rows[number].generator.random() for number in drawn], dtype=torch.float64)
+        part = log_probs if len(drawn) == len(rows) else log_probs[drawn]
+        tokens[drawn] = _at(part, chances.to(logits.device))
+    chosen = log_probs.gather(1, tokens[:, None])[:, 0]
+    return tokens.tolist(), chosen.tolist()
+
+
+def _at(log_probs: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
+    """The token at which the cumulative distribution passes each chance in [0, 1).
+
+    One number per token, from the row's own generator: other rows of the batch cannot change it.
+    """
+    cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
+    # Strictly below the total, so that the token found has a probability.
+    target = chances[:, None] * cumulative[:, -1:] * (1 - 2**-50)
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]
+
+
+def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
+    """Rows with equal settings go through transformers' own processors together."""
+    groups: dict[tuple[float | None, ...], list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        # A penalty depends on the row's own tokens, so such a row is a group of its own.
+        own = number if row.sampling.repetition_penalty != 1 else None
+        groups[(*_settings(row.sampling), own)].append(number)
+    if len(groups) == 1:
+        return _process(logits, rows[0])
+    for numbers in groups.values():
+        logits[numbers] = _process(logits[numbers], rows[numbers[0]])
+    return logits
+
+
+def _settings(sampling: Sampling) -> tuple[float, ...]:
+    if sampling.greedy:
+        return (0.0, sampling.repetition_penalty)
+    return (sampling.temperature, sampling.repetition_penalty, sampling.top_k, sampling.top_p)
+
+
+def _process(logits: torch.Tensor, row: Sample) -> torch.Tensor:
+    sampling, text = row.sampling, torch.empty(len(logits), 0, dtype=torch.long)
+    processors = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        text = torch.tensor([[*row.prompt, *row.tokens]], device=logits.device)
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if not sampling.greedy:
+        if sampling.temperature != 1:
+            processors.append(TemperatureLogitsWarper(sampling.temperature))
+        if sampling.top_k > 0:
+            processors.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            processors.append(TopPLogitsWarper(sampling.top_p))
+    return processors(cast(torch.LongTensor, text), cast(torch.FloatTensor, logits))
+
+
+class RowCache(Cache):
+    """Row i holds the keys and values of the i-th running sequence, from column 0 without gaps.
+
+    Per layer one buffer for keys and one for values, `[capacity rows, heads, capacity columns, head size]`; the
+    first `rows` rows are in use. A decode step writes one column per row, each row at its own position, in place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self.rows = 0
+        self._capacity = (0, 0)
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._positions = torch.empty(0, dtype=torch.long)
+        self._columns = 0
+
+    def reserve(self, rows: int, columns: int) -> None:
+        """Allocate at least `rows` rows of `columns`; no row in use may be longer."""
+        if rows > self._capacity[0] or columns > self._capacity[1]:
+            self._capacity = (rows, columns)
+            for number, (keys, values) in enumerate(self._buffers):
+                # Layer by layer, so that one layer at a time is held twice.
+                self._buffers[number] = self._resized(keys), self._resized(values)
+
+    def append(self, prefilled: Cache, sources: list[int]) -> None:
+        """Add a row for each entry of `sources`, the number of a row of `prefilled`."""
+        new = slice(self.rows, self.rows + len(sources))
+        for number, layer in enumerate(cast("list[DynamicLayer]", prefilled.layers)):
+            assert layer.keys is not None and layer.values is not None
+            for buffer, states in zip(self._buffer(number, layer.keys), (layer.keys, layer.values), strict=True):
+                buffer[new, :, : states.shape[2]] = states[sources]
+        self.rows = new.stop
+
+    def append_empty(self, count: int) -> None:
+        """Add rows of length zero."""
+        self.rows += count
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its number."""
+        self.rows -= 1
+        if row != self.rows:
+            for buffers in self._buffers:
+                for buffer in buffers:
+                    buffer[row] = buffer[self.rows]
+
+    def clear(self) -> None:
+        """Drop all rows and free the memory."""
+        self._buffers, self.rows, self._capacity = [], 0, (0, 0)
+
+    def aim(self, positions: torch.Tensor, columns: int) -> None:
+        """Where the next forward writes in each row, and how many columns it reads."""
+        self._positions, self._columns = positions, columns
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a model's attention calls: store the new column, return all columns."""
+        keys, values = self._buffer(layer_idx, key_states)
+        rows = torch.arange(self.rows, device=keys.device)
+        keys[rows, :, self._positions] = key_states[:, :, 0]
+        values[rows, :, self._positions] = value_states[:, :, 0]
+        return keys[: self.rows, :, : self._columns], values[: self.rows, :, : self._columns]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._columns
+
+    def _buffer(self, number: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        while len(self._buffers) <= number:
+            self._buffers.append((self._allocated(like), self._allocated(like)))
+        return self._buffers[number]
+
+    def _allocated(self, like: torch.Tensor) -> torch.Tensor:
+        # Zeros, because a masked column is still multiplied by 0, and 0 x NaN is NaN.
+        rows, columns = self._capacity
+        return like.new_zeros(rows, like.shape[1], columns, like.shape[3])
+
+    def _resized(self, old: torch.Tensor) -> torch.Tensor:
+        new = self._allocated(old)
+        columns = min(old.shape[2], new.shape[2])
+        new[: self.rows, :, :columns] = old[: self.rows, :, :columns]
+        return new

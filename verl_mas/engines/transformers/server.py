@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from omegaconf import DictConfig
+from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_torch_device
@@ -17,7 +18,6 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.config.adapters import read_table
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.linear import use_onednn
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.options import Options
 from verl_mas.engines.transformers.request import Job, Sample, Sampling
@@ -330,3 +330,29 @@ def _batcher(
 def _listed(generation: GenerationConfig | None) -> list[int]:
     eos = generation.eos_token_id if generation else None
     return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+
+
+WORTH_IT = 1 << 16
+"""Smaller weights are left as they are: calling oneDNN costs more than it saves."""
+
+
+class OneDnnLinear(nn.Linear):
+    """`nn.Linear` on the same weights, for inference in float32 on a CPU."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        product = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  torch's only name for it
+        output: torch.Tensor = product(input, self.weight, self.bias, "none", [], "")
+        return output
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Turn the model's larger float32 CPU linears into oneDNN's, in place; weights stay where and as they are."""
+    if not torch.backends.mkldnn.is_available():
+        return
+    for module in model.modules():
+        if type(module) is nn.Linear and _suits(module.weight):
+            module.__class__ = OneDnnLinear
+
+
+def _suits(weight: torch.Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= WORTH_IT

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 from omegaconf import OmegaConf
@@ -21,10 +22,11 @@ from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.device import get_device_name, get_torch_device
+from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.utils.py_functional import convert_to_regular_types
 from verl.workers.config import FSDPOptimizerConfig
 from verl.workers.config.optimizer import build_optimizer
@@ -32,11 +34,11 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_mas.config.adapters import Adapter
-from verl_mas.engines.adapter_stream import stream_name
+from verl_mas.engines.adapters import stream_name
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.platform.fsdp import CpuEngineWithLMHead
 from verl_mas.trainer.adapters import files
-from verl_mas.trainer.adapters.shards import optimizer_state, set_optimizer_state, split_as, whole
+from verl_mas.trainer.adapters.files import OptimizerState
 
 # By which verl finds the engine: `strategy` stays fsdp2.
 VENDOR = "verl_mas_adapters"
@@ -315,3 +317,67 @@ def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], giv
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=VENDOR)
 class CpuAdapterEngine(AdapterEngine, CpuEngineWithLMHead): ...
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A copy with the parts of all workers, on the device: offloaded parts are gathered there, too."""
+    tensor = tensor.detach()
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to(get_device_id()).full_tensor()  # type: ignore[attr-defined]
+    # What one worker gathers is the parameter itself.
+    return tensor.clone()
+
+
+def split_as(like: Tensor, given: Tensor | None) -> Tensor:
+    """The first worker's tensor, split as `like` is. What the other workers give is not looked at."""
+    if given is None or given.is_meta:
+        given = torch.empty(like.shape)
+    given = given.to(get_device_id(), like.dtype)
+    return distribute_tensor(given, like.device_mesh, like.placements) if isinstance(like, DTensor) else given
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> OptimizerState:
+    """What an optimiser keeps of each parameter that it has updated, whole, in host memory."""
+    return {
+        key: {name: _saved(value, f"{name} of {key}") for name, value in optimizer.state[parameter].items()}
+        for key, parameter in parameters.items()
+        if parameter in optimizer.state
+    }
+
+
+def set_optimizer_state(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], given: OptimizerState | None
+) -> None:
+    """The first worker's `given`, as `optimizer_state` has it; the other workers give None."""
+    known = _known_to_all(given)
+    state = {
+        number: {name: split_as(parameters[key], value) if _is_split(value) else value for name, value in own.items()}
+        for number, key in enumerate(parameters)
+        if (own := known.get(key)) is not None
+    }
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _saved(value: object, what: str) -> object:
+    if not isinstance(value, Tensor):
+        return value
+    if value.dim() and not isinstance(value, DTensor):
+        raise TypeError(f"optimizer state {what} is not split as its parameter is, so it cannot be saved whole")
+    return whole(value).cpu()
+
+
+def _is_split(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _known_to_all(given: OptimizerState | None) -> OptimizerState:
+    """The first worker's; for the others without the contents of what is split."""
+    outline = given and {
+        key: {name: value.to("meta") if _is_split(value) else value for name, value in own.items()}
+        for key, own in given.items()
+    }
+    box = [outline]
+    torch.distributed.broadcast_object_list(box, src=0)
+    known = box[0] if given is None else given
+    assert known is not None
+    return known

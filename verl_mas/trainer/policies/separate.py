@@ -12,8 +12,8 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.schema import Weighting
 from verl_mas.engines import ray_weights
-from verl_mas.trainer.policies.frozen import Engines
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.servers import Engines
 from verl_mas.verl_.types import Actor
 
 # verl's checkpoint engines whose groups of processes are found by a name, `default` for every policy.

@@ -20,9 +20,9 @@ from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
 from verl_mas.trainer.checkpoint import Kept, Saved
 from verl_mas.trainer.metrics import of_policy
-from verl_mas.trainer.policies.frozen import FrozenPolicy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.policies.weight_folder import record, step_of, use_folder
 from verl_mas.verl_.types import Actor
 

@@ -6,15 +6,23 @@ crash or a leak in one policy does not affect another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import ray
 from omegaconf import DictConfig
+from ray._private.state import available_resources_per_node
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
+from verl.plugin.platform import get_platform
+from verl.single_controller.ray import RayResourcePool
+from verl.single_controller.ray.base import sort_placement_group_by_node_ip
 
-from verl_mas.config.placement import CPUS_PER_GPU, pool_shape, reward_shape, serving_pool, slots, used_pools
+from verl_mas.config.placement import CPUS_PER_GPU, Resources, pool_shape, reward_shape, serving_pool, slots, used_pools
 from verl_mas.config.schema import MasConfig
-from verl_mas.trainer.pools.placing import nodes_of, place
+from verl_mas.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl.single_controller.ray import RayResourcePool
@@ -74,3 +82,102 @@ def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
     from verl.single_controller.ray import RayResourcePool
 
     return RayResourcePool(process_on_nodes=shape, max_colocate_count=cpus, name_prefix=name)
+
+
+# For what is busy, and for what is free.
+WAIT_S, PLACING_S = 60.0, 5.0
+# For verl's actors outside the pools.
+SPARE_CPUS = 16
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    total: Resources
+    free: Resources
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.free.gpus:g} of {self.total.gpus:g} GPUs and "
+            f"{self.free.cpus:g} of {self.total.cpus:g} CPUs free"
+        )
+
+
+def place(pools: Sequence[RayResourcePool]) -> None:
+    """Reserve all pools. What a pool takes of a node is on one node, the largest part first: Ray puts each part where
+    most is free, and after small ones no node might be left for a large one."""
+    parts = sorted((Part(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
+    before = nodes()
+    # Ray takes some seconds to free the GPUs of a run that has just ended.
+    until = time.monotonic() + (WAIT_S if fit([part.want for part in parts], before) else PLACING_S)
+    placed: dict[RayResourcePool, list[PlacementGroup]] = {pool: [] for pool in pools}
+    for part in parts:
+        bundle = {"CPU": part.pool.max_colocate_count, get_platform().ray_resource_name(): 1}
+        name = f"{part.pool.name_prefix}verl_group:{len(placed[part.pool])}"
+        group = placement_group([bundle] * part.count, strategy="STRICT_PACK", name=name)
+        if not group.wait(until - time.monotonic()):
+            raise does_not_fit(part, parts, before)
+        placed[part.pool].append(group)
+    for pool, groups in placed.items():
+        pool.pgs = sort_placement_group_by_node_ip(groups)  # type: ignore[assignment]  # None until placed
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a pool takes of one node."""
+
+    pool: RayResourcePool
+    count: int
+
+    @property
+    def want(self) -> Resources:
+        return Resources(self.count, self.count * self.pool.max_colocate_count)
+
+
+def fit(wants: Iterable[Resources], there: Iterable[Node]) -> bool:
+    """Whether these can be placed in this order while nothing else runs."""
+    free = [node.total for node in there]
+    for want in wants:
+        large_enough = [have for have in free if want.gpus <= have.gpus and want.cpus <= have.cpus]
+        if not large_enough:
+            return False
+        used = max(large_enough, key=lambda have: have.gpus)
+        free.remove(used)
+        free.append(Resources(used.gpus - want.gpus, used.cpus - want.cpus))
+    return True
+
+
+def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
+    """The ids of the nodes on which the pools have been placed."""
+    tables = [placement_group_table(group) for pool in pools for group in placed_on(pool)]
+    return {node for table in tables for node in table["bundles_to_node_id"].values()}
+
+
+def placed_on(pool: RayResourcePool) -> list[PlacementGroup]:
+    return pool.pgs or []
+
+
+def nodes() -> list[Node]:
+    """Of the cluster, now."""
+    free = available_resources_per_node()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return [
+        Node(node["NodeManagerAddress"], _count(node["Resources"]), _count(free.get(node["NodeID"], {})))
+        for node in alive
+    ]
+
+
+def _count(found: dict[str, float]) -> Resources:
+    return Resources(found.get(get_platform().ray_resource_name(), 0), found.get("CPU", 0))
+
+
+def does_not_fit(part: Part, parts: Iterable[Part], there: Iterable[Node]) -> ConfigError:
+    asked = ", ".join(f"{part.pool.name_prefix} {part.count}" for part in parts)
+    return ConfigError(
+        f"pool {part.pool.name_prefix} needs {part.want.gpus:g} GPUs and {part.want.cpus:g} CPUs on one node; before "
+        f"this run, the nodes of the Ray cluster were: {'; '.join(map(str, there))}",
+        rule=f"what a pool takes of a node is on one node; the pools of this run take, largest first: {asked}",
+        fix="lower trainer.n_gpus_per_node, or of another pool mas.pools.<pool>.n_gpus_per_node; end what else runs on "
+        "the cluster, which `ray status` shows; or add a node. On the CPU, both are counters: ray start "
+        f"--num-gpus={part.want.gpus:g} --num-cpus={part.want.cpus + SPARE_CPUS:g}",
+    )

@@ -1,0 +1,75 @@
+"""Write verl_mas/verl_/overridden.json: the methods of the installed verl that classes of ours override.
+
+    python scripts/lock_overrides.py
+
+A test compares the file with the sources; `verl-mas doctor` compares it with the verl that a user has.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_mas.checks.sources import Found, ancestors, find, own_members, parameters, tree_of
+from verl_mas.verl_ import contract
+
+PACKAGE = Path(contract.__file__).parents[1]
+
+
+def modules() -> list[str]:
+    files = [file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py")]
+    return [".".join(file.parts).removesuffix(".__init__") for file in files]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A class of ours that inherits from verl: its own line of classes, and verl's."""
+
+    module: str
+    node: ast.ClassDef
+    ours: tuple[Found, ...]
+    verls: tuple[Found, ...]
+
+    @property
+    def base(self) -> str:
+        return self.verls[0].path
+
+
+def classes(module: str) -> Iterator[Ours]:
+    tree = tree_of(module)
+    assert tree is not None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            line = ancestors(Found(module, node))
+            mixed = find(contract.MIXED_INTO.get(f"{module}:{node.name}", ":"))
+            line += ancestors(mixed) if mixed else ()
+            verls = tuple(one for one in line if one.module.startswith("verl."))
+            if verls:
+                yield Ours(module, node, tuple(one for one in line if one not in verls), verls)
+
+
+def overridden() -> dict[str, dict[str, str | None]]:
+    """Methods of ours that verl has, too, with its parameters, by the class of verl that ours names as its base."""
+    found: dict[str, dict[str, str | None]] = defaultdict(dict)
+    for module in modules():
+        for our in classes(module):
+            methods = {name for one in our.ours for name, own in own_members(one).items() if is_function(own.node)}
+            for name in methods:
+                if any(name in own_members(one) for one in our.verls):
+                    verls = find(f"{our.base}.{name}")
+                    assert verls is not None
+                    found[our.base][name] = parameters(verls.node)
+    return dict(found)
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+if __name__ == "__main__":
+    lock = Path(contract.__file__).with_name("overridden.json")
+    lock.write_text(json.dumps(overridden(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
