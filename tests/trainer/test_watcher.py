@@ -122,7 +122,7 @@ def said(two, tmp_path, monkeypatch):
         if pointer is not None:
             checkpoint = tmp_path / "global_step_4"
             checkpoint.mkdir()
-            (checkpoint / "run.json").write_text("{}")
+            (checkpoint / "run.json").write_text('{"files": {}}')
             (checkpoint / "data.pt").touch()
             (tmp_path / "latest_checkpointed_iteration.txt").write_text(pointer)
         monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.path=a b"])

@@ -23,6 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
 from verl_mas.execution.contained.client import Contained, Layer
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
 from verl_mas.execution.executor import Execution
+from verl_mas.util import installed_version
 from verl_mas.verl_.contract import VERSION
 
 PLUGIN = "verl_mas.plugin"
@@ -72,9 +73,8 @@ def look_at_versions() -> Iterator[Finding]:
 def look_at_package(requirement: Requirement) -> Finding:
     """Whether a package is installed in a version that is required."""
     fix = f"pip install '{requirement}'"
-    try:
-        found = version(requirement.name)
-    except PackageNotFoundError:
+    found = installed_version(requirement.name)
+    if found is None:
         return Finding(requirement.name, "not installed", False, fix)
     if not requirement.specifier.contains(found, prereleases=True):
         return Finding(requirement.name, f"{found}, outside {requirement.specifier}", False, fix)

@@ -55,15 +55,11 @@ def usage() -> str:
 
 def versions() -> str:
     """Read from the installed packages: nothing is imported."""
-    from importlib.metadata import PackageNotFoundError, version
+    from verl_mas.util import installed_version
 
-    def installed(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    return "\n".join(f"{package} {installed(package)}" for package in ("verl-mas", "verl", "torch"))
+    return "\n".join(
+        f"{package} {installed_version(package) or 'not installed'}" for package in ("verl-mas", "verl", "torch")
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -41,3 +42,8 @@ class EngineTag:
         rollout = view.actor_rollout_ref.rollout
         with open_dict(view):
             rollout.custom = {**(rollout.get("custom") or {}), **asdict(self)}
+
+
+def gpus_of_replica(value: Callable[[str], Any]) -> int:
+    """`value`: that of a setting of `rollout`."""
+    return math.prod(int(value(f"{kind}_parallel_size")) for kind in ("tensor_model", "data", "pipeline_model"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.adapters import resident
-from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.config.merge import SECTION, policy_value
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
@@ -73,10 +73,7 @@ def serving_pool(mas: MasConfig, name: str) -> str:
 
 def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
     """The GPUs of one engine replica of a policy."""
-    size = 1
-    for kind in ("tensor_model", "data", "pipeline_model"):
-        size *= int(policy_value(config, mas.policies[name], f"rollout.{kind}_parallel_size"))
-    return size
+    return gpus_of_replica(lambda key: policy_value(config, mas.policies[name], f"rollout.{key}"))
 
 
 def slots(mas: MasConfig, pool: str) -> int:
@@ -159,8 +156,7 @@ def _profile_own_ranks(view: DictConfig) -> None:
     rollout = view[SECTION].rollout
     offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
     if offset and profiler:
-        sizes = (rollout.get(f"{kind}_parallel_size", 1) for kind in ("tensor_model", "data", "pipeline_model"))
-        first = offset * math.prod(sizes)
+        first = offset * gpus_of_replica(lambda key: rollout.get(key, 1))
         # Without ranks verl profiles the first.
         profiler.ranks = [first + rank for rank in profiler.get("ranks") or [0]]
 

@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.engines.facts import facts_of, set_adapter
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class OffsetAdapter:
 
     def __init__(self, config: RolloutConfig, model_config: object, device_mesh: object, replica_rank: int = -1):
         if replica_rank == -1:
-            size = config.tensor_model_parallel_size * config.data_parallel_size * config.pipeline_model_parallel_size
+            size = gpus_of_replica(partial(getattr, config))
             replica_rank = int(os.environ["RANK"]) // size + EngineTag.of(config).rank_offset
         super().__init__(config, model_config, device_mesh, replica_rank)  # type: ignore[call-arg]
 

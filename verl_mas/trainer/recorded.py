@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import math
 import os
@@ -36,6 +35,7 @@ from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import MetricsFile
 from verl_mas.trainer import timeline
+from verl_mas.util import installed_version
 
 if TYPE_CHECKING:
     from verl_mas.rollout.manager import MasAgentLoopManager
@@ -117,7 +117,7 @@ def versions(config: DictConfig, mas: MasConfig) -> dict[str, str | None]:
     """Of the packages that decide what a run computes, the engines of its policies among them."""
     names = {optional_policy_value(config, spec, "rollout.name") for spec in mas.policies.values() if not spec.remote}
     engines = sorted(filter(None, (facts_of(str(name)).package for name in names)))
-    found = {package: _version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
+    found = {package: installed_version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
     return {"python": platform.python_version(), **found}
 
 
@@ -180,13 +180,6 @@ def _loggers(trainer: DictConfig) -> Iterator[str]:
     }
     for name in names:
         yield f"{name} ({known[name].absolute()})" if name in known else str(name)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

