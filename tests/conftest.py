@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -16,10 +17,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import omegaconf.base
 import pytest
 import yaml
 from data_rows import QUESTIONS
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.grammar_parser import parse
 from ray_cluster import RayCluster
 from warm_python import WarmPython
 
@@ -38,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True))
     # Hundreds of tests compose verl's configuration, and most of that is reading YAML in Python.
     yaml.SafeLoader = yaml.CSafeLoader
+    # A configuration has hundreds of interpolations, most of them in every test: each text is parsed once.
+    vars(omegaconf.base)["parse"] = functools.cache(parse)
 
 
 def pytest_collection_finish() -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import FrameType
+from unittest.mock import patch
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_mas.checks import run
 from verl_mas.checks.report import Report
-from verl_mas.checks.run import examine_command
 from verl_mas.cli import check
 from verl_mas.cli._arguments import hardware_of
+from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError
 
 # A sound command; the arguments of a case follow it. {task} is the folder of the tiny model and its data.
@@ -77,9 +87,9 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
     if case.prepare is not None:
         case.prepare(folder)
     try:
-        with time_limit(TIME_LIMIT):
+        with time_limit(TIME_LIMIT), patch.object(run, "compose", composed):
             options, arguments = check.parser().parse_known_args(case.command(task, folder))
-            report = examine_command(arguments, hardware_of(options))
+            report = run.examine_command(arguments, hardware_of(options))
     except ConfigError as error:
         # Of --gpus, which is read before the configuration.
         report = Report(errors=[error])
@@ -95,6 +105,35 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
     if case.says not in message:
         return Seen(Verdict.UNCLEAR, message)
     return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message)
+
+
+def composed(arguments: Sequence[str]) -> DictConfig:
+    """`compose`, with plain assignments after the sound command applied to what that command composes to."""
+    # The last argument of the sound command has the folder of the case.
+    sound, further = tuple(arguments[: len(TEAM) - 1]), list(arguments[len(TEAM) - 1 :])
+    if [text.partition("=")[0] for text in sound] == [text.partition("=")[0] for text in TEAM[:-1]]:
+        try:
+            return assigned(sound, OverridesParser.create().parse_overrides(further))
+        except (HydraException, OmegaConfBaseException, NotImplementedError):
+            pass  # Hydra itself reports what is wrong with them.
+    return compose(arguments)
+
+
+def assigned(sound: tuple[str, ...], overrides: list[Override]) -> DictConfig:
+    config: DictConfig = pickle.loads(dumped(sound))
+    for override in overrides:
+        key, force_add = override.key_or_group, override.is_force_add()
+        if override.is_sweep_override() or override.package or "." not in key or "/" in key:
+            raise NotImplementedError("may be a group")
+        if override.is_add() or override.is_delete():
+            raise NotImplementedError("depends on what is there")
+        OmegaConf.update(config, key, override.value(), force_add=force_add)
+    return config
+
+
+@functools.cache
+def dumped(sound: tuple[str, ...]) -> bytes:
+    return pickle.dumps(compose(sound))
 
 
 @contextmanager
