@@ -251,7 +251,7 @@ def test_every_setting_of_verl_with_a_type_refuses_other_values_and_is_named(mak
     for number in range(max(map(len, typed.values()))):
         config, wrong = make(), {path: values[number] for path, values in typed.items() if number < len(values)}
         for path, value in wrong.items():
-            OmegaConf.update(config, path, value, force_add=True)
+            OmegaConf.update(config, path, value, merge=False, force_add=True)
         said = {re.split(r"[=\[]", error.value)[0] for error in check_values(config)}
         missed += [f"{path}={value}" for path, value in wrong.items() if path not in said]
     assert missed == []

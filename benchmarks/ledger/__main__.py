@@ -1,4 +1,4 @@
-"""`PYTHONPATH=tests/support python -m ledger`: records the runs and accounts for every variant of every recipe.
+"""`PYTHONPATH=benchmarks python -m ledger`: records the runs and accounts for every variant of every recipe.
 
 --events FOLDER   read the recordings of an earlier call from this folder, or write them to it
 --over            run the team that does not fit; its engine ends the run
@@ -23,7 +23,7 @@ from ledger.variants import OVER, VARIANTS, sizes_of, team
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE
 from verl_mas.planning.hardware import GIB
 
-SUPPORT = Path(__file__).parents[1]
+BENCHMARKS = Path(__file__).parents[1]
 PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE)
 
 
@@ -60,15 +60,15 @@ def execute(run: str, folder: Path, sizes: Sizes) -> int:
         f"ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM={PLATFORM}",
         *arguments(run),
     ]
-    paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
     variables = os.environ | environment(folder, sizes) | {"PYTHONPATH": paths}
     with (folder / "log.txt").open("w") as log:
         code = subprocess.run(command, env=variables, stdout=log, stderr=log, check=False).returncode
     text = (folder / "log.txt").read_text()
     if "ledger.account.Refused: " in text:
-        print("\n".join(text[text.index("ledger.account.Refused: ") :].splitlines()[:2]))  # noqa: T201
+        print("\n".join(text[text.index("ledger.account.Refused: ") :].splitlines()[:2]))
     elif code:
-        print(text[-6000:])  # noqa: T201
+        print(text[-6000:])
     return code
 
 
@@ -81,9 +81,9 @@ def account_for(variant: str, events: dict[Shape, list[Event]]) -> bool:
         highest = peaks(entries)
         columns = ", ".join(f"{phase} {highest[phase, None] / GIB:.1f}" for phase in PHASES)
         wrong = next((entry for entry in entries if entry.wrong), None)
-        print(f"{variant:24} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")  # noqa: T201
+        print(f"{variant:24} {engine:7} {columns}; limit {of.sizes.limit / GIB:.1f}")
         if wrong:
-            print(f"    {wrong}: {wrong.wrong}")  # noqa: T201
+            print(f"    {wrong}: {wrong.wrong}")
             over = True
     return over
 

@@ -21,7 +21,7 @@ from verl_mas.planning.load import Policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.reading import read_policy
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
 # Parts of recipes, and recipes for the CPU.
 NOT_FOR_GPUS = ("common", "roles", "laptop", "laptop_adapters")

@@ -1,6 +1,6 @@
 """The plan's memory against the order of events of real runs, on cards whose memory is accounted for.
 
-`tests/support/ledger` has the platform, the runs and the variants.
+`benchmarks/ledger` has the platform, the runs and the variants.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def recordings(main_ppo, tmp_path_factory):
     for run in RUNS:
         folder = tmp_path_factory.mktemp(run)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(ROOT / "tests/support"), prepend=os.pathsep)
+            patch.setenv("PYTHONPATH", str(ROOT / "benchmarks"), prepend=os.pathsep)
             for name, value in environment(folder, sizes_of(run)).items():
                 patch.setenv(name, value)
             done = main_ppo(folder, *arguments(run))

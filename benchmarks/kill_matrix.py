@@ -1,8 +1,8 @@
 """Kills each kind of process of a run at each moment of a step, and looks at how the run ends and how it resumes.
 
-    PYTHONPATH=tests/support python -m kill_matrix FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
-    PYTHONPATH=tests/support python -m kill_matrix FOLDER --mode colocate_async --moments step --repeats 5
-    PYTHONPATH=tests/support python -m kill_matrix FOLDER --mode colocate_async --moments step --one-run --repeats 1
+    PYTHONPATH=tests/support python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
+    PYTHONPATH=tests/support python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
+    PYTHONPATH=tests/support python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --one-run --repeats 1
 
 Each kind has one run, in one folder, or all kinds have the same one: every start of it resumes after the last kill and
 ends with the next one. At last it is left alone, and its final checkpoint is compared bit for bit with that of an
@@ -38,8 +38,8 @@ from warm_python import WarmPython
 from verl_mas.row import RowKey
 from verl_mas.run_folder.session_files import advantage_lines, files_of
 
-HERE = Path(__file__).parent
-TEAMS = HERE.parent / "trainer" / "teams.py"
+TESTS = Path(__file__).parents[1] / "tests"
+TEAMS = TESTS / "trainer" / "teams.py"
 # Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
 KINDS = {
     "agent-loop": (r"ray::\w*AgentLoopWorker", r"lost: agent-loop worker \d+ \(pid {pid} on"),
@@ -115,7 +115,7 @@ class Run:
         environment = os.environ | {
             "MOMENTS": str(self.moments),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(TESTS / "support"), os.environ.get("PYTHONPATH", "")]),
             "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
             "VERL_USE_EXTERNAL_MODULES": "moments",
         }
