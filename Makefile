@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.verl-mas-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint format docs vllm-cpu test-vllm-cpu clean
+.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,10 +27,16 @@ demo: $(READY)  ## train a team of two tiny agents that need each other; run it 
 
 # Two processes, here and below, each with a Ray cluster of its own for its end-to-end runs.
 test: test-fast  ## run the whole test suite
-	$(BIN)/python -m pytest -m e2e --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "e2e and not nightly" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(READY)  ## run the tests without the end-to-end runs
-	$(BIN)/python -m pytest -m "not e2e" --numprocesses 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m "not e2e and not nightly" --numprocesses 2 --dist worksteal $(ARGS)
+
+# Those of benchmarks and scripts use the fixtures of the suite.
+test-nightly: $(READY)  ## run the tests that .ci/run leaves out: slow runs, and those of benchmarks and scripts
+	$(BIN)/python -m pytest -m nightly --numprocesses 2 --dist loadfile $(ARGS)
+	PYTHONPATH=benchmarks:tests $(BIN)/python -m pytest -p conftest --numprocesses 2 --dist loadfile \
+		benchmarks/tests scripts/tests $(ARGS)
 
 lint: $(READY)  ## run ruff and mypy
 	$(BIN)/ruff check .

@@ -1,10 +1,10 @@
 """Kills each kind of process of a run at each moment of a step, and looks at how the run ends and how it resumes.
 
-    PYTHONPATH=tests/support python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
-    PYTHONPATH=tests/support python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
-    PYTHONPATH=tests/support python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --one-run --repeats 1
+    python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
+    python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
+    python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --one-run --repeats 1
 
-Each kind has one run, in one folder, or all kinds have the same one: every start of it resumes after the last kill and
+With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it resumes after the last kill and
 ends with the next one. At last it is left alone, and its final checkpoint is compared bit for bit with that of an
 unbroken run. In an asynchronous mode timing decides which weights sample a token; there every task that was dispatched
 must have been trained on, and none twice. Results are lines of JSON in FOLDER/results.jsonl; the same command, run
@@ -320,7 +320,7 @@ class Results:
         self.rows.append(row)
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(json.dumps({key: value for key, value in row.items() if key != "last_lines"}), flush=True)  # noqa: T201
+        print(json.dumps({key: value for key, value in row.items() if key != "last_lines"}), flush=True)
 
     def has(self, **wanted: object) -> bool:
         return any(wanted.items() <= row.items() for row in self.rows)
@@ -408,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for kind in kinds:
                 matrix.chain(kind, [kind], STEPS)
     wrong = [row for row in results.rows if is_wrong(row)]
-    print(f"{len(results.rows)} results, {len(wrong)} wrong", *wrong, sep="\n")  # noqa: T201
+    print(f"{len(results.rows)} results, {len(wrong)} wrong", *wrong, sep="\n")
     return len(wrong)
 
 
