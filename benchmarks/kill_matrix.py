@@ -4,11 +4,11 @@
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --one-run --repeats 1
 
-With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it resumes after the last kill and
-ends with the next one. At last it is left alone, and its final checkpoint is compared bit for bit with that of an
-unbroken run. In an asynchronous mode timing decides which weights sample a token; there every task that was dispatched
-must have been trained on, and none twice. Results are lines of JSON in FOLDER/results.jsonl; the same command, run
-again, does what is missing there.
+With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it
+resumes after the last kill and ends with the next one. At last it is left alone, and its final checkpoint is compared
+bit for bit with that of an unbroken run. In an asynchronous mode timing decides which weights sample a token; there
+every task that was dispatched must have been trained on, and none twice. Results are lines of JSON in
+FOLDER/results.jsonl; the same command, run again, does what is missing there.
 """
 
 from __future__ import annotations
