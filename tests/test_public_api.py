@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
 # A type alias has the docstring of the type, so the page alone says what it is.
 ALIASES = {"Message"}
-LOADS_TORCH = {f"verl_mas.advantage.{module}" for module in ("broadcast", "estimator", "record")}
+LOADS_TORCH = {f"verl_mas.advantage.{module}" for module in ("estimator", "kernel", "record")}
 
 
 def typed(package) -> dict[str, list[str]]:

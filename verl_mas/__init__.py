@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from verl_mas.util.lazy import lazy
 
 if TYPE_CHECKING:
-    from verl_mas.advantage.broadcast import to_tokens
     from verl_mas.advantage.estimator import compute_advantages, estimator, within
+    from verl_mas.advantage.kernel import to_tokens
     from verl_mas.advantage.options import AdvantageOptions
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores
     from verl_mas.config.mcp import McpSpec
@@ -157,7 +157,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "verl_mas.advantage.broadcast": ("to_tokens",),
+        "verl_mas.advantage.kernel": ("to_tokens",),
         "verl_mas.advantage.estimator": ("compute_advantages", "estimator", "within"),
         "verl_mas.advantage.options": ("AdvantageOptions",),
         "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput", "RunningScores"),

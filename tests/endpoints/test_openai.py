@@ -13,7 +13,7 @@ from PIL import Image
 
 import verl_mas
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.endpoints.openai_messages import as_openai
+from verl_mas.endpoints.openai import as_openai
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.workflow import Outcome, Workflow
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from verl_mas.endpoints.openai_stream import Streamed
+from verl_mas.endpoints.openai import Streamed
 
 
 def read(*events: object) -> tuple[dict, list[str]]:

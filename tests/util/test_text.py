@@ -5,7 +5,7 @@ import json
 import orjson
 import pytest
 
-from verl_mas.util.text import all_encodable, encodable, visible
+from verl_mas.util.text import all_encodable, encodable, printable
 
 LONE = json.loads('"half \\ud83d"')
 
@@ -34,9 +34,9 @@ def test_texts_inside_a_value_are_made_encodable_and_the_rest_is_kept():
     ],
 )
 def test_what_a_terminal_would_obey_is_written_out(text, shown):
-    assert visible(text) == shown
+    assert printable(text) == shown
 
 
 def test_text_is_not_changed():
-    assert visible("líne 1\n\tΩ 数\u00a07") == "líne 1\n\tΩ 数\u00a07"
-    assert visible("two\nlines", keep="") == "two\\nlines"
+    assert printable("líne 1\n\tΩ 数\u00a07") == "líne 1\n\tΩ 数\u00a07"
+    assert printable("two\nlines", keep="") == "two\\nlines"

@@ -6,7 +6,7 @@ from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Workflow
-from verl_mas.workflow.tracebacks import traceback_of
+from verl_mas.workflow.run import traceback_of
 
 ONCE = FaultSpec(retries=0)
 

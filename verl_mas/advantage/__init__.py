@@ -8,8 +8,8 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.util.lazy import lazy
 
 if TYPE_CHECKING:
-    from verl_mas.advantage.broadcast import to_tokens, trained_tokens
     from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages, options_for
+    from verl_mas.advantage.kernel import to_tokens, trained_tokens
     from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "verl_mas.advantage.broadcast": ("to_tokens", "trained_tokens"),
+        "verl_mas.advantage.kernel": ("to_tokens", "trained_tokens"),
         "verl_mas.advantage.estimator": ("ESTIMATORS", "compute_advantages", "options_for"),
         "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput", "RunningScores"),
     },

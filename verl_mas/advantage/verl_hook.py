@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from verl_mas.advantage.broadcast import to_tokens, trained_tokens
 from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages
-from verl_mas.advantage.kernel import total
+from verl_mas.advantage.kernel import to_tokens, total, trained_tokens
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput
 from verl_mas.errors import DataError

@@ -87,10 +87,10 @@ def main(argv: list[str] | None = None) -> int:
 def _refused(command: str, error: MasError, *, as_json: bool) -> int:
     from verl_mas.cli._output import refusal, write_json
     from verl_mas.cli._parser import UsageError
-    from verl_mas.util.text import visible
+    from verl_mas.util.text import printable
 
     if as_json:
         write_json(refusal(error))
     else:
-        sys.stderr.write(visible(f"verl-mas {command}: {error}\n"))
+        sys.stderr.write(printable(f"verl-mas {command}: {error}\n"))
     return 2 if isinstance(error, UsageError) else 1

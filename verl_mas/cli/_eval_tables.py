@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verl_mas.serve.eval_report import Table as Numbers
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 from verl_mas.verl_.types import Fields
 
 
@@ -32,7 +32,7 @@ def _scores(sources: Numbers, *, signed: bool = False) -> Table:
             if "/" not in name:
                 low, high = found.get(f"{name}/low"), found.get(f"{name}/high")
                 between = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-                table.add_row(Text(visible(source)), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
+                table.add_row(Text(printable(source)), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
     return table
 
 

@@ -14,7 +14,7 @@ from verl_mas.cli._arguments import add_settings, add_team, values
 from verl_mas.cli._parser import Parser
 from verl_mas.cli._team import add_loading, loaded
 from verl_mas.errors import SessionFault
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 
 if TYPE_CHECKING:
     from verl_mas.serve.runtime import Runtime
@@ -66,7 +66,7 @@ def _chat(runtime: Runtime, loop: LoopThread, *, quiet: bool) -> int:
             answer = _answer(runtime, loop, asked, quiet=quiet)
         except SessionFault as fault:
             failed = True
-            sys.stderr.write(visible(f"{fault}\n"))
+            sys.stderr.write(printable(f"{fault}\n"))
         except KeyboardInterrupt:
             _say("\n(cancelled)\n")
         else:
@@ -83,8 +83,8 @@ def _answer(runtime: Runtime, loop: LoopThread, asked: list[Message], *, quiet: 
     if ended.result.failed:
         raise ended.result.faults[-1]
     answer = answer_of(ended.result.session).text
-    if quiet or visible(answer).strip() != acts.last.strip():
-        _say(f"{'' if quiet else '= '}{visible(answer)}\n")
+    if quiet or printable(answer).strip() != acts.last.strip():
+        _say(f"{'' if quiet else '= '}{printable(answer)}\n")
     return answer
 
 
@@ -101,9 +101,9 @@ class Acts:
     def add(self, event: ActText) -> None:
         if self._shown is None and event.act not in self._ended:
             self._show(event)
-        self._texts[event.act] = self._texts.get(event.act, self._title(event.agent)) + visible(event.text)
+        self._texts[event.act] = self._texts.get(event.act, self._title(event.agent)) + printable(event.text)
         if event.act == self._shown:
-            _say(visible(event.text))
+            _say(printable(event.text))
         if event.last:
             self._end(event)
 

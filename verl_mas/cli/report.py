@@ -13,7 +13,7 @@ from verl_mas.cli._arguments import add_json, add_out, add_run, free
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.run_folder.disk import writing
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 
 FILES = ("report.txt", "curves.svg", "curves.png")
 
@@ -47,6 +47,6 @@ def main(argv: list[str]) -> int:
         write_json(found.json() | ({"written": list(map(str, written))} if written else {}))
     else:
         # The error that ended a run may have text of a model.
-        sys.stdout.write(visible(found.text()))
+        sys.stdout.write(printable(found.text()))
         sys.stdout.write("".join(f"{path}\n" for path in (["", *written] if written else [])))
     return 0

@@ -14,7 +14,7 @@ from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
 from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 
 
 def main(argv: list[str]) -> int:
@@ -129,5 +129,5 @@ def _query(options: argparse.Namespace) -> int:
         write_json({"hits": [asdict(hit) for hit in hits]})
         return 0
     for hit in hits:
-        sys.stdout.write(visible(f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n"))
+        sys.stdout.write(printable(f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n"))
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_mas.puzzles.base import Puzzle
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 from verl_mas.workflow import ActionList, Malformed
 
 GAP = "   "
@@ -19,7 +19,7 @@ def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: ActionList, acting: 
     for act in session["acts"]:
         if not act["committed"]:
             continue
-        replies.append(f"{act['agent'][0]}: {visible(act['text'], keep='') or '(empty)'}")
+        replies.append(f"{act['agent'][0]}: {printable(act['text'], keep='') or '(empty)'}")
         if act["agent"] != acting:
             continue
         actions = codec.parse(act["text"])

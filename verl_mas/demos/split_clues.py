@@ -12,7 +12,7 @@ from verl_mas.data import split_clues
 from verl_mas.data.prepare import Prepared
 from verl_mas.demos.team import Curves, Levels, Settings, TeamDemo
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 from verl_mas.warmup.split_clues import TAUGHT, lessons, tiny_workflow
 from verl_mas.warmup.train import warm_up
 
@@ -63,7 +63,7 @@ class SplitClues(TeamDemo):
 
 
 def _drawn(session: Mapping[str, Any]) -> str:
-    sender, receiver = (visible(act["text"], keep="") or "(empty)" for act in session["acts"])
+    sender, receiver = (printable(act["text"], keep="") or "(empty)" for act in session["acts"])
     parts = session["task"]["messages"][0]["content"].rstrip("?").split("|")
     ending = "right" if session["outcome"]["reward"] else f"wrong: {session['task']['ground_truth']}"
     return f"sender has {parts[0]}, writes {sender:8}  receiver has {parts[1]}, answers {receiver:8} {ending}"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import io
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 import httpx
 
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.endpoints.endpoint import check_endpoint, hidden, without_key
-from verl_mas.endpoints.openai_messages import as_openai, calls_of, text_of
-from verl_mas.endpoints.openai_stream import OPTIONS, Streamed
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
 from verl_mas.util.text import encodable
-from verl_mas.workflow.client import Generation, Request
+from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs.json_block import JsonObject
 from verl_mas.workflow.streaming import ON_TEXT
 
@@ -144,3 +147,144 @@ def _checked(completion: JsonObject) -> JsonObject:
     message = completion["choices"][0]["message"]
     text_of(message), calls_of(message)
     return completion
+
+
+class Image(Protocol):
+    """An image of PIL."""
+
+    def save(self, file: io.BytesIO, format: str) -> None: ...
+
+
+def text_of(message: Mapping[str, object]) -> str:
+    """The text of a message of an endpoint, perhaps in parts. Raises TypeError or AttributeError for what is none."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part.get("text", "") for part in content)
+    if not isinstance(content, str):
+        raise TypeError(f"content is a {type(content).__name__}")
+    return content
+
+
+def calls_of(message: Mapping[str, object]) -> list[ToolCall]:
+    """The calls in a message of an endpoint. Raises LookupError, TypeError or AttributeError if they are not calls."""
+    calls = cast(Sequence[JsonObject], message.get("tool_calls") or ())
+    return [
+        ToolCall(str(call["function"]["name"]), _arguments(call["function"]), call.get("id") or None) for call in calls
+    ]
+
+
+def _arguments(function: JsonObject) -> str:
+    """The arguments as the model wrote them; some endpoints send an object, and none for a call without arguments."""
+    arguments = function.get("arguments")
+    return arguments if isinstance(arguments, str) and arguments else json.dumps(arguments or {})
+
+
+def as_openai(messages: Sequence[Message]) -> list[Message]:
+    """Messages for an endpoint. Calls of tools get what it needs and a chat template does not: an id, which their
+    results repeat, and arguments as JSON text."""
+    found: list[Message] = []
+    open_calls: list[str] = []
+    for index, message in enumerate(messages):
+        message = {**message, "content": _content(message.get("content"))}
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [_call(call, f"call_{index}_{number}") for number, call in enumerate(calls)]
+            open_calls = [call["id"] for call in message["tool_calls"]]
+        elif message["role"] == "tool" and open_calls:
+            # Results come in the order of their calls.
+            message.setdefault("tool_call_id", open_calls[0])
+            if message["tool_call_id"] in open_calls:
+                open_calls.remove(message["tool_call_id"])
+        found.append(message)
+    return found
+
+
+def _call(call: JsonObject, name: str) -> JsonObject:
+    function = call["function"]
+    return {
+        "type": "function",
+        **call,
+        "id": call.get("id") or name,
+        "function": {**function, "arguments": _json(function.get("arguments"))},
+    }
+
+
+def _json(arguments: object) -> str:
+    """An endpoint refuses a conversation with arguments that are not JSON, also if its model wrote them."""
+    if not isinstance(arguments, str):
+        return json.dumps(arguments or {})
+    try:
+        return arguments if isinstance(json.loads(arguments), dict) else json.dumps({"invalid": arguments})
+    except (ValueError, RecursionError):
+        return json.dumps({"invalid": arguments})
+
+
+def _content(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    return [_image(part["image"]) if part.get("type") == "image" else part for part in content]
+
+
+def _image(image: object) -> JsonObject:
+    """An image of PIL, or its address, as a part of a message."""
+    url = image
+    if not isinstance(image, str):
+        file = io.BytesIO()
+        cast(Image, image).save(file, "PNG")
+        url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+DATA, DONE = "data:", "[DONE]"
+# Asks for the numbers of tokens, which come with the last event.
+OPTIONS = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@dataclass
+class Streamed:
+    """Collects the events of one completion. Raises LookupError, TypeError, AttributeError or ValueError for an event
+    that is not of a chat completion."""
+
+    on_text: Callable[[str], None]
+    message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": ""})
+    finish_reason: str | None = None
+    usage: JsonObject | None = None
+    events: int = 0
+
+    async def read(self, lines: AsyncIterator[str]) -> JsonObject:
+        """The completion, as one that is not streamed."""
+        async for line in lines:
+            if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
+                continue
+            self._add(json.loads(data))
+        if not self.events:
+            raise ValueError("no event of a chat completion")
+        choice = {"index": 0, "message": self.message, "finish_reason": self.finish_reason}
+        return {"choices": [choice], "usage": self.usage}
+
+    def _add(self, event: JsonObject) -> None:
+        self.usage = event.get("usage") or self.usage
+        # The last one may have the usage alone.
+        for choice in event["choices"]:
+            self.events += 1
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            for name, value in (choice.get("delta") or {}).items():
+                self._extend(name, value)
+
+    def _extend(self, name: str, value: object) -> None:
+        if name == "tool_calls":
+            for part in value or ():  # type: ignore[attr-defined]
+                self._call(part)
+        elif isinstance(value, str) and name != "role":
+            text = encodable(value)
+            self.message[name] = (self.message.get(name) or "") + text
+            if name == "content" and text:
+                self.on_text(text)
+
+    def _call(self, part: JsonObject) -> None:
+        calls: list[JsonObject] = self.message.setdefault("tool_calls", [])
+        while len(calls) <= int(part["index"]):
+            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+        call, function = calls[part["index"]], part.get("function") or {}
+        call["id"] = part.get("id") or call["id"]
+        for name in ("name", "arguments"):
+            call["function"][name] += function.get(name) or ""

@@ -16,9 +16,9 @@ from verl_mas.run_folder.records import plain
 from verl_mas.serve.eval_data import task_of
 from verl_mas.serve.runtime import Ended, Runtime, quiet_import
 from verl_mas.verl_.types import Fields
-from verl_mas.workflow.many import many
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Scorer
+from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team_file import TEAM_FILE
 
 FORMAT = 1

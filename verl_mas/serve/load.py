@@ -11,11 +11,11 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.serve.endpoints import Endpoint
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.workflow.loop_thread import LoopThread
-from verl_mas.workflow.many import many
 from verl_mas.workflow.run import CONCURRENCY, Question, refuse_in_loop
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.streaming import Listener
 from verl_mas.workflow.task import Task
+from verl_mas.workflow.tasks import many
 
 if TYPE_CHECKING:
     from verl_mas.serve.runtime import Runtime

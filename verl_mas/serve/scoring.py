@@ -24,7 +24,7 @@ from verl_mas.serve.runtime import Runtime
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.session import Session
-from verl_mas.workflow.team_verl import CUSTOM, REWARD_MODEL
+from verl_mas.workflow.team_file import CUSTOM, REWARD_MODEL
 
 
 class VerlScorer:

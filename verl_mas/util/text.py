@@ -28,7 +28,7 @@ def all_encodable(value: T) -> T:
     return made  # type: ignore[return-value]
 
 
-def visible(text: str, keep: str = "\n\t") -> str:
+def printable(text: str, keep: str = "\n\t") -> str:
     """The text with what a terminal would obey instead of print, such as escape sequences, written as `\\x1b`.
 
     A model, a corpus or an endpoint could otherwise clear the screen, hide lines or write to the clipboard.

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 from typing import ParamSpec, TypeAlias, TypeVar
 
+from verl_mas import errors
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.util.text import encodable
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.clock import Clock, ended, start
 from verl_mas.workflow.loop_thread import LoopThread
-from verl_mas.workflow.many import many
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
+from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
-from verl_mas.workflow.tracebacks import traceback_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -201,3 +205,34 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     if task.cancelled():
         raise SessionFault(FaultKind.CANCELLED, "the workflow cancelled itself or one of its acts")
     return task.result()
+
+
+# A record or a log line should hold the user's frames and the message, not a page of a library's frames.
+LIMIT = 4000
+_HERE = Path(__file__).parent
+# Frames that every session has. Without them the first frame is the user's.
+MACHINERY = (
+    str(Path(asyncio.__file__).parent),
+    contextlib.__file__,
+    errors.__file__,
+    *(str(_HERE / name) for name in ("run.py", "session.py", "team.py")),
+)
+
+
+def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
+    """The user's frames first, then those of the client or library, then the exception; the middle is cut out."""
+    origin = fault.__cause__ or fault
+    frames = list(extract_tb(fault.__traceback__))
+    if origin is not fault:
+        frames += extract_tb(origin.__traceback__)
+    whole = TracebackException.from_exception(origin)
+    whole.stack = StackSummary.from_list([frame for frame in frames if not _is_machinery(frame)] or frames)
+    text = encodable("".join(whole.format()).rstrip())
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
+
+
+def _is_machinery(frame: FrameSummary) -> bool:
+    return frame.filename.startswith(MACHINERY)

@@ -1,12 +1,16 @@
-"""Coroutines that run at the same time."""
+"""Coroutines that run at the same time: all of them, or so many of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from typing import TypeVar
 
+from verl_mas.errors import WorkflowError
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -19,3 +23,34 @@ async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def many(
+    items: Iterable[T], run: Callable[[T], Awaitable[R]], concurrency: int, *, ordered: bool
+) -> AsyncGenerator[R, None]:
+    """The result of `run` of each item, in the order of the items or, if not `ordered`, as they finish.
+
+    An item is taken when a place is free. The end of the iteration, early or by an error, cancels what runs.
+    """
+    if concurrency < 1:
+        raise WorkflowError(f"concurrency={concurrency}", rule="it is at least 1", fix="set concurrency=16")
+    waiting = enumerate(items)
+    running: dict[asyncio.Future[R], int] = {}
+    finished: dict[int, R] = {}
+    due = 0
+    try:
+        while True:
+            for number, item in islice(waiting, concurrency - len(running)):
+                running[asyncio.ensure_future(run(item))] = number
+            if not running:
+                return
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                finished[running.pop(task)] = task.result()
+            while finished and (due in finished or not ordered):
+                yield finished.pop(due if ordered else next(iter(finished)))
+                due += 1
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from verl_mas.run_folder.records import Record
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 from verl_mas.workflow.task import text_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def parts_of(record: Record) -> Iterator[Part]:
         yield from _act(act, seen, among[_place(act)])
         yield from _boards(record, number)
     for fault in record["faults"]:
-        yield Part("fault", _printable(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip()))
+        yield Part("fault", _shown(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip()))
     yield Part("outcome", _outcome(record["outcome"]))
 
 
@@ -91,7 +91,7 @@ def _heading(record: Record) -> str:
         "acts": len([act for act in record["acts"] if not act["probe"]]),
     }
     facts = [f"{name} {value}".strip() for name, value in known.items() if value is not None]
-    return _printable(f"Session {record['uid']}_{record['session']} · {' · '.join(facts)}")
+    return _shown(f"Session {record['uid']}_{record['session']} · {' · '.join(facts)}")
 
 
 def _place(act: Record) -> tuple[object, ...]:
@@ -105,13 +105,13 @@ def _act(act: Record, seen: set[str], among: int) -> Iterator[Part]:
         text = json.dumps(message, sort_keys=True, default=str)
         if text not in seen:
             seen.add(text)
-            yield Part("prompt", _printable(f"{message.get('role')}: {_content(message)}"), 1)
-    yield Part(kind, _printable(_title(act, among)))
-    yield Part("facts", _printable(_facts(act)), 1)
-    yield Part("reply", _printable(act["text"] or "(empty)"), 1)
+            yield Part("prompt", _shown(f"{message.get('role')}: {_content(message)}"), 1)
+    yield Part(kind, _shown(_title(act, among)))
+    yield Part("facts", _shown(_facts(act)), 1)
+    yield Part("reply", _shown(act["text"] or "(empty)"), 1)
     for call in act["tool_calls"]:
         result = call["result"] if call["error"] is None else f"error: {call['error']}"
-        yield Part("call", _printable(f"{call['name']}({call['arguments']}) -> {result}"), 2)
+        yield Part("call", _shown(f"{call['name']}({call['arguments']}) -> {result}"), 2)
 
 
 def _title(act: Record, among: int) -> str:
@@ -142,13 +142,13 @@ def _outcome(outcome: Mapping[str, object]) -> str:
     reward = outcome["reward"]
     info = "".join(f" · {name} {value}" for name, value in (outcome["info"] or {}).items())  # type: ignore[attr-defined]
     answer = "no answer" if outcome["answer"] is None else f"answer {outcome['answer']}"
-    return _printable(f"{answer} · {'no team reward' if reward is None else f'team reward {reward:.4g}'}{info}")
+    return _shown(f"{answer} · {'no team reward' if reward is None else f'team reward {reward:.4g}'}{info}")
 
 
 def _boards(record: Record, after: int | None) -> Iterator[Part]:
     for board in record["boards"]:
         if board["after"] == after:
-            yield Part("board", _printable(f"{board['title']}\n{board['text']}".strip("\n")), 1)
+            yield Part("board", _shown(f"{board['title']}\n{board['text']}".strip("\n")), 1)
 
 
 def _content(message: Mapping[str, object]) -> str:
@@ -157,9 +157,9 @@ def _content(message: Mapping[str, object]) -> str:
     return text_of(dict(message)) + "".join(f" [{kind}]" for kind in others)
 
 
-def _printable(text: str) -> str:
+def _shown(text: str) -> str:
     cut = text if len(text) <= MOST else f"{text[:MOST]}... ({len(text)} characters)"
-    return visible(cut)
+    return printable(cut)
 
 
 def _margin(part: Part) -> str:

@@ -20,7 +20,7 @@ from verl_mas.cli._arguments import add_json, add_limit, add_out, free
 from verl_mas.cli._output import write_json
 from verl_mas.data.own_rows import FORMATS
 from verl_mas.errors import ConfigError
-from verl_mas.util.text import visible
+from verl_mas.util.text import printable
 
 ROWS, ABOUT = "rows", __doc__
 
@@ -73,5 +73,5 @@ def write_rows(options: argparse.Namespace) -> int:
         return 0
     sys.stdout.write(f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n")
     for message in rows[0][own_rows.PROMPT]:
-        sys.stdout.write(visible(f"  {message['role']}: {message['content'][:500]}\n"))
+        sys.stdout.write(printable(f"  {message['role']}: {message['content'][:500]}\n"))
     return 0
