@@ -1,4 +1,7 @@
-"""The one place where scores become advantages, per row and per token: float64 inside, no loop over rows, the same result every time."""
+"""The one place where scores become advantages, per row and per token.
+
+It computes in float64, has no loop over rows, and gives the same result every time.
+"""
 
 from __future__ import annotations
 
