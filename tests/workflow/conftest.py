@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,14 +11,25 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task, Workflow
+from verl_mas.workflow import Outcome, Task, Team, Workflow
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 
 
+def _workflow(play: Callable[..., Any]) -> Callable[[], Workflow]:
+    """A workflow as it is; of a coroutine function, one of the agent `a`, or of the default of its `agents`."""
+    if not inspect.iscoroutinefunction(play):
+        return play
+
+    async def run(self: Workflow, task: Task, team: Team) -> Outcome:
+        return await play(task, team)
+
+    return type(play.__name__, (Workflow,), {"agents": (play.__defaults__ or (("a",),))[-1], "run": run})
+
+
 def _run(
-    workflow: Callable[[], Workflow],
+    workflow: Callable[..., Any],
     llm: ScriptedLLM,
     *,
     task: Task | None = None,
@@ -26,6 +38,7 @@ def _run(
     score: Scorer | None = None,
     **settings: Any,
 ) -> SessionResult:
+    workflow = _workflow(workflow)
     settings.setdefault("faults", FaultSpec(backoff_s=0.0))
     policies = policies or {"main": PolicySpec()}
     config = SessionConfig(

@@ -10,7 +10,7 @@ from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, WorkflowError
 from verl_mas.row import Act
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Generation, Outcome, Reply, Task, Workflow
+from verl_mas.workflow import Generation, Outcome, Reply, Task
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import Earned, Score, row_rewards, rows_of
 
@@ -91,22 +91,19 @@ UNREADABLE = [float("nan"), float("inf"), -float("inf"), "0.5", b"1", [1.0], 1j,
 @pytest.mark.parametrize("value", UNREADABLE, ids=lambda value: f"{value!r:.12}")
 @pytest.mark.parametrize("where", ["reward", "team_reward", "outcome", "acc", "score"])
 def test_a_reward_that_is_not_a_finite_number_fails_the_session_where_it_is_set(run, where, value):
-    class Rewards(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            await team.a.act("q")
-            reply = await team.a.act("q")
-            if where in ("reward", "team_reward"):
-                setattr(reply, where, value)
-            if where == "score":
-                return Outcome(answer=reply)
-            return Outcome(reward=value if where == "outcome" else 1.0, info={"acc": value} if where == "acc" else {})
+    async def rewards(task, team):
+        await team.a.act("q")
+        reply = await team.a.act("q")
+        if where in ("reward", "team_reward"):
+            setattr(reply, where, value)
+        if where == "score":
+            return Outcome(answer=reply)
+        return Outcome(reward=value if where == "outcome" else 1.0, info={"acc": value} if where == "acc" else {})
 
     async def score(session):
         return Score(value)
 
-    done = run(Rewards, ScriptedLLM("x"), faults=FaultSpec(retries=0), score=score)
+    done = run(rewards, ScriptedLLM("x"), faults=FaultSpec(retries=0), score=score)
     (fault,) = done.faults
     assert done.failed and fault.kind is FaultKind.WORKFLOW and "finite number" in fault.cause
     assert where in ("outcome", "acc", "score") or "agent a in turn 1" in fault.cause

@@ -24,34 +24,25 @@ class Pair(Workflow):
         return Outcome(answer=third, reward=1.0, info={"acts": 3})
 
 
-class Branching(Workflow):
-    agents = ("a", "b")
-
-    async def run(self, task, team):
-        replies = await team.a.branch(task.messages, k=4)
-        for reply in replies:
-            reply.reward = float(reply.text)
-        chosen = team.commit(replies)
-        return Outcome(answer=await team.b.act(str(chosen)), reward=0.5)
+async def branching(task, team, agents=("a", "b")):
+    replies = await team.a.branch(task.messages, k=4)
+    for reply in replies:
+        reply.reward = float(reply.text)
+    chosen = team.commit(replies)
+    return Outcome(answer=await team.b.act(str(chosen)), reward=0.5)
 
 
-class Endless(Workflow):
-    agents = ("a",)
-
-    async def run(self, task, team):
-        while True:
-            try:
-                await team.a.act("again")
-            except Exception:  # noqa: BLE001  # the defect that this workflow stands for
-                continue
+async def endless(task, team):
+    while True:
+        try:
+            await team.a.act("again")
+        except Exception:  # noqa: BLE001  # the defect that this workflow stands for
+            continue
 
 
-class Broken(Workflow):
-    agents = ("a",)
-
-    async def run(self, task, team):
-        await team.a.act("x")
-        raise KeyError("oops")
+async def broken(task, team):
+    await team.a.act("x")
+    raise KeyError("oops")
 
 
 class Abandoning(Workflow):
@@ -101,7 +92,7 @@ def test_the_system_prompt_of_the_config_replaces_the_workflows(run):
 
 
 def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
-    done = run(Branching, ScriptedLLM({"a": ["1", "3", "2", "3"], "b": lambda r, _: r.messages[0]["content"]}))
+    done = run(branching, ScriptedLLM({"a": ["1", "3", "2", "3"], "b": lambda r, _: r.messages[0]["content"]}))
     candidates = done.session.replies[:4]
     assert [r.branch for r in candidates] == [0, 1, 2, 3] and {r.turn for r in candidates} == {0}
     assert [r.committed for r in candidates] == [False, True, False, False], "the first of equals"
@@ -114,9 +105,9 @@ def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
 
 def test_a_validation_branch_has_one_candidate_unless_asked_otherwise(run):
     task = Task([{"role": "user", "content": "q"}], validate=True)
-    assert len(run(Branching, ScriptedLLM("1"), task=task).session.replies) == 2
+    assert len(run(branching, ScriptedLLM("1"), task=task).session.replies) == 2
     spec = BranchSpec(validation_k=3)
-    assert len(run(Branching, ScriptedLLM("1"), task=task, branch=spec).session.replies) == 4
+    assert len(run(branching, ScriptedLLM("1"), task=task, branch=spec).session.replies) == 4
 
 
 @pytest.mark.parametrize("rule", ["softmax", "uniform"])
@@ -125,49 +116,40 @@ def test_random_commits_repeat_for_the_same_task_and_session(run, rule):
         spec = BranchSpec(commit=rule, temperature=1.0)
         llm = ScriptedLLM({"a": ["1", "2", "3", "4"], "b": "x"})
         tasks = [Task([{"role": "user", "content": "q"}], session=s) for s in range(20)]
-        runs = [run(Branching, llm, task=task, branch=spec) for task in tasks]
+        runs = [run(branching, llm, task=task, branch=spec) for task in tasks]
         return [[r.committed for r in done.session.replies] for done in runs]
 
     assert choices() == choices()
 
 
 def test_a_commit_of_unscored_candidates_says_what_to_do(run):
-    class Lazy(Workflow):
-        agents = ("a",)
+    async def lazy(task, team):
+        team.commit(await team.a.branch("q", k=2))
 
-        async def run(self, task, team):
-            team.commit(await team.a.branch("q", k=2))
-
-    done = run(Lazy, ScriptedLLM("x"))
+    done = run(lazy, ScriptedLLM("x"))
     assert done.failed and "set reply.reward" in done.faults[-1].cause
-    assert not run(Lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()[0].malformed
+    assert not run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()[0].malformed
 
 
 def test_a_candidate_may_have_its_own_team_reward(run):
-    class Own(Workflow):
-        agents = ("a",)
+    async def own(task, team):
+        replies = await team.a.branch("q", k=2)
+        replies[0].team_reward, replies[1].team_reward = 0.25, 0.75
+        team.commit(replies)
+        return Outcome(reward=9.0)
 
-        async def run(self, task, team):
-            replies = await team.a.branch("q", k=2)
-            replies[0].team_reward, replies[1].team_reward = 0.25, 0.75
-            team.commit(replies)
-            return Outcome(reward=9.0)
-
-    rows = run(Own, ScriptedLLM("x")).session.rows()
+    rows = run(own, ScriptedLLM("x")).session.rows()
     assert [row.reward.team for row in rows] == [0.25, 0.75]
 
 
 def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
-    class Talk(Workflow):
-        agents = ("a",)
+    async def talks(task, team):
+        talk = team.a.conversation(system="S")
+        await talk.act("hi")
+        reply = await talk.act("more")
+        return Outcome(answer=reply, reward=1.0)
 
-        async def run(self, task, team):
-            talk = team.a.conversation(system="S")
-            await talk.act("hi")
-            reply = await talk.act("more")
-            return Outcome(answer=reply, reward=1.0)
-
-    done = run(Talk, ScriptedLLM({"a": ["one", "two"]}))
+    done = run(talks, ScriptedLLM({"a": ["one", "two"]}))
     (row,) = done.session.rows()
     data = row.generation
     assert bytes(data.prompt_ids) == b"<system>S<user>hi<assistant>"
@@ -178,15 +160,12 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
 
 
 def test_the_opening_messages_of_a_conversation_follow_its_system_prompt_which_the_config_may_replace(run):
-    class Talk(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
+    async def talk(task, team):
+        return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
 
     llm = ScriptedLLM("x")
-    run(Talk, llm)
-    run(Talk, llm, agents={"a": AgentSpec(system_prompt="new")})
+    run(talk, llm)
+    run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
     assert [[m["content"] for m in request.messages] for request in llm.requests] == [
         ["S", "rules", "hi"],
         ["new", "rules", "hi"],
@@ -202,19 +181,16 @@ def test_a_session_and_a_reply_are_shown_in_one_line_without_token_ids(run):
 
 
 def test_a_branch_in_a_conversation_trains_no_token_twice(run):
-    class Talk(Workflow):
-        agents = ("a",)
+    async def talks(task, team):
+        talk = team.a.conversation()
+        await talk.act("q")
+        replies = await talk.branch("r", k=2)
+        replies[0].reward, replies[1].reward = 0.0, 1.0
+        talk.commit(replies)
+        await talk.act("s")
+        return Outcome(reward=0.0)
 
-        async def run(self, task, team):
-            talk = team.a.conversation()
-            await talk.act("q")
-            replies = await talk.branch("r", k=2)
-            replies[0].reward, replies[1].reward = 0.0, 1.0
-            talk.commit(replies)
-            await talk.act("s")
-            return Outcome(reward=0.0)
-
-    done = run(Talk, ScriptedLLM({"a": ["A", "B", "C", "D"]}))
+    done = run(talks, ScriptedLLM({"a": ["A", "B", "C", "D"]}))
     rows = [(bytes(r.generation.prompt_ids), bytes(r.generation.response_ids)) for r in done.session.rows()]
     start = b"<user>q<assistant>"
     assert rows == [
@@ -251,16 +227,13 @@ def test_the_reward_function_scores_only_sessions_without_a_reward(run):
         asked.append(session.answer)
         return Score(0.75, {"acc": 1.0})
 
-    class Plain(Workflow):
-        agents = ("a",)
+    async def plain(task, team):
+        return Outcome(answer=await team.a.act("q"))
 
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q"))
-
-    done = run(Plain, ScriptedLLM("42"), score=score)
+    done = run(plain, ScriptedLLM("42"), score=score)
     assert done.session.team_reward == 0.75 and done.session.info == {"acc": 1.0}
     run(Pair, ScriptedLLM("x"), score=score)
-    run(Branching, ScriptedLLM("1"), score=score)
+    run(branching, ScriptedLLM("1"), score=score)
     assert asked == ["42"]
 
     class Local(Workflow):
@@ -281,16 +254,13 @@ def test_the_reward_function_scores_only_sessions_without_a_reward(run):
     ("where", "landed"), [("act", [0.1, 0, 0]), ("agent", [0.1, 0, 0.1]), ("session", [0.1] * 3), ("none", [0] * 3)]
 )
 def test_a_format_penalty_lands_where_the_config_says(run, where, landed):
-    class Checked(Workflow):
-        agents = ("a", "b")
-
-        async def run(self, task, team):
-            first, *_ = [await team[agent].act("q") for agent in ("a", "b", "a")]
-            first.parse(Tag())
-            return Outcome(reward=1.0)
+    async def checked(task, team, agents=("a", "b")):
+        first, *_ = [await team[agent].act("q") for agent in ("a", "b", "a")]
+        first.parse(Tag())
+        return Outcome(reward=1.0)
 
     agents = {"a": AgentSpec(format_penalty=0.1), "b": AgentSpec()}
-    done = run(Checked, ScriptedLLM("x"), agents=agents, reward=RewardSpec(penalty_on=where))
+    done = run(checked, ScriptedLLM("x"), agents=agents, reward=RewardSpec(penalty_on=where))
     assert [1.0 - row.reward.score for row in done.session.rows()] == pytest.approx(landed)
     assert [row.malformed for row in done.session.rows()] == [True, False, False]
 
@@ -313,7 +283,7 @@ def test_a_slow_act_times_out(run):
 
 
 def test_an_error_of_the_workflow_is_data_with_its_cause(run):
-    done = run(Broken, ScriptedLLM("x"), faults=FaultSpec(retries=2, backoff_s=0.0))
+    done = run(broken, ScriptedLLM("x"), faults=FaultSpec(retries=2, backoff_s=0.0))
     assert [f.kind for f in done.faults] == [FaultKind.WORKFLOW] * 3 and "KeyError: 'oops'" in done.faults[0].cause
     assert [r.agent for r in done.session.replies] == ["a"]
 
@@ -329,13 +299,10 @@ def test_a_workflow_that_returns_no_outcome_is_an_error_with_its_fix(run):
 
 
 def test_the_record_of_a_session_whose_workflow_returned_a_reply_has_no_outcome(run):
-    class Replying(Workflow):
-        agents = ("a",)
+    async def replying(task, team):
+        return await team.a.act("q")
 
-        async def run(self, task, team):
-            return await team.a.act("q")
-
-    done = run(Replying, ScriptedLLM("x"), faults=FaultSpec(retries=0))
+    done = run(replying, ScriptedLLM("x"), faults=FaultSpec(retries=0))
     assert "return Outcome(answer=reply)" in done.faults[0].cause
     assert done.session.answer is None and done.session.reported == {}
 
@@ -353,7 +320,7 @@ def test_a_workflow_that_calls_exit_loses_one_session_and_not_the_process(run):
 
 def test_a_workflow_that_never_stops_is_ended(run):
     faults = FaultSpec(max_acts=5, session_timeout_s=0.2)
-    done = run(Endless, ScriptedLLM("x"), faults=faults)
+    done = run(endless, ScriptedLLM("x"), faults=faults)
     assert done.failed and done.faults[0].kind is FaultKind.SESSION_TIMEOUT and len(done.faults) == 1, "no second try"
     assert len(done.session.replies) == 5
 
@@ -361,19 +328,16 @@ def test_a_workflow_that_never_stops_is_ended(run):
 def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, monkeypatch):
     monkeypatch.setattr("verl_mas.workflow.clock.GRACE_S", 0.01)
 
-    class Stubborn(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            for _ in range(50):
-                try:
-                    await team.a.act("q")
-                except BaseException:  # noqa: BLE001  # the defect that this workflow stands for
-                    await asyncio.sleep(0.01)
-            return Outcome()
+    async def stubborn(task, team):
+        for _ in range(50):
+            try:
+                await team.a.act("q")
+            except BaseException:  # noqa: BLE001  # the defect that this workflow stands for
+                await asyncio.sleep(0.01)
+        return Outcome()
 
     llm = ScriptedLLM("x", latency=60.0)
-    done = run(Stubborn, llm, faults=FaultSpec(session_timeout_s=0.05))
+    done = run(stubborn, llm, faults=FaultSpec(session_timeout_s=0.05))
     assert done.failed and done.faults[0].kind is FaultKind.SESSION_TIMEOUT and llm.in_flight == 0
 
 

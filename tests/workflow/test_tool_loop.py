@@ -49,15 +49,12 @@ class Presses(Workflow):
 def acting(run, script, tools, *, spec=None, limits=None, **settings):
     """The reply of one act with these tools."""
 
-    class One(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q", tools=tools), reward=0.0)
+    async def ones(task, team):
+        return Outcome(answer=await team.a.act("q", tools=tools), reward=0.0)
 
     llm = ScriptedLLM(script)
     settings.setdefault("faults", FaultSpec(retries=0))
-    done = run(One, llm, agents={"a": spec or AgentSpec()}, tool_limits=limits or ToolLimits(), **settings)
+    done = run(ones, llm, agents={"a": spec or AgentSpec()}, tool_limits=limits or ToolLimits(), **settings)
     assert not done.failed, done.faults
     return done.session.replies[0], llm
 
@@ -271,17 +268,14 @@ def test_a_tool_can_end_the_session_or_the_run(run):
         """Breaks."""
         raise SessionFault(FaultKind.LIMIT, "the world ended") if how == "session" else EngineLost("gone")
 
-    class One(Workflow):
-        agents = ("a",)
+    async def one(task, team):
+        return Outcome(answer=await team.a.act("q", tools=[breaks]), reward=0.0)
 
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q", tools=[breaks]), reward=0.0)
-
-    done = run(One, ScriptedLLM([calls(("breaks", {"how": "session"})), "x"]))
+    done = run(one, ScriptedLLM([calls(("breaks", {"how": "session"})), "x"]))
     (fault,) = done.faults
     assert (fault.kind, fault.cause, fault.agent) == (FaultKind.LIMIT, "the world ended", "a")
     with pytest.raises(EngineLost):
-        run(One, ScriptedLLM([calls(("breaks", {"how": "run"})), "x"]))
+        run(one, ScriptedLLM([calls(("breaks", {"how": "run"})), "x"]))
 
 
 def test_the_rewards_of_tools_are_added_to_the_acts_own(run):
@@ -289,16 +283,13 @@ def test_the_rewards_of_tools_are_added_to_the_acts_own(run):
         """Grades."""
         return ToolResult("graded", reward=points)
 
-    class Graded(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            reply = await team.a.act("q", tools=[grade])
-            reply.reward = 10.0
-            return Outcome(answer=reply, reward=1.0)
+    async def gradeds(task, team):
+        reply = await team.a.act("q", tools=[grade])
+        reply.reward = 10.0
+        return Outcome(answer=reply, reward=1.0)
 
     llm = ScriptedLLM([calls(("grade", {"points": 0.5}), ("grade", {"points": 0.25})), "x"])
-    done = run(Graded, llm, reward=RewardSpec(local=2.0))
+    done = run(gradeds, llm, reward=RewardSpec(local=2.0))
     (reply,) = done.session.replies
     assert (reply.reward, reply.tool_reward, reply.local_reward) == (10.0, 0.75, 10.75)
     assert done.session.rows()[0].reward.score == 1.0 + 2 * 10.75
@@ -311,16 +302,13 @@ def test_rewards_of_tools_leave_the_answer_to_the_reward_function(run):
         """Grades."""
         return ToolResult("graded", reward=0.5)
 
-    class Answers(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q", tools=[grade]))
+    async def answers(task, team):
+        return Outcome(answer=await team.a.act("q", tools=[grade]))
 
     async def score(session):
         return Score(1.0)
 
-    done = run(Answers, ScriptedLLM([calls(("grade", {})), "x"]), score=score)
+    done = run(answers, ScriptedLLM([calls(("grade", {})), "x"]), score=score)
     assert done.session.rows()[0].reward.score == 1.5
 
 
@@ -332,15 +320,12 @@ def test_tools_of_the_configuration_and_of_the_act_are_used_together(run):
 
     search = Tool({"type": "function", "function": {"name": "search", "parameters": {}}}, call)
 
-    class One(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q", tools=[panel.press]), reward=0.0)
+    async def one(task, team):
+        return Outcome(answer=await team.a.act("q", tools=[panel.press]), reward=0.0)
 
     llm = ScriptedLLM([calls(("search", {"q": "x"}), ("press", {"button": "red"})), "done"])
     done = run(
-        One, llm, agents={"a": AgentSpec(tools=["search"])}, tools={"search": search}, task=Task([], fields={"n": 7})
+        one, llm, agents={"a": AgentSpec(tools=["search"])}, tools={"search": search}, task=Task([], fields={"n": 7})
     )
     assert [call.result for call in done.session.replies[0].tool_calls] == ["x of row 7, 2 messages", "red is on"]
 
@@ -355,16 +340,13 @@ def test_an_act_that_is_cancelled_cancels_its_tools(run):
         finally:
             ended.append(True)
 
-    class Slow(Workflow):
-        agents = ("a",)
+    async def slow(task, team):
+        act = asyncio.ensure_future(team.a.act("q", tools=[waits]))
+        await asyncio.sleep(0.05)
+        act.cancel()
+        return Outcome(reward=0.0)
 
-        async def run(self, task, team):
-            act = asyncio.ensure_future(team.a.act("q", tools=[waits]))
-            await asyncio.sleep(0.05)
-            act.cancel()
-            return Outcome(reward=0.0)
-
-    run(Slow, ScriptedLLM(calls(("waits", {}))))
+    run(slow, ScriptedLLM(calls(("waits", {}))))
     assert ended == [True]
 
 
