@@ -6,14 +6,14 @@ import asyncio
 import base64
 import io
 import json
-import time
+from collections.abc import AsyncIterator
 
 import pytest
 from PIL import Image
 
 import verl_mas
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.endpoints.openai import as_openai
+from verl_mas.endpoints.openai import Streamed, as_openai
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.workflow import Outcome, Workflow
 
@@ -113,52 +113,6 @@ def test_the_text_of_a_reply_may_be_in_parts(serve, content, text):
         verl_mas.run("single", "q", client, faults=FaultSpec(retries=0))
 
 
-def raises(button: str) -> str:
-    """Press a button."""
-    raise LookupError("no such button")
-
-
-def exits(button: str) -> str:
-    """Press a button."""
-    raise SystemExit(3)
-
-
-def hangs(button: str) -> str:
-    """Press a button."""
-    time.sleep(1)
-    return "late"
-
-
-def returns_much(button: str) -> str:
-    """Press a button."""
-    return "x" * 10_000_000
-
-
-def returns_an_object(button: str) -> object:
-    """Press a button."""
-    return object()
-
-
-@pytest.mark.parametrize(
-    ("tool", "says"),
-    [
-        (raises, "no such button"),
-        (exits, "3"),
-        (hangs, "more than 0.3 s"),
-        (returns_much, "(truncated)"),
-        (returns_an_object, "neither a text nor JSON"),
-    ],
-)
-def test_what_a_tool_does_wrong_is_an_answer_and_the_session_continues(serve, tool, says):
-    tool.__name__ = "press"
-    started = time.monotonic()
-    (found,), reply = results(serve(calls_then_repeats(called())), tool)
-    assert says in found and len(found) < 20_000
-    assert time.monotonic() - started < 0.9
-    (call,) = reply.tool_calls
-    assert (call.error is None) == (tool is returns_much)
-
-
 def test_a_function_with_verls_decorator_is_a_tool(serve):
     from verl.tools.function_tool import function_tool
 
@@ -241,3 +195,60 @@ def test_messages_of_a_chat_template_become_those_of_an_endpoint():
         {"button": "b"},
     ]
     assert calls[0]["function"]["arguments"] == {"button": "a"}, "the messages of the session are unchanged"
+
+
+def streamed(*events: object) -> tuple[dict, list[str]]:
+    """The completion, and the texts that were reported."""
+
+    async def lines() -> AsyncIterator[str]:
+        yield ": a comment"
+        for event in events:
+            yield f"data: {json.dumps(event)}"
+            yield ""
+        yield "data: [DONE]"
+
+    texts: list[str] = []
+    return asyncio.run(Streamed(texts.append).read(lines())), texts
+
+
+def delta(finish_reason: str | None = None, **fields: object) -> dict:
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish_reason}]}
+
+
+def test_a_text_is_reported_as_it_comes_and_whole_at_the_end():
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    found, texts = streamed(
+        delta(role="assistant", content=""),
+        delta(content="4"),
+        delta(content="2"),
+        delta(finish_reason="length"),
+        {"choices": [], "usage": usage},
+    )
+    message = {"role": "assistant", "content": "42"}
+    assert found == {"choices": [{"index": 0, "message": message, "finish_reason": "length"}], "usage": usage}
+    assert texts == ["4", "2"]
+
+
+def test_calls_of_tools_are_put_together_by_their_places():
+    first = {"index": 0, "id": "a", "function": {"name": "press", "arguments": '{"button"'}}
+    found, texts = streamed(
+        delta(tool_calls=[first, {"index": 1, "id": "b", "function": {"name": "look"}}]),
+        delta(tool_calls=[{"index": 0, "function": {"arguments": ': "red"}'}}], finish_reason="tool_calls"),
+    )
+    calls = found["choices"][0]["message"]["tool_calls"]
+    assert [(call["id"], call["function"]) for call in calls] == [
+        ("a", {"name": "press", "arguments": '{"button": "red"}'}),
+        ("b", {"name": "look", "arguments": ""}),
+    ]
+    assert texts == []
+
+
+def test_a_lone_surrogate_in_a_streamed_reply_is_text():
+    found, texts = streamed(delta(content="a \ud800"))
+    assert texts == ["a \\ud800"] and found["choices"][0]["message"]["content"] == "a \\ud800"
+
+
+@pytest.mark.parametrize("events", [(), ({"error": "overloaded"},), ({"choices": ["x"]},), ("x",)])
+def test_events_that_are_not_of_a_completion_are_refused(events):
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        streamed(*events)

@@ -23,7 +23,8 @@ def _workflow(play: Callable[..., Any]) -> Callable[[], Workflow]:
         return play
 
     async def run(self: Workflow, task: Task, team: Team) -> Outcome:
-        return await play(task, team)
+        outcome: Outcome = await play(task, team)
+        return outcome
 
     return type(play.__name__, (Workflow,), {"agents": (play.__defaults__ or (("a",),))[-1], "run": run})
 
