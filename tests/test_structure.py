@@ -168,6 +168,19 @@ def anys(path: Path) -> int:
     return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(parsed(path)))
 
 
+def with_config_and_mas(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+            if {"config", "mas"} <= names:
+                yield f"{at(path, node.lineno)} {node.name}"
+
+
+def test_a_configuration_and_its_team_are_passed_as_one_run():
+    """`config.run.Run`. Left are the functions that complete a configuration before there is a run of it."""
+    assert len([found for path in OURS for found in with_config_and_mas(path)]) <= 3
+
+
 def test_functions_are_short():
     assert [found for path in PRODUCT for found in long_functions(path, FUNCTION)] == []
 

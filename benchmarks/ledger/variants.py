@@ -10,9 +10,8 @@ from pathlib import Path
 from ledger.runs import RUNS, Shape, names
 from ledger.sizes import Sizes
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
-from verl_mas.config.merge import policy_value
 from verl_mas.config.placement import policies_on, time_sliced, used_pools
+from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
 from verl_mas.planning.events import Pool
 from verl_mas.planning.hardware import parse_gpus
@@ -81,15 +80,14 @@ class Team:
 @lru_cache(maxsize=64)
 def team(*arguments: str) -> Team:
     """The team of a command on cards of 80 GB."""
-    config = compose(arguments)
-    mas = settled(config, load(config.mas))
-    [pool] = used_pools(mas)
+    run = settled(Run.of(compose(arguments)))
+    [pool] = used_pools(run.mas)
     policies: dict[str, Policy] = {}
-    for number, name in enumerate(policies_on(mas, pool)):
-        fields = known(str(policy_value(config, mas.policies[name], "model.path")))
+    for number, name in enumerate(policies_on(run.mas, pool)):
+        fields = known(str(run.view(name).value("model.path")))
         assert fields is not None, f"the model of {name} is not in planning/known_models.py"
-        policies[str(number)] = replace(read_policy(config, mas, name, size_of(fields)), name=str(number))
-    return Team(Shape.of(policies, phases=time_sliced(mas, pool)), Sizes(parse_gpus("8x80").card, policies))
+        policies[str(number)] = replace(read_policy(run, name, size_of(fields)), name=str(number))
+    return Team(Shape.of(policies, phases=time_sliced(run.mas, pool)), Sizes(parse_gpus("8x80").card, policies))
 
 
 def sizes_of(run: str, **changed: tuple[str, ...]) -> Sizes:

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base
 from verl_mas.checks.lora import check_sglang_targets
 from verl_mas.config import load
-from verl_mas.config.merge import materialize_interpolations, policy_view
+from verl_mas.config.merge import materialize_interpolations
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
 
 TWO = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main"}}
@@ -25,7 +26,7 @@ def view(make):
         (folder / "config.json").write_text(json.dumps(fields))
         path = {"actor_rollout_ref__model__path": str(folder), "actor_rollout_ref__model__lora_rank": 4}
         config = make(mas__policies=TWO, **path, **settings)
-        return policy_view(config, "main", load(config.mas).policies["main"])
+        return Run.of(config).view("main").copy()
 
     return view
 
@@ -43,16 +44,16 @@ def test_an_adapter_can_have_its_own_rank_optimiser_loss_and_sampling(make):
     }
     config = make(mas__policies=TWO | {"a": {"adapter_of": "main", "overrides": own}})
     materialize_interpolations(config, load(config.mas))
-    assert not list(check_adapters(config, load(config.mas)))
+    assert not list(check_adapters(Run.of(config)))
 
 
 def test_a_setting_that_the_base_has_too_is_no_setting_of_its_own(make):
     base = {"trainable": False, "overrides": {"model": {"path": "/m"}}}
     own = {"adapter_of": "main", "overrides": {"model": {"path": "/m"}}}
     config = make(mas__policies={"main": base, "a": own})
-    assert not list(check_adapters(config, load(config.mas)))
+    assert not list(check_adapters(Run.of(config)))
     config.mas.policies.a.overrides.model.path = "/other"
-    assert "its base main has /m" in text_of(check_adapters(config, load(config.mas)))
+    assert "its base main has /m" in text_of(check_adapters(Run.of(config)))
 
 
 def test_what_follows_another_setting_by_interpolation_is_not_refused_beside_it(make):
@@ -60,7 +61,7 @@ def test_what_follows_another_setting_by_interpolation_is_not_refused_beside_it(
     config = make(mas__policies=TWO | {"a": own})
     materialize_interpolations(config, load(config.mas))
     assert "prometheus" in config.mas.policies.a.overrides.rollout
-    (found,) = check_adapters(config, load(config.mas))
+    (found,) = check_adapters(Run.of(config))
     assert "overrides.model.path=/other" in found.value
 
 
@@ -127,5 +128,5 @@ def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(make, tmp_path,
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 16} | saved))
     start = {"actor_rollout_ref__model__lora_adapter_path": str(tmp_path), "actor_rollout_ref__model__lora_rank": 4}
     config = make(mas__policies=TWO, **start)
-    found = text_of(check_adapter(policy_view(config, "a", load(config.mas).policies["a"]), "a"))
+    found = text_of(check_adapter(Run.of(config).view("a").config, "a"))
     assert words in found and bool(found) == bool(words)

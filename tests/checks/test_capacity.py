@@ -8,6 +8,7 @@ import pytest
 
 from verl_mas.checks.capacity import plan_of
 from verl_mas.checks.run import examine_command, plan_command
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import parse_gpus
 
@@ -111,7 +112,7 @@ def test_host_memory_is_compared_where_it_is_given(tmp_path, monkeypatch):
 
 def test_a_plan_is_not_one_of_the_cpu(make):
     with pytest.raises(ConfigError, match=r"remove \+platform=cpu"):
-        plan_of(make(trainer__device="cpu"), None, FOUR)
+        plan_of(Run.of(make(trainer__device="cpu")), FOUR)
 
 
 def test_a_run_without_a_team_has_a_plan(tmp_path, monkeypatch):

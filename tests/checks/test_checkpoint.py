@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from verl_mas.checks.checkpoint import check_checkpoint
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.run_folder import lock
 from verl_mas.run_folder.checkpoints import POINTER, complete
 from verl_mas.run_folder.lock import RunLock
@@ -14,15 +14,15 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
 
     def composed(*more: str):
         config = compose([*base, "algorithm.adv_estimator=agent_grpo", *more])
-        return config, load(config.mas)
+        return Run.of(config)
 
     def errors(*more: str):
-        return list(check_checkpoint(*composed(*more)))
+        return list(check_checkpoint(composed(*more)))
 
     assert errors() == []
     folder = tmp_path / "global_step_3"
     folder.mkdir()
-    complete(folder, run_identity(*composed()))
+    complete(folder, run_identity(composed()))
     tuned = ("data.train_batch_size=8", "++mas.workflow.args.max_rounds=3", "actor_rollout_ref.model.path=/moved/m")
     assert errors(*tuned) == []
     other = "algorithm.adv_estimator=team_grpo"

@@ -5,6 +5,7 @@ import pytest
 from verl_mas.checks import cluster
 from verl_mas.checks.together import check_together
 from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.execution.executor import Execution
 from verl_mas.workflow.base import resolve
 
@@ -26,7 +27,7 @@ def test_counts_for_a_running_cluster_are_refused_with_what_to_type(make, ray_st
 @pytest.mark.parametrize(("address", "joins"), [("10.0.0.1:6379", True), ("local", False)])
 def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_an_own_one_are(make, address, joins):
     config = make(ray_kwargs__ray_init__address=address)
-    values = [problem.value for problem in check_together(config, load(config.mas))]
+    values = [problem.value for problem in check_together(Run.of(config))]
     assert (f"ray_kwargs.ray_init.address={address}" in values) is joins
 
 
@@ -46,12 +47,12 @@ def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, node
         trainer__nnodes=nodes,
     )
     mas = load(config.mas)
-    warnings = list(cluster.check_addresses(config, mas, vars(resolve(mas.workflow))))
+    warnings = list(cluster.check_addresses(Run(config, mas), vars(resolve(mas.workflow))))
     assert [warning.value.partition("=")[0] for warning in warnings] == [
         "mas.workflow.args.retriever",
         "mas.policies.far.remote.base_url",
     ][: 2 * (nodes - 1)]
     service = {"execution": Execution(executor="sandbox_fusion", url="http://localhost:8080")}
-    assert len(list(cluster.check_addresses(config, mas, service))) == 2 * (nodes - 1)
+    assert len(list(cluster.check_addresses(Run(config, mas), service))) == 2 * (nodes - 1)
     settings = {"retriever": "http://10.0.0.1:8000/retrieve", "score": "em", "index": "runs/index"}
-    assert len(list(cluster.check_addresses(config, mas, settings))) == nodes - 1
+    assert len(list(cluster.check_addresses(Run(config, mas), settings))) == nodes - 1

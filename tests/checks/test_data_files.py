@@ -7,7 +7,7 @@ from wrong_configs.files import ROW, parquet
 
 from verl_mas.checks.data_files import check_data
 from verl_mas.checks.first_prompt import check_first_prompts
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
 
@@ -16,8 +16,9 @@ def look(make, letters):
     def look(file, *, team=True, **settings):
         paths = {"data__train_files": str(file), "data__val_files": str(file), "data__train_batch_size": 1}
         config = make(actor_rollout_ref__model__path=str(letters / "model"), **{**paths, **settings})
-        mas = load(config.mas) if team else None
-        return [*check_data(config, mas), *check_first_prompts(config, mas)]
+        config.mas = config.mas if team else None
+        run = Run.of(config)
+        return [*check_data(run), *check_first_prompts(run)]
 
     return look
 

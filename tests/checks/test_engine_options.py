@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from verl_mas.checks.engine_options import check_engine_options, check_unread_options
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 
 ROLLOUT = "actor_rollout_ref__rollout__"
 
@@ -20,7 +20,7 @@ def test_an_option_that_replaces_a_setting_of_verl_is_refused_unless_it_is_equal
 def test_options_of_an_engine_that_is_not_used_are_warned_of_unless_that_in_use_has_some(make):
     def found(**options):
         config = make(**{ROLLOUT + "name": "vllm", ROLLOUT + "engine_kwargs": options})
-        return list(check_unread_options(config, load(config.mas)))
+        return list(check_unread_options(Run.of(config)))
 
     assert len(found(sglang={"attention_backend": "triton"})) == 1
     assert not found(sglang={"attention_backend": "triton"}, vllm={"kv_cache_dtype": "fp8"})

@@ -7,8 +7,8 @@ import pytest
 from verl_mas.checks.correction import check_correction, check_truncation
 from verl_mas.checks.modes import REQUIRED, check_modes, check_phases
 from verl_mas.checks.trainer import check_settings, unmet
-from verl_mas.config.load import load
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
+from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.base import agents_of
@@ -26,10 +26,9 @@ APART = {
 
 
 def found(config):
-    mas = load(config.mas)
-    problems = [*check_settings(config), *check_modes(config, mas), *check_correction(config, mas)]
-    problems += check_phases(config, settled(config, mas))
-    return [*problems, *check_truncation(config, mas, agents_of(mas))]
+    run = Run.of(config)
+    problems = [*check_settings(config), *check_modes(run), *check_correction(run), *check_phases(settled(run))]
+    return [*problems, *check_truncation(run, agents_of(run.mas))]
 
 
 @pytest.mark.parametrize("settings", [{}, {**WAIT, **TOKEN}, APART], ids=list(MODES))

@@ -5,6 +5,7 @@ import pytest
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.team import validate
 from verl_mas.config import load
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.workflow.base import agents_of, resolve
 
@@ -146,7 +147,7 @@ def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
         agents = {"solver": {"policy": "a", "trainable": False}, "verifier": {"policy": "b"}}
         config = two(mas__agents=agents, mas__swap=swap)
         mas = load(config.mas)
-        found = check_learning(config, mas, resolve(mas.workflow), agents_of(mas))
+        found = check_learning(Run(config, mas), resolve(mas.workflow), agents_of(mas))
         return [str(problem.value) for problem in found]
 
     assert idle(agents=[], every=5) == ["mas.policies.a: every agent on it has trainable=false"]

@@ -11,7 +11,7 @@ from wrong_configs.tools import FUNCTIONS, NATIVE, RING, SERVER
 from verl_mas.checks.sources import file_of
 from verl_mas.checks.tool_prompts import FORMATS, check_tool_prompts
 from verl_mas.checks.tools import configured_tools
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
 
 SCHEMA = "{type: function, function: {name: press, description: d, parameters: {type: object, properties: {}}}}"
@@ -23,7 +23,7 @@ def find(make):
     def find(**settings):
         settings = {"mas__agents__solver__tools": ["press"], **settings}
         config = make(**{key.replace(".", "__"): value for key, value in settings.items()})
-        return configured_tools(config, load(config.mas))
+        return configured_tools(Run.of(config))
 
     return find
 
@@ -85,7 +85,7 @@ def test_a_template_that_hides_tools_or_writes_calls_in_another_format_is_found(
     settings = {"actor_rollout_ref__model__path": str(tmp_path), "mas__agents__solver__tools": ["press"], **settings}
     tools = find(**{NATIVE: f"{tmp_path}/schema.yaml"}).tools
     config = make(**settings)
-    found = [str(problem) for problem in check_tool_prompts(config, load(config.mas), tools)]
+    found = [str(problem) for problem in check_tool_prompts(Run.of(config), tools)]
     assert len(found) == (says is not None) and all(says in problem for problem in found)
 
 

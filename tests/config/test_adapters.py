@@ -5,8 +5,8 @@ from omegaconf import OmegaConf
 
 from verl_mas.config import load
 from verl_mas.config.adapters import adapter_table, adapters, bases, read_table, resident, write_table
-from verl_mas.config.merge import policy_view
 from verl_mas.config.placement import local_policies, policies_on
+from verl_mas.config.run import Run
 
 POLICIES = {
     "solver": {"adapter_of": "shared_base"},
@@ -49,7 +49,7 @@ def test_an_adapter_has_the_overrides_and_the_pool_of_its_base(make):
 
 
 def test_the_table_has_each_adapters_own_settings(config):
-    table = adapter_table(config, load(config.mas), "shared_base")
+    table = adapter_table(Run.of(config), "shared_base")
     assert {name: (one.rank, one.alpha, one.path) for name, one in table.items()} == {
         "solver": (16, 16.0, "/warm"),
         "verifier": (4, 8.0, "/warm"),
@@ -61,7 +61,7 @@ def test_the_table_has_each_adapters_own_settings(config):
 
 def test_an_adapters_first_weights_depend_on_its_name_and_the_runs_seed_alone(config):
     def seeds():
-        return {name: one.seed for name, one in adapter_table(config, load(config.mas), "shared_base").items()}
+        return {name: one.seed for name, one in adapter_table(Run.of(config), "shared_base").items()}
 
     before = seeds()
     assert before["solver"] != before["verifier"]
@@ -74,13 +74,12 @@ def test_an_adapters_first_weights_depend_on_its_name_and_the_runs_seed_alone(co
 def test_the_table_has_the_loss_of_the_teams_weighting(config):
     mas = load(config.mas)
     mas.loss.weighting = "row"
-    assert adapter_table(config, mas, "shared_base")["solver"].actor["loss_agg_mode"] == "seq-mean-token-mean"
+    assert adapter_table(Run(config, mas), "shared_base")["solver"].actor["loss_agg_mode"] == "seq-mean-token-mean"
 
 
 def test_workers_and_engines_read_the_table_that_was_written(config):
-    mas = load(config.mas)
-    table = adapter_table(config, mas, "shared_base")
-    view = policy_view(config, "shared_base", mas.policies["shared_base"])
+    run = Run.of(config)
+    table, view = adapter_table(run, "shared_base"), run.view("shared_base").copy()
     write_table(view, table)
     rollout = OmegaConf.to_container(view.actor_rollout_ref.rollout, resolve=True)
     assert read_table(rollout["custom"]) == table
@@ -88,9 +87,9 @@ def test_workers_and_engines_read_the_table_that_was_written(config):
 
 
 def test_the_base_is_prepared_for_the_largest_adapter_and_starts_from_none(config):
-    mas = load(config.mas)
-    view = policy_view(config, "shared_base", mas.policies["shared_base"])
-    write_table(view, adapter_table(config, mas, "shared_base"))
+    run = Run.of(config)
+    view = run.view("shared_base").copy()
+    write_table(view, adapter_table(run, "shared_base"))
     assert (view.actor_rollout_ref.model.lora_rank, view.actor_rollout_ref.model.lora_adapter_path) == (16, None)
 
 
@@ -105,9 +104,9 @@ def test_adapters_are_on_their_own_modules_and_the_base_is_prepared_for_all(conf
     for name, wanted in (("solver", solver), ("verifier", verifier)):
         OmegaConf.update(config, f"mas.policies.{name}.overrides.model.target_modules", wanted, force_add=True)
     mas = load(config.mas)
-    table = adapter_table(config, mas, "shared_base")
+    table = adapter_table(Run(config, mas), "shared_base")
     assert [one.target_modules for one in table.values()] == [solver, verifier]
-    view = policy_view(config, "shared_base", mas.policies["shared_base"])
+    view = Run(config, mas).view("shared_base").copy()
     write_table(view, table)
     assert view.actor_rollout_ref.model.target_modules == base
 

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.config import load
 from verl_mas.config.capacity import requests_at_once, sessions_at_once, sessions_per_worker
+from verl_mas.config.run import Run
 
 REMOTE = {"remote": {"base_url": "http://x", "model": "m", "concurrency": 4}}
 
@@ -32,20 +33,21 @@ def config(workers=8, **rollout):
 )
 def test_the_default_is_what_the_engines_serve_without_a_queue(policies, pools, requests):
     mas = load({"policies": policies, "pools": pools})
-    assert requests_at_once(config(), mas) == sessions_at_once(config(), mas) == requests
-    assert sessions_per_worker(config(), mas) == requests // 8
+    assert requests_at_once(Run(config(), mas)) == sessions_at_once(Run(config(), mas)) == requests
+    assert sessions_per_worker(Run(config(), mas)) == requests // 8
 
 
 def test_a_session_that_branches_needs_a_place_for_each_candidate():
-    assert sessions_at_once(config(), load({"branch": {"k": 4}})) == 256
-    assert sessions_at_once(config(), load({"branch": {"validation_k": 2}})) == 512
+    assert sessions_at_once(Run(config(), load({"branch": {"k": 4}}))) == 256
+    assert sessions_at_once(Run(config(), load({"branch": {"validation_k": 2}}))) == 512
 
 
 def test_every_worker_runs_a_session_however_small_the_engine():
     mas = load({})
-    assert sessions_at_once(config(max_num_seqs=1), mas) == 8 and sessions_per_worker(config(max_num_seqs=1), mas) == 1
+    run = Run(config(max_num_seqs=1), mas)
+    assert sessions_at_once(run) == 8 and sessions_per_worker(run) == 1
 
 
 def test_a_limit_of_the_user_holds_for_the_whole_run():
     mas = load({"max_sessions": 100})
-    assert sessions_at_once(config(), mas) == 100 and sessions_per_worker(config(), mas) * 8 <= 100
+    assert sessions_at_once(Run(config(), mas)) == 100 and sessions_per_worker(Run(config(), mas)) * 8 <= 100

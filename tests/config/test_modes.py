@@ -10,9 +10,9 @@ from omegaconf import OmegaConf
 
 import verl_mas.config
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
-from verl_mas.config.merge import leaves, policy_view
+from verl_mas.config.merge import leaves
 from verl_mas.config.modes import MODES, Staleness, mode_of, staleness_of
+from verl_mas.config.run import Run
 from verl_mas.config.verl_settings import verl_settings
 
 RECIPE = "+recipe=math/shared"
@@ -20,7 +20,7 @@ FOLDER = Path(verl_mas.config.__file__).parent / "hydra" / "mas" / "mode"
 
 
 def backend(config):
-    view = policy_view(config, "main", load(config.mas).policies["main"])
+    view = Run.of(config).view("main").config
     OmegaConf.resolve(view)
     return view.actor_rollout_ref.rollout.checkpoint_engine.backend
 

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config import load, placement
-from verl_mas.config.merge import policy_view
+from verl_mas.config.run import Run
 
 
 def config(**rollout):
@@ -28,23 +28,21 @@ def team(**policies):
 
 
 def view(policy, members, **rollout):
-    made = policy_view(config(**rollout), policy, members.policies[policy])
-    placement.apply_placement(made, members, policy)
-    return made
+    return placement.placed(Run(config(**rollout), members), policy)
 
 
 def test_resources_are_counted_over_the_pools_with_policies():
     members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
     assert placement.used_pools(members) == ["big", "shared"]
-    assert placement.gpus_needed(config(), members) == 16 + 4
-    assert placement.cpus_needed(config(), members) == 16 * 2 + 4 * 3 + 3
+    assert placement.gpus_needed(Run(config(), members)) == 16 + 4
+    assert placement.cpus_needed(Run(config(), members)) == 16 * 2 + 4 * 3 + 3
 
 
 def test_a_reward_model_adds_its_gpus_with_three_cpus_each():
     members, with_reward = team(a={}), config()
     with_reward.reward.reward_model.enable = True
-    assert placement.gpus_needed(with_reward, members) - placement.gpus_needed(config(), members) == 2
-    assert placement.cpus_needed(with_reward, members) - placement.cpus_needed(config(), members) == 2 * 3
+    assert placement.gpus_needed(Run(with_reward, members)) - placement.gpus_needed(Run(config(), members)) == 2
+    assert placement.cpus_needed(Run(with_reward, members)) - placement.cpus_needed(Run(config(), members)) == 2 * 3
 
 
 @pytest.mark.parametrize("policies", range(1, 20))
@@ -55,7 +53,7 @@ def test_the_shares_of_a_gpu_never_add_up_to_more_than_the_gpu(policies):
 
 def test_ranks_start_at_multiples_of_every_node():
     members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
-    offsets = [placement.rank_offset(config(), members, name) for name in "abc"]
+    offsets = [placement.rank_offset(Run(config(), members), name) for name in "abc"]
     assert offsets == [0, 16, 32]
     assert view("b", members).actor_rollout_ref.rollout.custom.rank_offset == 16
     assert view("c", members).actor_rollout_ref.rollout.custom.rank_offset == 32
@@ -108,8 +106,8 @@ def test_a_policy_that_is_served_elsewhere_has_processes_on_two_pools_and_engine
     assert placement.policies_on(members, "big") == ["a"] and placement.served_on(members, "big") == []
     assert placement.policies_on(members, "serve") == placement.served_on(members, "serve") == ["a", "b"]
     assert placement.shared_pools(members) == ["serve"]
-    assert placement.gpus_needed(config(), members) == 16 + 4
-    assert placement.cpus_needed(config(), members) == 16 * 2 + 4 * 3 + 3
+    assert placement.gpus_needed(Run(config(), members)) == 16 + 4
+    assert placement.cpus_needed(Run(config(), members)) == 16 * 2 + 4 * 3 + 3
 
 
 def test_a_view_has_the_gpus_of_both_pools_and_is_not_offloaded_for_the_engines_of_others():
@@ -122,4 +120,4 @@ def test_a_view_has_the_gpus_of_both_pools_and_is_not_offloaded_for_the_engines_
 
 def test_engines_of_two_policies_on_a_serving_pool_have_ranks_of_their_own():
     members = apart(a=APART, b=APART)
-    assert [placement.rank_offset(config(), members, name) for name in "ab"] == [0, 16]
+    assert [placement.rank_offset(Run(config(), members), name) for name in "ab"] == [0, 16]

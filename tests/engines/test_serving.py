@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.config import load
 from verl_mas.config.placement import time_sliced
+from verl_mas.config.run import Run
 from verl_mas.engines.serving import Share, choose, serving, settled
 
 
@@ -34,7 +35,7 @@ def config(device="cuda", **rollout):
 
 def way(policies, pools=None, **settings):
     team = load({"policies": policies, "pools": pools or {}})
-    made = settled(config(**settings), team)
+    made = settled(Run(config(**settings), team)).mas
     assert time_sliced(made, "shared") == (made.pools["shared"].serving == "phases")
     return made.pools["shared"].serving
 
@@ -59,7 +60,7 @@ def test_what_the_user_sets_is_kept():
     for wanted in ("together", "phases"):
         assert way({"a": SMALL, "b": {}}, {"shared": {"serving": wanted}}) == wanted
     mas = load({"policies": {"a": {}, "b": {}}, "pools": {"shared": {"serving": "phases"}}})
-    assert serving(config(), mas, "shared").reason == "mas.pools.shared.serving"
+    assert serving(Run(config(), mas), "shared").reason == "mas.pools.shared.serving"
 
 
 @pytest.mark.parametrize("settings", [{"device": "cpu"}, {"name": "transformers", "free_cache_engine": False}])

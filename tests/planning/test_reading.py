@@ -8,6 +8,7 @@ import pytest
 from small_model import MODEL
 
 from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
 from verl_mas.planning.load import Policy
 from verl_mas.planning.reading import read_policy
@@ -20,7 +21,7 @@ def read(two) -> Callable[..., Policy]:
     def read(**settings: object) -> Policy:
         gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4}
         config = two(**gpus, **settings)
-        return read_policy(config, settled(config, load(config.mas)), "a", MODEL)
+        return read_policy(settled(Run.of(config)), "a", MODEL)
 
     return read
 
@@ -112,7 +113,7 @@ def test_packed_rows_have_a_mask_unless_flash_attn_computes_them(read):
 def test_a_policy_beside_others_is_set_by_its_overrides(read, make):
     assert read().section == "++mas.policies.a.overrides"
     config = make(trainer__device="cuda")
-    assert read_policy(config, load(None), "main", MODEL).section == "actor_rollout_ref"
+    assert read_policy(Run(config, load(None)), "main", MODEL).section == "actor_rollout_ref"
 
 
 def test_a_frozen_policy_has_no_training(read):
@@ -124,7 +125,7 @@ def test_a_base_has_the_adapters_of_its_policies(two):
     b = {"lora_rank": 4, "target_modules": ["o_proj"]}
     own = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main", "overrides": {"model": b}}}
     config = two(**gpus, mas__policies=own, actor_rollout_ref__model__lora_rank=8)
-    base = read_policy(config, settled(config, load(config.mas)), "main", MODEL)
+    base = read_policy(settled(Run.of(config)), "main", MODEL)
     assert base.training is not None
     assert (base.training.adapters, base.training.adapter) == ((8 * 1000, 4 * 400), 0)
     assert base.serving.adapter and base.serving.ranks == 2 * 8
@@ -133,8 +134,8 @@ def test_a_base_has_the_adapters_of_its_policies(two):
 
 def test_a_fix_for_a_base_that_is_left_out_of_the_policies_declares_it_as_frozen(make):
     config = make(mas__policies={"a": {"adapter_of": "main"}, "b": {}}, actor_rollout_ref__model__lora_rank=4)
-    mas = settled(config, load(config.mas))
-    sections = [read_policy(config, mas, name, MODEL).section for name in ("main", "b")]
+    run = settled(Run.of(config))
+    sections = [read_policy(run, name, MODEL).section for name in ("main", "b")]
     assert sections == [
         "++mas.policies.main.trainable=false ++mas.policies.main.overrides",
         "++mas.policies.b.overrides",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import islice
 
 import pytest
@@ -12,7 +11,7 @@ from transformers import AutoTokenizer
 from benchmarks.code_team import ARMS
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
-from verl_mas.config.merge import policy_value
+from verl_mas.config.run import Run
 from verl_mas.warmup.programs import lessons
 from verl_mas.warmup.tiny_model import TURN_END, tiny_model
 from verl_mas.workflow.base import resolve
@@ -32,8 +31,8 @@ def test_every_variant_has_the_papers_settings(recipe, variant, size):
     assert resolve(team.workflow).max_turns == 4
     assert (team.branch.k, team.branch.commit, team.reward.team, team.updates_per_step) == (4, "greedy", 1, 2)
     times = 2 if alone else 1
-    for spec in team.policies.values():
-        value = partial(policy_value, config, spec)
+    for name in team.policies:
+        value = Run(config, team).view(name).value
         assert (value("actor.ppo_mini_batch_size"), value("actor.optim.lr")) == (64 * times, 1e-6)
         assert value("model.path") == ("Qwen/Qwen3-8B" if size else "Qwen/Qwen3-1.7B")
     assert (config.data.train_batch_size, config.trainer.total_training_steps) == (128 * times, 150)

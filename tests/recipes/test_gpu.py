@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_configs import composed
 
 from verl_mas.checks.team import validate
-from verl_mas.config.merge import policy_value, policy_view
 from verl_mas.config.placement import local_policies
+from verl_mas.config.run import Run
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of which other files are made.
@@ -29,7 +29,8 @@ def config_of(recipe: str) -> DictConfig:
 
 def policies(config: DictConfig) -> list[DictConfig]:
     """The settings of each policy."""
-    return [policy_view(config, name, spec) for name, spec in validate(config).policies.items()]
+    run = Run(config, validate(config))
+    return [run.view(name).config for name in run.mas.policies]
 
 
 @pytest.mark.parametrize("recipe", RUNS)
@@ -47,10 +48,8 @@ def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
         # flash-attn is not needed.
         assert model.override_config.attn_implementation == "sdpa"
     assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
-    mas = validate(config)
-    engines = [
-        policy_value(config, mas.policies[name], "rollout.gpu_memory_utilization") for name in local_policies(mas)
-    ]
+    run = Run(config, validate(config))
+    engines = [run.view(name).value("rollout.gpu_memory_utilization") for name in local_policies(run.mas)]
     assert sum(engines) <= 0.85
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from recipe_configs import composed
 
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
-from verl_mas.config.merge import policy_value, trained
+from verl_mas.config.merge import trained
 from verl_mas.config.placement import local_policies
+from verl_mas.config.run import Run
 
 LARGER = {"math": "8b", "search": "7b"}
 VARIANTS = [
@@ -24,8 +23,8 @@ VARIANTS = [
 def test_every_variant_has_the_papers_optimiser_and_sampling(variant):
     config = composed(f"+recipe={variant}")
     team = validate(config)
-    for spec in team.policies.values():
-        value = partial(policy_value, config, spec)
+    for name in team.policies:
+        value = Run(config, team).view(name).value
         assert value("actor.optim.lr") == 1e-6
         assert (value("actor.clip_ratio"), value("actor.clip_ratio_low"), value("actor.clip_ratio_high")) == (0.2,) * 3
         assert (value("actor.use_kl_loss"), value("actor.entropy_coeff")) == (False, 0.0)
@@ -68,7 +67,7 @@ def test_the_papers_larger_models_train_in_folders_of_their_own(variant):
 def test_the_mixed_search_team_has_a_larger_verifier():
     config = composed("+recipe=search/mixed")
     team = validate(config)
-    models = {name: policy_value(config, spec, "model.path") for name, spec in team.policies.items()}
+    models = {name: Run(config, team).view(name).value("model.path") for name in team.policies}
     assert models == {
         "verifier": "Qwen/Qwen2.5-7B",
         "searcher": "Qwen/Qwen2.5-3B",
@@ -82,7 +81,7 @@ def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weight
     team, whole = validate(config), validate(composed(f"+recipe={recipe}/separate"))
     assert trained(team) == trained(whole) and team.agents == whole.agents and team.reward == whole.reward
     assert local_policies(team) == ["main"]
-    assert {policy_value(config, team.policies[name], "actor.optim.lr") for name in trained(team)} == {1e-5}
+    assert {Run(config, team).view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
 
 
 @pytest.mark.parametrize("recipe", ["math", "search"])

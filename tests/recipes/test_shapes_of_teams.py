@@ -7,7 +7,7 @@ from recipe_configs import composed
 
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
-from verl_mas.config.merge import policy_value
+from verl_mas.config.run import Run
 from verl_mas.workflow.base import agents_of
 
 
@@ -17,8 +17,8 @@ from verl_mas.workflow.base import agents_of
 def test_every_variant_passes_the_checks_with_the_optimiser_of_its_page(variant):
     config = composed(f"+recipe={variant}")
     team = validate(config)
-    for spec in team.policies.values():
-        assert policy_value(config, spec, "actor.optim.lr") == 1e-6
+    for name in team.policies:
+        assert Run(config, team).view(name).value("actor.optim.lr") == 1e-6
     assert (config.data.train_batch_size, team.updates_per_step, config.trainer.total_training_steps) == (32, 1, 100)
     assert config.trainer.default_local_dir == f"runs/{variant}"
 

@@ -11,6 +11,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl_mas.config import cluster as clusters
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.run_folder.about import AboutFile, attempts, read_about
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import recorded as attempt_module
@@ -29,7 +30,7 @@ def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(config, 
     monkeypatch.setattr(clusters, "address", lambda config: None)
     monkeypatch.setenv(clusters.COMMAND, "")
     clusters.send_command(config)
-    found = attempt(config, load(config.mas), resumed=4)
+    found = attempt(Run.of(config), resumed=4)
     assert found["command"] == "python -m verl.trainer.main_ppo 'x=${y}' 'api_key=(not written)'"
     assert found["resumed_from"] == 4
     assert found["versions"]["verl"] == "0.9.1"
@@ -74,7 +75,7 @@ def test_a_cluster_is_the_sum_of_its_nodes_that_live():
 def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VERL_FILE_LOGGER_PATH", raising=False)
-    lines = places(config, load(config.mas), tmp_path).splitlines()
+    lines = places(Run(Run.of(config), tmp_path)).splitlines()
     assert lines[0] == f"folder of this run: {tmp_path}"
     named = dict(line.split(maxsplit=1) for line in lines[1:])
     assert named["sessions"] == f"{tmp_path}/trajectories"

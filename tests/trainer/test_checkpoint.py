@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
 from verl_mas.trainer.checkpoint import QUEUE_FOLDER, RNG_FILE, Checkpoints, left_out, other_run, run_identity
@@ -266,7 +266,7 @@ def test_a_run_does_not_resume_by_itself_from_another_runs_checkpoint(saved, tmp
 
 def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models():
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
-    assert run_identity(config, load(config.mas)) == {
+    assert run_identity(Run.of(config)) == {
         "algorithm.adv_estimator": "agent_grpo",
         "mas.workflow.name": "solver_verifier",
         "policy of agents": {"solver": "main", "verifier": "main"},

@@ -16,6 +16,7 @@ from transfer_queue import KVBatchMeta
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.modes import SYNC
+from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.rollout.counts import SessionCounts
@@ -247,7 +248,7 @@ def trainer(monkeypatch, rollout):
         made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
         made.members = {}
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
-        made.credit = Credit(config, made.mas, ["solver"])
+        made.credit = Credit(Run(config, made.mas), ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
         made.replay_buffer = SimpleNamespace(
             sample=lambda global_steps, partition_id, batch_size: source.sample(batch_size)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from verl_mas.config import load
+from verl_mas.config.run import Run
 from verl_mas.config.schema import SwapSpec
 from verl_mas.errors import ConfigError
 from verl_mas.testing.scripted_llm import ScriptedLLM
@@ -111,7 +112,7 @@ def test_exchanged_policies_may_differ_in_their_optimiser():
 def test_a_run_resumes_with_the_agents_that_exchanged_and_its_period_may_change(two):
     def identity(**settings):
         config = two(mas__swap=settings)
-        return run_identity(config, load(config.mas))
+        return run_identity(Run.of(config))
 
     plain = identity(agents=[])
     assert identity(agents=["solver", "verifier"], every=3) != plain

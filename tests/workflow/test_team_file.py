@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, describe, read_team
 
@@ -15,7 +15,7 @@ TEAM = ["+mas=solver_verifier", "actor_rollout_ref.rollout.name=vllm", "actor_ro
 
 def described(*arguments: str) -> TeamFile:
     config = compose([*TEAM, *arguments])
-    return describe(config, load(config.mas))
+    return describe(Run.of(config))
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from verl_mas.checks.model_folder import modules, readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import SECTION, leaves, optional_policy_value, own_section, policy_view
+from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.modes import SEPARATE, mode_of
+from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.config.target_modules import ALL_LINEAR, targeted
 from verl_mas.engines.facts import ENGINES, facts_of
@@ -52,25 +53,25 @@ HEAD = "lm_head"
 CONTENTS = {"model", "optimizer", "extra"}
 
 
-def check_adapters(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_adapters(run: Run) -> Iterator[Problem]:
     """What is an adapter of what. `config` is as the user wrote it: in `mas` an adapter has its base's settings."""
-    yield from _misspelt(config, mas)
-    yield from _own_base(config, mas)
-    for name, spec in mas.policies.items():
+    yield from _misspelt(run)
+    yield from _own_base(run)
+    for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue
         yield from _is_adapter(name, spec)
-        if error := _no_base(mas, name, spec.adapter_of):
+        if error := _no_base(run.mas, name, spec.adapter_of):
             yield error
         else:
-            yield from _own_pool(config, mas, name, spec.adapter_of)
-            yield from _own_settings(config, mas, name, spec.adapter_of)
+            yield from _own_pool(run, name, spec.adapter_of)
+            yield from _own_settings(run, name, spec.adapter_of)
 
 
-def _misspelt(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
-    declared = OmegaConf.select(config, "mas.policies") or {}
-    for base in bases(mas):
-        others = [name for name in mas.policies if name != base]
+def _misspelt(run: Run) -> Iterator[ConfigWarning]:
+    declared = OmegaConf.select(run.config, "mas.policies") or {}
+    for base in bases(run.mas):
+        others = [name for name in run.mas.policies if name != base]
         if base not in declared and (meant := get_close_matches(base, others, n=1, cutoff=0.7)):
             yield ConfigWarning(
                 f"adapter_of={base}, which mas.policies leaves out, beside policy {meant[0]}",
@@ -79,10 +80,10 @@ def _misspelt(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
             )
 
 
-def _own_base(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
+def _own_base(run: Run) -> Iterator[ConfigWarning]:
     """A rank that was meant for the adapters and is that of a policy with weights of its own, too."""
-    rank, beside = OmegaConf.select(config, f"{SECTION}.model.lora_rank"), bases(mas)
-    for name, spec in mas.policies.items() if rank and beside else ():
+    rank, beside = OmegaConf.select(run.config, f"{SECTION}.model.lora_rank"), bases(run.mas)
+    for name, spec in run.mas.policies.items() if rank and beside else ():
         own = OmegaConf.select(OmegaConf.create(spec.overrides), "model.lora_rank")
         if own is None and spec.is_trained and not spec.adapter_of:
             yield ConfigWarning(
@@ -133,35 +134,35 @@ def _no_base(mas: MasConfig, name: str, base: str) -> ConfigError | None:
     return ConfigError(f"{value}, {kind}", rule=rule, fix=fix)
 
 
-def _own_pool(config: DictConfig, mas: MasConfig, name: str, base: str) -> Iterator[ConfigError]:
-    pool = OmegaConf.select(config, f"mas.policies.{name}.pool")
-    if pool is not None and pool != mas.policies[base].pool:
+def _own_pool(run: Run, name: str, base: str) -> Iterator[ConfigError]:
+    pool = OmegaConf.select(run.config, f"mas.policies.{name}.pool")
+    if pool is not None and pool != run.mas.policies[base].pool:
         yield ConfigError(
-            f"mas.policies.{name}.pool={pool}, and its base {base} is on pool {mas.policies[base].pool}",
+            f"mas.policies.{name}.pool={pool}, and its base {base} is on pool {run.mas.policies[base].pool}",
             rule="an adapter is trained and served by the processes and engines of its base",
             fix=f"remove mas.policies.{name}.pool, or set ++mas.policies.{base}.pool={pool}",
         )
 
 
-def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> Iterator[ConfigError]:
-    own = OmegaConf.select(config, f"mas.policies.{name}.overrides")
+def _own_settings(run: Run, name: str, base: str) -> Iterator[ConfigError]:
+    own = OmegaConf.select(run.config, f"mas.policies.{name}.overrides")
     if not isinstance(own, DictConfig):
         return
     for path, value in leaves(OmegaConf.to_container(own, resolve=True)):
-        key, spec = ".".join(path), mas.policies[base]
+        key, view = ".".join(path), run.view(base)
         # A section without settings is a leaf, too.
         if value == {} or any(fnmatch(key, pattern) for pattern in OWN):
             continue
-        if value == (of_base := _value(config, spec, key)):
+        if value == (of_base := _plain(view.get(key))):
             continue
         differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
         if key not in LENGTHS:
-            if not _follows(config, spec, own, key):
+            if not _follows(view, own, key):
                 yield ConfigError(
                     differs,
                     rule="an adapter has its own rank, modules, optimiser, loss and sampling; all else is its base's, "
                     "for all of its adapters",
-                    fix=f"remove it, or set {own_section(config, base)}.{key}={value}, or make it a policy with "
+                    fix=f"remove it, or set {own_section(run.config, base)}.{key}={value}, or make it a policy with "
                     "weights of its own: remove adapter_of",
                 )
         elif type(value) is int and type(of_base) is int and value > of_base:
@@ -172,23 +173,22 @@ def _own_settings(config: DictConfig, mas: MasConfig, name: str, base: str) -> I
             )
 
 
-def _follows(config: DictConfig, base: PolicySpec, own: DictConfig, key: str) -> bool:
+def _follows(base: View, own: DictConfig, key: str) -> bool:
     """Whether a value is another one because of another setting, to which verl's configuration refers."""
     parent, _, last = f"{SECTION}.{key}".rpartition(".")
-    node = OmegaConf.select(config, parent)
+    node = OmegaConf.select(base.run.config, parent)
     if not (isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)):
         return False
     rest = copy.deepcopy(own)
     OmegaConf.set_struct(rest, False)
     above, _, _ = key.rpartition(".")
     del OmegaConf.select(rest, above)[last]
-    view = policy_view(config, "", base)
+    view = base.copy()
     OmegaConf.update(view, SECTION, rest, force_add=True)
     return bool(OmegaConf.select(view[SECTION], key) == OmegaConf.select(own, key))
 
 
-def _value(config: DictConfig, spec: PolicySpec, key: str) -> object:
-    value = optional_policy_value(config, spec, key)
+def _plain(value: object) -> object:
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
-
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import trained
-from verl_mas.config.modes import KEY, SEPARATE, mode_of
+from verl_mas.config.modes import KEY, SEPARATE
 from verl_mas.config.placement import local_policies
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 
@@ -17,22 +16,22 @@ from verl_mas.errors import ConfigError
 EXAMPLE = "serve"
 
 
-def check_apart(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def check_apart(run: Run) -> Iterator[ConfigError]:
     """Of a team whose pools exist."""
-    apart = {name: spec.engines for name, spec in mas.policies.items() if spec.engines}
-    if mode_of(config) is not SEPARATE:
+    apart = {name: spec.engines for name, spec in run.mas.policies.items() if spec.engines}
+    if run.mode is not SEPARATE:
         for name, pool in apart.items():
             yield ConfigError(
-                f"mas.policies.{name}.engines={pool} with {KEY}={config.trainer.v1.trainer_mode}",
+                f"mas.policies.{name}.engines={pool} with {KEY}={run.config.trainer.v1.trainer_mode}",
                 rule="in this mode a policy is served on the GPUs that it trains on",
                 fix=f"remove it, or set {KEY}={SEPARATE.name}",
             )
         return
     for name in apart:
-        yield from _never_trained(mas, name)
-    for name in trained(mas):
-        yield from _trains_apart(mas, name)
-    yield from _shared_by_both(mas)
+        yield from _never_trained(run.mas, name)
+    for name in run.trained:
+        yield from _trains_apart(run.mas, name)
+    yield from _shared_by_both(run.mas)
 
 
 def _never_trained(mas: MasConfig, name: str) -> Iterator[ConfigError]:

@@ -9,10 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas import platform
 from verl_mas.checks.model_folder import local_folder, readable_json
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.load import load
-from verl_mas.config.merge import SECTION, policy_section
+from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import local_policies
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
@@ -25,13 +24,12 @@ class UnknownSize(ConfigError):
     """Of a model whose architecture is not known here."""
 
 
-def plan_of(config: DictConfig, mas: MasConfig | None, hardware: Hardware) -> Plan:
+def plan_of(run: Run, hardware: Hardware) -> Plan:
     """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
-    for error in check_device(config, hardware):
+    for error in check_device(run.config, hardware):
         raise error
-    team = mas or load(None)
-    served = {name: _served(config, team, name) for name in local_policies(team)}
-    return make_plan(config, team, served, hardware)
+    served = {name: _served(run, name) for name in local_policies(run.mas)}
+    return make_plan(run, served, hardware)
 
 
 def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[ConfigError]:
@@ -43,11 +41,11 @@ def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[Conf
         )
 
 
-def check_capacity(config: DictConfig, mas: MasConfig | None, hardware: Hardware | None) -> Iterator[Problem]:
+def check_capacity(run: Run, hardware: Hardware | None) -> Iterator[Problem]:
     if hardware is None:
         return
     try:
-        plan = plan_of(config, mas, hardware)
+        plan = plan_of(run, hardware)
     except UnknownSize as error:
         # The run itself does not need the plan.
         yield ConfigWarning(error.value, reason=f"memory was not checked: {error.rule}", fix=error.fix)
@@ -56,8 +54,8 @@ def check_capacity(config: DictConfig, mas: MasConfig | None, hardware: Hardware
     yield from plan.warnings
 
 
-def _served(config: DictConfig, mas: MasConfig, name: str) -> Served:
-    model = policy_section(config, mas.policies[name], "model")
+def _served(run: Run, name: str) -> Served:
+    model = run.view(name).section("model")
     fields, source = _fields(model)
     if fields is None:
         raise UnknownSize(
@@ -66,7 +64,7 @@ def _served(config: DictConfig, mas: MasConfig, name: str) -> Served:
             f"{', '.join(names())}",
             fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
         )
-    return Served(read_policy(config, mas, name, size_of(fields)), str(model.path), source)
+    return Served(read_policy(run, name, size_of(fields)), str(model.path), source)
 
 
 def _fields(model: DictConfig) -> tuple[Mapping[str, object] | None, str]:

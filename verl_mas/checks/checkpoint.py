@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
-from verl_mas.config.modes import mode_of
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
@@ -19,13 +18,13 @@ from verl_mas.trainer.checkpoint import auto_resumes, left_out, other_policies, 
 from verl_mas.trainer.running import running_state
 
 
-def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
-    """`mas` None: a run without a team, whose checkpoints are verl's own."""
-    trainer = config.trainer
+def check_checkpoint(run: Run) -> Iterator[Problem]:
+    """Those of a run without a team are verl's own."""
+    trainer = run.config.trainer
     folder = Path(str(trainer.default_local_dir))
     if not trainer.default_local_dir or "\0" in str(folder):
         return  # Refused by check_folders.
-    yield from check_lock(config)
+    yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if given and str(given).endswith("/"):
         yield ConfigError(
@@ -39,27 +38,27 @@ def check_checkpoint(config: DictConfig, mas: MasConfig | None) -> Iterator[Prob
             reason="it is read with trainer.resume_mode=resume_path only",
             fix="set trainer.resume_mode=resume_path, or remove trainer.resume_from_path",
         )
-    elif mas is None:
-        yield from _of_verl(config, folder)
+    elif run.mode is None:
+        yield from _of_verl(run.config, folder)
     else:
         try:
-            checkpoint = to_resume(config)
+            checkpoint = to_resume(run.config)
         except ConfigError as error:
-            yield unless_elsewhere(config, error) if given and not Path(given).exists() else error
+            yield unless_elsewhere(run.config, error) if given and not Path(given).exists() else error
         else:
-            yield from _of_this_team(config, mas, checkpoint) if checkpoint else ()
+            yield from _of_this_team(run, checkpoint) if checkpoint else ()
 
 
-def _of_this_team(config: DictConfig, mas: MasConfig, checkpoint: Checkpoint) -> Iterator[Problem]:
-    lacking = list(other_policies(checkpoint.folder, saved_policies(mas)))
+def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
+    lacking = list(other_policies(checkpoint.folder, saved_policies(run.mas)))
     yield from lacking
-    with user_code(mas.workflow.check_timeout_s):
-        identity, running = run_identity(config, mas), running_state(config, mas)
+    with user_code(run.mas.workflow.check_timeout_s):
+        identity, running = run_identity(run), running_state(run)
     if not lacking:
         yield from other_adapters(checkpoint, identity)
-        yield from other_run(checkpoint, identity) if auto_resumes(config) else ()
-    if mode := mode_of(config):
-        yield from left_out(checkpoint, mode.asynchronous)
+        yield from other_run(checkpoint, identity) if auto_resumes(run.config) else ()
+    if run.mode:
+        yield from left_out(checkpoint, run.mode.asynchronous)
     if running:
         yield from running.problems(checkpoint.folder)
 

@@ -17,7 +17,7 @@ from verl_mas.checks.refusals import Problem
 from verl_mas.checks.target import target
 from verl_mas.config.cluster import COUNTS, RAY_INIT, address, loopback_servers, sends_folder
 from verl_mas.config.placement import pool_shape, used_pools
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -84,8 +84,8 @@ def _output(config: DictConfig) -> Iterator[ConfigWarning]:
             )
 
 
-def check_addresses(config: DictConfig, mas: MasConfig, settings: Mapping[str, object]) -> Iterator[ConfigWarning]:
+def check_addresses(run: Run, settings: Mapping[str, object]) -> Iterator[ConfigWarning]:
     """`settings` are the workflow's. A cluster that runs already may have more nodes, so the trainer looks again."""
-    nodes = max((len(pool_shape(config, mas, pool)) for pool in used_pools(mas)), default=1)
+    nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
     if nodes > 1:
-        yield from loopback_servers(mas, settings, nodes)
+        yield from loopback_servers(run.mas, settings, nodes)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from omegaconf import DictConfig
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import CORRECTION, SECTION, correction, policy_value, trained
-from verl_mas.config.modes import THRESHOLD, Staleness, mode_of, staleness_of
-from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.merge import SECTION
+from verl_mas.config.modes import THRESHOLD, Staleness
+from verl_mas.config.run import CORRECTION, Run, View
+from verl_mas.config.schema import PolicySpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.members import Member, flat
 
@@ -19,22 +20,21 @@ READERS = ("rollout_is", "rollout_rs", "bypass_mode")
 TRUNCATING: Mapping[str, tuple[object, ...]] = {"top_p": (1, None), "top_k": (-1, 0, None), "min_p": (0, None)}
 
 
-def check_correction(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    stale = staleness_of(config)
-    for name in trained(mas):
-        spec = mas.policies[name]
-        found = correction(config, spec)
-        yield from _log_probs(config, name, spec, stale)
-        yield from _bypass(found, name, spec)
-        if stale and stale.warmup and not any(found.get(key) for key in READERS):
+def check_correction(run: Run) -> Iterator[Problem]:
+    stale = run.staleness
+    for name in run.trained:
+        view = run.view(name)
+        yield from _log_probs(view)
+        yield from _bypass(view.correction, name, view.spec)
+        if stale and stale.warmup and not any(view.correction.get(key) for key in READERS):
             yield _none(name, stale)
 
 
-def _log_probs(config: DictConfig, name: str, spec: PolicySpec, stale: Staleness | None) -> Iterator[ConfigError]:
+def _log_probs(view: View) -> Iterator[ConfigError]:
     """What reads the engine's log-probs, which only exist if the rollout computes them."""
-    if policy_value(config, spec, "rollout.calculate_log_probs"):
+    if view.value("rollout.calculate_log_probs"):
         return
-    found, mode = correction(config, spec), mode_of(config)
+    name, spec, found, mode, stale = view.name, view.spec, view.correction, view.run.mode, view.run.staleness
     used = ", ".join(f"{_place(name, spec, key)}={found[key]}" for key in READERS if found.get(key))
     if not used and mode and stale and stale.warmup:
         used = f"{mode.warmup_key}={stale.warmup:g}"
@@ -72,16 +72,16 @@ def _none(name: str, stale: Staleness) -> Problem:
     return ConfigWarning(value, reason=why, fix=fix)
 
 
-def check_truncation(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+def check_truncation(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     """Sampling that leaves tokens out, of an agent whose stale rows are corrected."""
-    stale, learning = staleness_of(config), set(trained(mas))
+    stale, learning = run.staleness, set(run.trained)
     if stale is None or not stale.warmup:
         return
     for agent, member in members.items():
         for policy in member.policies if member.trainable else ():
-            if policy not in learning or not any(correction(config, mas.policies[policy]).get(key) for key in READERS):
+            if policy not in learning or not any(run.view(policy).correction.get(key) for key in READERS):
                 continue
-            for key, value in _truncated(config, mas.policies[policy], member):
+            for key, value in _truncated(run.view(policy), member):
                 yield ConfigError(
                     f"agent {agent} is trained with {key}={value:g}, and the rows of policy {policy} are corrected",
                     rule="engines give log-probs after tokens were left out, trainers before: every ratio of the two "
@@ -91,12 +91,12 @@ def check_truncation(config: DictConfig, mas: MasConfig, members: Mapping[str, M
                 )
 
 
-def _truncated(config: DictConfig, spec: PolicySpec, member: Member) -> Iterator[tuple[str, float]]:
+def _truncated(view: View, member: Member) -> Iterator[tuple[str, float]]:
     own = flat(member.spec.sampling)
     for key, harmless in TRUNCATING.items():
         value = own.get(key)
         if value is None and key != "min_p":
-            value = policy_value(config, spec, f"rollout.{key}")
+            value = view.value(f"rollout.{key}")
         if isinstance(value, int | float) and value not in harmless:
             yield key, value
 

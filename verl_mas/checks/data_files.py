@@ -14,7 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl_mas.checks.place import is_remote, missing
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.sources import find
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
@@ -38,20 +38,19 @@ class FirstRow:
     validation: bool = False
 
 
-def check_data(config: DictConfig, mas: MasConfig | None) -> Iterator[Problem]:
-    """`mas` None: a run without a team."""
-    for setting in () if _read_by_user_code(config) else SETTINGS:
-        found = [_first_row(config, setting, path) for path in _paths(config, setting)]
+def check_data(run: Run) -> Iterator[Problem]:
+    for setting in () if _read_by_user_code(run.config) else SETTINGS:
+        found = [_first_row(run.config, setting, path) for path in _paths(run.config, setting)]
         if not found:
             fix = f"set {setting}=<file>.parquet"
             yield ConfigError(f"{setting}=[]", rule="verl reads at least one file", fix=fix)
         for first in found:
             if isinstance(first, FirstRow):
-                yield from _columns(config, mas, first)
+                yield from _columns(run, first)
             else:
                 yield first
         if setting == SETTINGS[0]:
-            yield from _one_batch(config, found)
+            yield from _one_batch(run.config, found)
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
@@ -126,8 +125,8 @@ def _json(file: Path) -> FirstRow | None:
     return FirstRow(str(file), list(row), row, None)
 
 
-def _columns(config: DictConfig, mas: MasConfig | None, first: FirstRow) -> Iterator[Problem]:
-    key = str(config.data.prompt_key)
+def _columns(run: Run, first: FirstRow) -> Iterator[Problem]:
+    key = str(run.config.data.prompt_key)
     if key not in first.columns:
         yield ConfigError(
             f"{first.file} has no column {key!r}",
@@ -146,10 +145,10 @@ def _columns(config: DictConfig, mas: MasConfig | None, first: FirstRow) -> Iter
             rule="tokenizers take text in UTF-8 without null bytes",
             fix="clean the texts and write the file again",
         )
-    if lacking := list(_reward_columns(config, first.row)):
+    if lacking := list(_reward_columns(run.config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
-        if mas is None:
+        if run.mode is None:
             yield ConfigError(value, rule=f"{rule} it", fix=fix)
         else:
             reason = f"{rule} it in every session that the workflow does not reward itself"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from verl_mas.config.merge import SECTION, policy_value
+from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import local_policies
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -28,10 +28,10 @@ def check_engine_options(view: DictConfig, policy: str) -> Iterator[ConfigError]
             )
 
 
-def check_unread_options(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
+def check_unread_options(run: Run) -> Iterator[ConfigWarning]:
     """Options of one engine while the run has another. With options for both, the command is meant for either."""
-    used = {str(policy_value(config, mas.policies[name], "rollout.name")) for name in local_policies(mas)}
-    given = {str(name) for name, options in config[SECTION].rollout.engine_kwargs.items() if options}
+    used = {str(run.view(name).value("rollout.name")) for name in local_policies(run.mas)}
+    given = {str(name) for name, options in run.config[SECTION].rollout.engine_kwargs.items() if options}
     if used and given and not given & used:
         yield ConfigWarning(
             f"{SECTION}.rollout.engine_kwargs.{', '.join(sorted(given))} with rollout.name={', '.join(sorted(used))}",

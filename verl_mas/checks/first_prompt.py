@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from omegaconf import DictConfig
-
 from verl_mas.checks.chat_template import ChatTemplate
 from verl_mas.checks.data_files import FirstRow, sound_rows
 from verl_mas.checks.model_folder import local_folder
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.tool_prompts import rendered_tools
-from verl_mas.config.merge import SECTION, optional_policy_value
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run, View
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault
@@ -41,50 +40,48 @@ class Recorder:
         raise SessionFault(FaultKind.LIMIT, "the check ends at the first act")
 
 
-def check_first_prompts(
-    config: DictConfig, mas: MasConfig | None, tools: Mapping[str, Tool] | None = None
-) -> Iterator[Problem]:
-    """`mas` None: a run without a team, whose prompt is the row's. `tools`: those that the configuration has."""
-    for first in sound_rows(config):
-        yield from _check(config, mas, tools or {}, first)
+def check_first_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator[Problem]:
+    """Of a run without a team, the prompt is the row's. `tools`: those that the configuration has."""
+    for first in sound_rows(run.config):
+        yield from _check(run, tools or {}, first)
 
 
-def _check(config: DictConfig, mas: MasConfig | None, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
+def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
     file, row = first.file, first.row
-    if any(row.get(str(config.data[key])) for key in ("image_key", "video_key", "audio_key")):
+    if any(row.get(str(run.config.data[key])) for key in ("image_key", "video_key", "audio_key")):
         # verl puts images and sounds into the messages, and their processor counts the tokens.
         return
-    messages = row[str(config.data.prompt_key)]
-    base, plain = PolicySpec(), Request(agent="", session="", turn=0, messages=messages)
-    of_row = list(_rendered(config, base, plain, file, "data.truncation", filtered=True))
-    if of_row and config.data.filter_overlong_prompts:
+    messages = row[str(run.config.data.prompt_key)]
+    base, plain = View(run, "", PolicySpec()), Request(agent="", session="", turn=0, messages=messages)
+    of_row = list(_rendered(base, plain, file, "data.truncation", filtered=True))
+    if of_row and run.config.data.filter_overlong_prompts:
         return  # verl leaves this row out.
-    if mas is None:
+    if run.mode is None:
         yield from of_row
         return
     recorder = Recorder()
-    result = _within(TIME_LIMIT, mas, tools, recorder, _task(row, messages, validate=first.validation))
+    result = _within(TIME_LIMIT, run.mas, tools, recorder, _task(row, messages, validate=first.validation))
     if recorder.request is not None:
         agent = recorder.request.agent
-        spec = mas.policies[agents_of(mas)[agent].spec.policy]
-        if spec.remote is None:
-            engine = str(optional_policy_value(config, spec, "rollout.name"))
+        view = run.view(agents_of(run.mas)[agent].spec.policy)
+        if view.spec.remote is None:
+            engine = str(view.get("rollout.name"))
             yield from sampling_errors(recorder.request.sampling, engine, f"the first act of agent {agent}")
             truncation = f"mas.agents.{agent}.truncation"
-            yield from _rendered(config, spec, recorder.request, file, truncation, filtered=bool(of_row))
+            yield from _rendered(view, recorder.request, file, truncation, filtered=bool(of_row))
             if recorder.request.tools:
-                yield from rendered_tools(config, mas, agents_of(mas)[agent].spec, recorder.request.tools)
+                yield from rendered_tools(run, agents_of(run.mas)[agent].spec, recorder.request.tools)
     elif result is None:
         yield ConfigWarning(
-            f"workflow {mas.workflow.name} on the first row of {file}",
+            f"workflow {run.mas.workflow.name} on the first row of {file}",
             reason=f"not checked: it reached no act within {TIME_LIMIT} s",
             fix="use `await` for what takes long, as a blocked event loop stops all sessions of a worker",
         )
     elif result.faults:
-        yield _failed(mas, result.faults[-1], file)
+        yield _failed(run.mas, result.faults[-1], file)
     else:
         yield ConfigWarning(
-            f"workflow {mas.workflow.name} on the first row of {file}",
+            f"workflow {run.mas.workflow.name} on the first row of {file}",
             reason="no agent acted, so nothing is trained",
             fix="write `await` before each act, and see what check_workflow finds",
         )
@@ -142,14 +139,12 @@ def _failed(mas: MasConfig, fault: SessionFault, file: str) -> ConfigError:
     )
 
 
-def _rendered(
-    config: DictConfig, spec: PolicySpec, request: Request, file: str, truncation: str, *, filtered: bool
-) -> Iterator[Problem]:
+def _rendered(view: View, request: Request, file: str, truncation: str, *, filtered: bool) -> Iterator[Problem]:
     """Whether the chat template takes the messages, and their length, where the tokenizer's files are here.
 
     `filtered`: verl can leave the row out; it counts the row's own messages, without what a workflow adds.
     """
-    value = partial(optional_policy_value, config, spec)
+    config, value = view.run.config, view.get
     folder = local_folder(str(value("model.tokenizer_path") or value("model.path")))
     chat = ChatTemplate.of(folder, value("model.custom_chat_template")) if folder else None
     if chat is None:

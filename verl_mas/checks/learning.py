@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from omegaconf import DictConfig
-
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, policy_value, trained
+from verl_mas.config.merge import SECTION, trained
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, SwapSpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.base import Workflow
@@ -17,28 +16,26 @@ from verl_mas.workflow.members import DECODING, Member, flat
 LONGEST_WAIT_S = 3600
 
 
-def check_learning(
-    config: DictConfig, mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]
-) -> Iterator[Problem]:
-    yield from _acts(mas, workflow, members)
-    if config.trainer.val_only:
+def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) -> Iterator[Problem]:
+    yield from _acts(run.mas, workflow, members)
+    if run.config.trainer.val_only:
         return
-    yield from _compared(config, mas, workflow)
-    yield from _trained_agents(mas, members)
-    yield from _rewards(config, mas, workflow)
-    yield from _played_on(config, mas, workflow)
-    yield from _rollouts(config, mas, workflow)
-    yield from _drawn(config, mas, members)
-    yield from _validated(config, mas, members)
-    yield from _swap(config, mas)
-    yield from _fused_kernels(config, mas, members)
+    yield from _compared(run, workflow)
+    yield from _trained_agents(run.mas, members)
+    yield from _rewards(run, workflow)
+    yield from _played_on(run, workflow)
+    yield from _rollouts(run, workflow)
+    yield from _drawn(run, members)
+    yield from _validated(run, members)
+    yield from _swap(run)
+    yield from _fused_kernels(run, members)
 
 
-def _compared(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
+def _compared(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
     """at_grpo has a rule of its own."""
-    name = str(config.algorithm.adv_estimator)
-    branching = workflow.branches and mas.branch.k > 1
-    alone = config[SECTION].rollout.n == 1 and not branching and mas.advantage.get("shrinkage") is None
+    name = str(run.config.algorithm.adv_estimator)
+    branching = workflow.branches and run.mas.branch.k > 1
+    alone = run.config[SECTION].rollout.n == 1 and not branching and run.mas.advantage.get("shrinkage") is None
     if alone and name in ESTIMATORS and ESTIMATORS[name].compares_sessions:
         yield ConfigError(
             f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}",
@@ -106,9 +103,9 @@ def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> 
         )
 
 
-def _rewards(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[Problem]:
-    team, local = mas.reward.team, mas.reward.local
-    penalties = mas.reward.penalty_on != "none" and any(spec.format_penalty for spec in mas.agents.values())
+def _rewards(run: Run, workflow: Workflow) -> Iterator[Problem]:
+    team, local = run.mas.reward.team, run.mas.reward.local
+    penalties = run.mas.reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
     if not team and not local and not penalties:
         yield ConfigError(
             f"mas.reward.team={team}, mas.reward.local={local}",
@@ -129,28 +126,34 @@ def _rewards(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator
                 reason="a negative weight trains for the lowest reward",
                 fix=f"set mas.reward.{name}={-weight:g}",
             )
-    if config.algorithm.adv_estimator == "at_grpo" and workflow.branches and mas.branch.k > 1 and workflow.sparse:
+    if (
+        run.config.algorithm.adv_estimator == "at_grpo"
+        and workflow.branches
+        and run.mas.branch.k > 1
+        and workflow.sparse
+    ):
         yield ConfigWarning(
-            f"algorithm.adv_estimator=at_grpo with mas.branch.k={mas.branch.k} and rewards at the end only",
+            f"algorithm.adv_estimator=at_grpo with mas.branch.k={run.mas.branch.k} and rewards at the end only",
             reason="the candidates of an act that does not end the session all have one reward, so it learns nothing",
             fix="give every candidate a reward of its own (shipped teams: ++mas.workflow.args.reward=dense)",
         )
 
 
-def _played_on(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[Problem]:
+def _played_on(run: Run, workflow: Workflow) -> Iterator[Problem]:
     """Candidates that the workflow plays on to the end."""
     if not (workflow.probes or workflow.forks):
         return
-    if mas.branch.k == 1:
+    if run.mas.branch.k == 1:
         yield ConfigWarning(
-            f"mas.branch.k=1 with mas.workflow.name={mas.workflow.name}, whose arguments play candidates on to the end",
+            f"mas.branch.k=1 with mas.workflow.name={run.mas.workflow.name}, whose arguments play candidates on to the "
+            "end",
             reason="an act without other candidates has nothing to compare, so nothing is played on",
             fix="set mas.branch.k=4",
         )
-    name = str(config.algorithm.adv_estimator)
+    name = str(run.config.algorithm.adv_estimator)
     if workflow.forks and name in _UNFORKED:
         yield ConfigError(
-            f"algorithm.adv_estimator={name} with mas.workflow.name={mas.workflow.name}, which forks",
+            f"algorithm.adv_estimator={name} with mas.workflow.name={run.mas.workflow.name}, which forks",
             rule=f"{name} {_UNFORKED[name]}",
             fix="set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task",
         )
@@ -164,27 +167,31 @@ _UNFORKED = {
 }
 
 
-def _rollouts(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigWarning]:
+def _rollouts(run: Run, workflow: Workflow) -> Iterator[ConfigWarning]:
     """mhgpo takes rows of one branch for a rollout of their own, which the candidates of several acts are not."""
     counts = {"weighting": ("per_session", "per_invocation"), "baseline": ("leave_one_out",)}
-    chosen = [f"{name}={mas.advantage.get(name)}" for name, those in counts.items() if mas.advantage.get(name) in those]
-    plain = workflow.branches and mas.branch.k > 1 and not workflow.forks
-    if config.algorithm.adv_estimator == "mhgpo" and plain and chosen:
+    chosen = [
+        f"{name}={run.mas.advantage.get(name)}"
+        for name, those in counts.items()
+        if run.mas.advantage.get(name) in those
+    ]
+    plain = workflow.branches and run.mas.branch.k > 1 and not workflow.forks
+    if run.config.algorithm.adv_estimator == "mhgpo" and plain and chosen:
         yield ConfigWarning(
-            f"algorithm.adv_estimator=mhgpo with mas.advantage.{chosen[0]} and mas.workflow.name={mas.workflow.name}, "
-            "which branches and does not fork",
+            f"algorithm.adv_estimator=mhgpo with mas.advantage.{chosen[0]} and "
+            f"mas.workflow.name={run.mas.workflow.name}, which branches and does not fork",
             reason="candidates of different acts that have the same number would count as one rollout",
             fix="fork (teams that can: ++mas.workflow.args.fork=first), or set algorithm.adv_estimator=agent_grpo",
         )
 
 
-def _drawn(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
+def _drawn(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
     """Settings with which every reply to a prompt is the same, so that nothing is compared."""
     for name, member in members.items():
-        if not member.trainable or member.spec.policy not in mas.policies:
+        if not member.trainable or member.spec.policy not in run.mas.policies:
             continue
-        policy, own = mas.policies[member.spec.policy], flat(member.spec.sampling)
-        drawn = {key: own.get(key, policy_value(config, policy, f"rollout.{key}")) for key in DECODING}
+        view, own = run.view(member.spec.policy), flat(member.spec.sampling)
+        drawn = {key: own.get(key, view.value(f"rollout.{key}")) for key in DECODING}
         if drawn["temperature"] == 0 or drawn["top_k"] == 1 or own.get("seed") is not None:
             why = f"seed={own['seed']}" if own.get("seed") is not None else ""
             why = why or ("temperature=0" if drawn["temperature"] == 0 else "top_k=1")
@@ -195,16 +202,16 @@ def _drawn(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) ->
             )
 
 
-def _validated(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
+def _validated(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
     """verl's validation is greedy unless its temperature is set, whatever `do_sample` is."""
-    kwargs = config[SECTION].rollout.val_kwargs
+    kwargs = run.config[SECTION].rollout.val_kwargs
     wish = f"n={kwargs.n}" if kwargs.n > 1 else "do_sample=true" if kwargs.do_sample else ""
     temperatures = {
         flat(member.spec.validation_sampling).get(
-            "temperature", policy_value(config, mas.policies[member.spec.policy], "rollout.val_kwargs.temperature")
+            "temperature", run.view(member.spec.policy).value("rollout.val_kwargs.temperature")
         )
         for member in members.values()
-        if member.trainable and member.spec.policy in mas.policies
+        if member.trainable and member.spec.policy in run.mas.policies
     }
     if wish and temperatures == {0}:
         yield ConfigWarning(
@@ -214,8 +221,8 @@ def _validated(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]
         )
 
 
-def _swap(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
-    swap, steps = mas.swap, config.trainer.get("total_training_steps")
+def _swap(run: Run) -> Iterator[ConfigWarning]:
+    swap, steps = run.mas.swap, run.config.trainer.get("total_training_steps")
     if not swap.agents and swap.every != SwapSpec().every:
         yield ConfigWarning(
             f"mas.swap.every={swap.every} without mas.swap.agents",
@@ -230,13 +237,13 @@ def _swap(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
         )
 
 
-def _fused_kernels(config: DictConfig, mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+def _fused_kernels(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     """verl's fused kernels take one temperature for all rows of a policy."""
-    for name in trained(mas):
-        spec = mas.policies[name]
-        if not policy_value(config, spec, "model.use_fused_kernels"):
+    for name in run.trained:
+        view = run.view(name)
+        if not view.value("model.use_fused_kernels"):
             continue
-        common = policy_value(config, spec, "rollout.temperature")
+        common = view.value("rollout.temperature")
         temperatures = {
             member.spec.sampling.get("temperature", common): agent
             for agent, member in members.items()

@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.record import COLUMNS
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, policy_section, trained
-from verl_mas.config.schema import FilterSpec, MasConfig
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
+from verl_mas.config.schema import FilterSpec
 from verl_mas.config.weighting import LOSS_MODES
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -22,13 +23,13 @@ UNSET = "token-mean"
 OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "the mean over the rows of a micro batch"}
 
 
-def check_loss(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    weighting = mas.loss.weighting
+def check_loss(run: Run) -> Iterator[ConfigError]:
+    weighting = run.mas.loss.weighting
     if weighting is None:
         return
     mode = LOSS_MODES[weighting]
-    for name in trained(mas):
-        actor = policy_section(config, mas.policies[name], "actor")
+    for name in run.trained:
+        actor = run.view(name).section("actor")
         if actor.loss_agg_mode not in (UNSET, mode):
             yield ConfigError(
                 f"policy {name}: mas.loss.weighting={weighting} with actor.loss_agg_mode={actor.loss_agg_mode}",
@@ -47,14 +48,14 @@ def check_loss(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
 _WITHOUT = "remove mas.loss.weighting, or choose another loss, such as vanilla"
 
 
-def check_filter(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    spec = mas.filter
-    if config.trainer.val_only:
+def check_filter(run: Run) -> Iterator[Problem]:
+    spec = run.mas.filter
+    if run.config.trainer.val_only:
         return
     if spec.keep_share is not None:
-        yield from _keep_share(config, mas, spec.keep_share)
+        yield from _keep_share(run, spec.keep_share)
     if spec.refill:
-        yield from _refill(config, spec)
+        yield from _refill(run.config, spec)
     elif spec.max_rounds != FilterSpec.max_rounds:
         yield ConfigWarning(
             f"mas.filter.max_rounds={spec.max_rounds} with mas.filter.refill=False",
@@ -62,23 +63,23 @@ def check_filter(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
             fix="set mas.filter.refill=True, or remove it",
         )
     if spec.drop == "uniform":
-        yield from _drop_uniform(config, mas)
+        yield from _drop_uniform(run)
 
 
-def _keep_share(config: DictConfig, mas: MasConfig, share: float) -> Iterator[Problem]:
+def _keep_share(run: Run, share: float) -> Iterator[Problem]:
     if share == 1:
         yield ConfigWarning(
             "mas.filter.keep_share=1", reason="every task is kept", fix="lower it, such as to 0.5, or remove it"
         )
-    if config[SECTION].rollout.n == 1:
+    if run.config[SECTION].rollout.n == 1:
         yield ConfigError(
             f"mas.filter.keep_share={share:g} with {SECTION}.rollout.n=1",
             rule="tasks are kept by how much the team's reward differs between their sessions, and there is one",
             fix=f"set {SECTION}.rollout.n=8, or mas.filter.drop=uniform, which reads the estimator's own groups",
         )
-    if not mas.reward.team:
+    if not run.mas.reward.team:
         yield ConfigError(
-            f"mas.filter.keep_share={share:g} with mas.reward.team={mas.reward.team}",
+            f"mas.filter.keep_share={share:g} with mas.reward.team={run.mas.reward.team}",
             rule="tasks are kept by how much the team's reward differs between their sessions, and it has no weight",
             fix="set mas.reward.team=1, or mas.filter.drop=uniform, which reads the estimator's own groups",
         )
@@ -105,9 +106,9 @@ def _refill(config: DictConfig, spec: FilterSpec) -> Iterator[ConfigError]:
         )
 
 
-def _drop_uniform(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    name = str(config.algorithm.adv_estimator)
-    if name in ESTIMATORS and not _task_by_task(name, AdvantageOptions.from_config(mas.advantage)):
+def _drop_uniform(run: Run) -> Iterator[ConfigError]:
+    name = str(run.config.algorithm.adv_estimator)
+    if name in ESTIMATORS and not _task_by_task(name, AdvantageOptions.from_config(run.mas.advantage)):
         yield ConfigError(
             f"mas.filter.drop=uniform with algorithm.adv_estimator={name}",
             rule="a task is dropped if none of its rows has an advantage, and this estimator does not compare the rows "

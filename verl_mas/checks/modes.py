@@ -8,8 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.trainer import Required, unmet
-from verl_mas.config.load import load
-from verl_mas.config.merge import SECTION, optional_policy_value, policy_value, sessions_per_step, trained
+from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import (
     COLOCATED,
     KEY,
@@ -19,11 +18,9 @@ from verl_mas.config.modes import (
     THRESHOLD,
     Mode,
     Staleness,
-    mode_of,
-    staleness_of,
 )
 from verl_mas.config.placement import local_policies, time_sliced, used_pools
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -65,22 +62,22 @@ REQUIRED = (
 )
 
 
-def check_modes(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    mode, stale = mode_of(config), staleness_of(config)
+def check_modes(run: Run) -> Iterator[Problem]:
+    mode, stale = run.mode, run.staleness
     if mode is None:
         return  # Refused by check_settings.
-    yield from unmet(config, REQUIRED)
+    yield from unmet(run.config, REQUIRED)
     if stale is None:
-        yield from _set_back(config)
+        yield from _set_back(run.config)
         return
-    yield from _disaggregated(config, mas, mode)
-    yield from _staleness(config, mode, stale)
+    yield from _disaggregated(run, mode)
+    yield from _staleness(run, mode, stale)
     if stale.warmup:
-        yield from _saved(config)
-        yield from _repeatable(config, mas, mode, stale)
+        yield from _saved(run.config)
+        yield from _repeatable(run, mode, stale)
     if mode is SEPARATE:
-        yield from _weights(config, mas)
-        yield from _adapters(config, mas)
+        yield from _weights(run)
+        yield from _adapters(run)
 
 
 def _set_back(config: DictConfig) -> Iterator[ConfigError]:
@@ -97,16 +94,16 @@ def _set_back(config: DictConfig) -> Iterator[ConfigError]:
         )
 
 
-def check_phases(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def check_phases(run: Run) -> Iterator[ConfigError]:
     """`mas` is settled: `serving: auto` is replaced by what it means."""
-    mode, asked = mode_of(config), load(config.get("mas"))
+    mode, asked = run.mode, Run.of(run.config)
     if mode is None or not mode.asynchronous:
         return
-    for pool in used_pools(mas):
-        if asked.pools[pool].serving == "phases" or time_sliced(mas, pool):
+    for pool in used_pools(run.mas):
+        if asked.mas.pools[pool].serving == "phases" or time_sliced(run.mas, pool):
             yield ConfigError(
-                f"mas.pools.{pool}.serving={asked.pools[pool].serving}: in phases "
-                f"({serving(config, asked, pool).reason}) with {KEY}={mode.name}",
+                f"mas.pools.{pool}.serving={asked.mas.pools[pool].serving}: in phases "
+                f"({serving(asked, pool).reason}) with {KEY}={mode.name}",
                 rule="an engine that waits for its phase would be woken during the training, and a phase ends only "
                 "when no request runs",
                 fix=f"set ++mas.pools.{pool}.serving=together with rollout.gpu_memory_utilization that add up to at "
@@ -114,9 +111,9 @@ def check_phases(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
             )
 
 
-def _disaggregated(config: DictConfig, mas: MasConfig, mode: Mode) -> Iterator[ConfigError]:
-    for name in local_policies(mas):
-        if optional_policy_value(config, mas.policies[name], "rollout.disaggregation.enabled"):
+def _disaggregated(run: Run, mode: Mode) -> Iterator[ConfigError]:
+    for name in local_policies(run.mas):
+        if run.view(name).get("rollout.disaggregation.enabled"):
             yield ConfigError(
                 f"policy {name}: rollout.disaggregation.enabled=True with {KEY}={mode.name}",
                 rule="verl stops and resumes whole engines, not pairs of one for prompts and one for replies",
@@ -124,7 +121,8 @@ def _disaggregated(config: DictConfig, mas: MasConfig, mode: Mode) -> Iterator[C
             )
 
 
-def _staleness(config: DictConfig, mode: Mode, stale: Staleness) -> Iterator[Problem]:
+def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
+    config = run.config
     least, key = stale.least, mode.warmup_key
     if stale.threshold is None or stale.threshold < least:
         late = (
@@ -155,7 +153,7 @@ def _staleness(config: DictConfig, mode: Mode, stale: Staleness) -> Iterator[Pro
             fix=f"set {key}=1",
         )
     held = OmegaConf.select(config, f"{STORAGE}.SimpleStorage.total_storage_size")
-    tasks, sessions = config.data.train_batch_size, sessions_per_step(config)
+    tasks, sessions = config.data.train_batch_size, run.sessions_per_step
     needed = least * (tasks + sessions)
     if held is not None and held < needed:
         yield ConfigError(
@@ -176,9 +174,9 @@ def _saved(config: DictConfig) -> Iterator[ConfigError]:
         )
 
 
-def _repeatable(config: DictConfig, mas: MasConfig, mode: Mode, stale: Staleness) -> Iterator[ConfigError]:
-    for name in local_policies(mas):
-        if optional_policy_value(config, mas.policies[name], "rollout.full_determinism"):
+def _repeatable(run: Run, mode: Mode, stale: Staleness) -> Iterator[ConfigError]:
+    for name in local_policies(run.mas):
+        if run.view(name).get("rollout.full_determinism"):
             yield ConfigError(
                 f"policy {name}: rollout.full_determinism=True with {mode.warmup_key}={stale.warmup:g}",
                 rule="the time at which a step ends decides which weights write a token, so no run repeats another",
@@ -187,12 +185,12 @@ def _repeatable(config: DictConfig, mas: MasConfig, mode: Mode, stale: Staleness
             )
 
 
-def _weights(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def _weights(run: Run) -> Iterator[ConfigError]:
     """How weights get to engines on other GPUs."""
-    on_cpu = config.trainer.device == CPU
-    for name in trained(mas):
-        spec = mas.policies[name]
-        backend = str(policy_value(config, spec, f"{ENGINE}.backend"))
+    on_cpu = run.config.trainer.device == CPU
+    for name in run.trained:
+        view = run.view(name)
+        backend = str(view.value(f"{ENGINE}.backend"))
         if backend == "naive" or (on_cpu and backend != "ray"):
             yield ConfigError(
                 f"policy {name}: {ENGINE}.backend={backend} with {KEY}={SEPARATE.name}"
@@ -202,7 +200,7 @@ def _weights(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
                 else "it sends weights between GPUs",
                 fix="leave it to +mas/mode=separate_async, which sets ray on the CPU and nccl on GPUs",
             )
-        options = optional_policy_value(config, spec, f"{ENGINE}.engine_kwargs.{backend}")
+        options = view.get(f"{ENGINE}.engine_kwargs.{backend}")
         if options and options.get("group_name") is not None:
             yield ConfigError(
                 f"policy {name}: {ENGINE}.engine_kwargs.{backend}.group_name={options.group_name}",
@@ -211,12 +209,12 @@ def _weights(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
             )
 
 
-def _adapters(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def _adapters(run: Run) -> Iterator[ConfigError]:
     """Of policies that are no adapter of another."""
-    for name in trained(mas):
-        spec = mas.policies[name]
-        rank, merged = (optional_policy_value(config, spec, f"model.{key}") for key in ("lora_rank", "lora.merge"))
-        if rank and not merged and not spec.adapter_of:
+    for name in run.trained:
+        view = run.view(name)
+        rank, merged = (view.get(f"model.{key}") for key in ("lora_rank", "lora.merge"))
+        if rank and not merged and not view.spec.adapter_of:
             yield ConfigError(
                 f"policy {name}: model.lora_rank={rank} with {KEY}={SEPARATE.name}",
                 rule="verl sends whole weights to engines on other GPUs, and leaves adapters out (verl #7495)",

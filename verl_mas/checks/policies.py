@@ -20,8 +20,9 @@ from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
 from verl_mas.checks.training_engine import check_training_engine
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import SECTION, policy_section, policy_view, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.placement import pool_shape
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.facts import facts_of
@@ -72,10 +73,10 @@ def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
                 )
 
 
-def check_batch_sizes(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    sessions = sessions_per_step(config)
-    for name in trained(mas):
-        steps = updates_per_step(config, mas, name)
+def check_batch_sizes(run: Run) -> Iterator[ConfigError]:
+    sessions = run.sessions_per_step
+    for name in run.trained:
+        steps = run.view(name).updates_per_step
         if steps > sessions:
             yield ConfigError(
                 f"policy {name}: {steps} optimiser steps for {sessions} sessions per training step",
@@ -84,11 +85,11 @@ def check_batch_sizes(config: DictConfig, mas: MasConfig) -> Iterator[ConfigErro
             )
 
 
-def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    if not mas.skip_zero_advantage:
+def check_zero_advantage(run: Run) -> Iterator[ConfigError]:
+    if not run.mas.skip_zero_advantage:
         return
-    for name in trained(mas):
-        actor = policy_section(config, mas.policies[name], "actor")
+    for name in run.trained:
+        actor = run.view(name).section("actor")
         for term, active in (
             ("actor.use_kl_loss=True", actor.use_kl_loss),
             (f"actor.entropy_coeff={actor.entropy_coeff}", actor.entropy_coeff != 0),
@@ -105,14 +106,14 @@ def check_zero_advantage(config: DictConfig, mas: MasConfig) -> Iterator[ConfigE
                 )
 
 
-def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_views(run: Run) -> Iterator[Problem]:
     """The configuration of each policy: its lengths, its training, and verl's own checks."""
-    for name, spec in mas.policies.items():
+    for name, spec in run.mas.policies.items():
         if spec.remote:
             continue
-        view, shape = policy_view(config, name, spec), pool_shape(config, mas, spec.pool)
+        view, shape = run.view(name).copy(), pool_shape(run, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
-        on_base = adapters(mas, name)
+        on_base = adapters(run.mas, name)
         if not spec.adapter_of:
             yield from check_heads(view, name)
             yield from check_engine_options(view, name)
@@ -126,7 +127,7 @@ def check_views(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
             yield from check_base(view, name, on_base)
         elif not spec.snapshot:
             yield from check_frozen_adapter(view, name)
-        yield from _verl_accepts(view, name, config[SECTION])
+        yield from _verl_accepts(view, name, run.config[SECTION])
 
 
 def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:

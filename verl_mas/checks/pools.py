@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.machine import available
-from verl_mas.config.merge import SECTION, own_section, policy_value
+from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.placement import (
     Resources,
     cpus_needed,
@@ -20,6 +20,7 @@ from verl_mas.config.placement import (
     served_on,
     serving_pool,
 )
+from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.serving import MOST, lowered
@@ -53,47 +54,47 @@ def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
             )
 
 
-def check_replicas(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    for name in local_policies(mas):
-        replica, gpus = replica_size(config, mas, name), sum(pool_shape(config, mas, serving_pool(mas, name)))
+def check_replicas(run: Run) -> Iterator[ConfigError]:
+    for name in local_policies(run.mas):
+        replica, gpus = replica_size(run, name), sum(pool_shape(run, serving_pool(run.mas, name)))
         if gpus % replica:
             yield ConfigError(
                 f"policy {name}: an engine replica of {replica} GPUs on a pool of {gpus}",
                 rule="tensor x data x pipeline parallel size divides the GPUs of the pool; verl's default is a tensor "
                 "parallel size of 2",
-                fix=f"set {_tensor_size(config, mas, name, gpus)}, or give the pool a multiple of {replica} GPUs",
+                fix=f"set {_tensor_size(run, name, gpus)}, or give the pool a multiple of {replica} GPUs",
             )
 
 
-def _tensor_size(config: DictConfig, mas: MasConfig, name: str, gpus: int) -> str:
+def _tensor_size(run: Run, name: str, gpus: int) -> str:
     """The setting with the largest size that fits, where the policy has it."""
-    spec = mas.policies[name]
-    size = int(policy_value(config, spec, TENSOR_SIZE))
-    others = replica_size(config, mas, name) // size
+    view = run.view(name)
+    size = int(view.value(TENSOR_SIZE))
+    others = replica_size(run, name) // size
     fits = next((n for n in range(size, 0, -1) if gpus % (n * others) == 0), 1)
-    own = OmegaConf.select(OmegaConf.create(spec.overrides), TENSOR_SIZE) is not None
-    return f"{own_section(config, name) if own else SECTION}.{TENSOR_SIZE}={fits}"
+    own = OmegaConf.select(OmegaConf.create(view.spec.overrides), TENSOR_SIZE) is not None
+    return f"{own_section(run.config, name) if own else SECTION}.{TENSOR_SIZE}={fits}"
 
 
-def check_team_resources(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    have = available(config)
+def check_team_resources(run: Run) -> Iterator[ConfigError]:
+    have = available(run.config)
     if have is not None:
-        want = Resources(gpus_needed(config, mas), cpus_needed(config, mas))
+        want = Resources(gpus_needed(run), cpus_needed(run))
         yield from require(want, have, "the team")
 
 
-def check_memory(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    for pool, spec in mas.pools.items():
-        names = [n for n in served_on(mas, pool) if facts_of(_engine(config, mas, n)).gpu_fraction]
-        fractions = {n: float(policy_value(config, mas.policies[n], "rollout.gpu_memory_utilization")) for n in names}
+def check_memory(run: Run) -> Iterator[ConfigError]:
+    for pool, spec in run.mas.pools.items():
+        names = [n for n in served_on(run.mas, pool) if facts_of(run.view(n).engine).gpu_fraction]
+        fractions = {n: float(run.view(n).value("rollout.gpu_memory_utilization")) for n in names}
         # One policy alone may take what verl lets it take; on the CPU nothing of a trainer is on the engines' device.
-        most = MOST if len(names) > 1 and config.trainer.device != CPU else 1.0
+        most = MOST if len(names) > 1 and run.config.trainer.device != CPU else 1.0
         if spec.serving == "phases":
-            yield from _can_sleep(config, mas, names)
+            yield from _can_sleep(run, names)
             large = {name: fraction for name, fraction in fractions.items() if fraction > most + 1e-9}
-            yield from (_too_large_in_phases(config, name, fraction, most) for name, fraction in large.items())
+            yield from (_too_large_in_phases(run.config, name, fraction, most) for name, fraction in large.items())
         elif sum(fractions.values()) > most + 1e-9:
-            yield _too_large_together(config, pool, fractions, most)
+            yield _too_large_together(run.config, pool, fractions, most)
 
 
 def _too_large_together(config: DictConfig, pool: str, fractions: Mapping[str, float], most: float) -> ConfigError:
@@ -119,15 +120,11 @@ def _fraction(config: DictConfig, name: str, value: float) -> str:
     return f"{own_section(config, name)}.rollout.gpu_memory_utilization={value:g}"
 
 
-def _can_sleep(config: DictConfig, mas: MasConfig, names: list[str]) -> Iterator[ConfigError]:
+def _can_sleep(run: Run, names: list[str]) -> Iterator[ConfigError]:
     for name in names:
-        if not policy_value(config, mas.policies[name], "rollout.free_cache_engine"):
+        if not run.view(name).value("rollout.free_cache_engine"):
             yield ConfigError(
                 f"policy {name}: rollout.free_cache_engine=False in a pool served in phases",
                 rule="in phases, each engine frees its memory for the next one",
-                fix=f"set {own_section(config, name)}.rollout.free_cache_engine=True, or serve the pool together",
+                fix=f"set {own_section(run.config, name)}.rollout.free_cache_engine=True, or serve the pool together",
             )
-
-
-def _engine(config: DictConfig, mas: MasConfig, name: str) -> str:
-    return str(policy_value(config, mas.policies[name], "rollout.name"))

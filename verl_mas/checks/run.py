@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -33,8 +34,8 @@ from verl_mas.checks.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
-from verl_mas.config.merge import finalize, materialize_interpolations, policy_view
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.merge import finalize, materialize_interpolations
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, MasError
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.plan import Plan
@@ -63,14 +64,13 @@ def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[Plan | N
 
 
 def _plan(config: DictConfig, hardware: Hardware, found: Refusals) -> Plan | None:
-    mas = None
     if found.result(lambda: is_team(config)):
-        mas, _ = check_config(config, found)
-        if mas is None:
-            return None
-    elif not found.of(check_values(config)):
+        run, _ = check_config(config, found)
+    else:
+        run = Run(config, load(None)) if found.of(check_values(config)) else None
+    if run is None:
         return None
-    plan = found.result(lambda: plan_of(config, mas, hardware))
+    plan = found.result(partial(plan_of, run, hardware))
     found.of([*plan.errors, *plan.warnings] if plan else [])
     return plan
 
@@ -92,56 +92,57 @@ def examine(config: DictConfig) -> Report:
     machine = found.result(lambda: list(diagnose(thorough=False))) or []
     found.of(check_plugin(), check_versions(), problems(machine))
     found.of(check_platform(OmegaConf.select(config, "trainer.device")))
-    mas = None
+    run = Run(config, load(None))
     # The other checks read every section.
     if found.of(check_sections(config)):
         found.of(check_keys(config), check_cluster(config))
         if not found.of(check_device(config, target())):
             return Report(found.errors, found.warnings, machine)
         if found.result(lambda: is_team(config)):
-            mas = _examine_team(config, found)
+            run = _examine_team(config, found) or run
         else:
-            _examine_run(config, found)
+            _examine_run(run, found)
     if not found.errors:
-        found.of(check_capacity(config, mas, target()))
-    contents = found.result(lambda: summary(config, mas)) if not found.errors else None
+        found.of(check_capacity(run, target()))
+    contents = found.result(lambda: summary(run)) if not found.errors else None
     return Report(found.errors, found.warnings, machine, contents)
 
 
-def _examine_run(config: DictConfig, found: Refusals) -> None:
+def _examine_run(run: Run, found: Refusals) -> None:
+    config = run.config
     found.of(check_mode(config), check_own_estimator(config))
     if not found.of(check_values(config)):
         return  # Other checks calculate with these values.
-    found.of(check_served(config), check_resources(config), check_data(config, None))
-    found.of(check_functions(config), check_folders(config), check_checkpoint(config, None), check_scored(config))
+    found.of(check_served(config), check_resources(config), check_data(run))
+    found.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
     if not found.errors:
-        found.of(check_first_prompts(config, None))
+        found.of(check_first_prompts(run))
 
 
-def _examine_team(config: DictConfig, found: Refusals) -> MasConfig | None:
-    mas, usable = check_config(config, found)
+def _examine_team(config: DictConfig, found: Refusals) -> Run | None:
+    run, usable = check_config(config, found)
     tools: Mapping[str, Tool] = {}
-    if mas is not None:
-        found.of(check_policies(config, mas), check_functions(config), check_folders(config), check_data(config, mas))
+    if run is not None:
+        found.of(check_policies(run), check_functions(config), check_folders(config), check_data(run))
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
-            found.of(check_workflow_ready(config, mas))
-            tools = _examine_tools(config, mas, found)
-            found.of(check_checkpoint(config, mas), check_logger(config))
-            found.of(check_addresses(config, mas, vars(resolve(mas.workflow))))
-            if resolve(mas.workflow).scored_by_verl:
+            found.of(check_workflow_ready(run))
+            tools = _examine_tools(run, found)
+            found.of(check_checkpoint(run), check_logger(config))
+            found.of(check_addresses(run, vars(resolve(run.mas.workflow))))
+            if resolve(run.mas.workflow).scored_by_verl:
                 found.of(check_scored(config))
-        found.of(check_finalized(config, mas))
+        found.of(check_finalized(run))
         if not found.errors:
-            found.of(check_first_prompts(config, mas, tools))
-    return mas
+            found.of(check_first_prompts(run, tools))
+    return run
 
 
-def _examine_tools(config: DictConfig, mas: MasConfig, found: Refusals) -> Mapping[str, Tool]:
-    configured = found.result(lambda: configured_tools(config, mas))
+def _examine_tools(run: Run, found: Refusals) -> Mapping[str, Tool]:
+    configured = found.result(lambda: configured_tools(run))
     if configured is None:
         return {}
-    found.of(configured.problems, check_tool_prompts(config, mas, configured.tools))
+    found.of(configured.problems, check_tool_prompts(run, configured.tools))
     return configured.tools
 
 
@@ -184,22 +185,22 @@ def _complete(config: DictConfig) -> None:
         finalize(config, load(config.get("mas")))
 
 
-def check_policies(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_policies(run: Run) -> Iterator[Problem]:
     """The model and the engine of every policy that is served here."""
-    for name, spec in mas.policies.items():
+    for name, spec in run.mas.policies.items():
         if spec.remote is None:
-            yield from check_served(policy_view(config, name, spec))
+            yield from check_served(run.view(name).config)
 
 
-def check_workflow_ready(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_workflow_ready(run: Run) -> Iterator[Problem]:
     """What the workflow itself checks. With `--gpus`, a server may be one that only the machines of the run reach."""
-    for error in raised_by(lambda: resolve(mas.workflow).check(), seconds=mas.workflow.check_timeout_s):
-        yield unless_elsewhere(config, error) if target() else error
+    for error in raised_by(lambda: resolve(run.mas.workflow).check(), seconds=run.mas.workflow.check_timeout_s):
+        yield unless_elsewhere(run.config, error) if target() else error
 
 
-def check_finalized(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_finalized(run: Run) -> Iterator[Problem]:
     """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
-    missing = materialize_interpolations(config.copy(), mas)
+    missing = materialize_interpolations(run.copy(), run.mas)
     if missing:
         yield ConfigError(
             "in a multirun, interpolated settings do not follow a policy's overrides",

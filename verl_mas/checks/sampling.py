@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from omegaconf import DictConfig
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import policy_section
-from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
+from verl_mas.config.run import Run
+from verl_mas.config.schema import AgentSpec, Sampling
 from verl_mas.config.values import settable
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
 from verl_mas.errors import ConfigWarning
@@ -18,13 +18,13 @@ from verl_mas.workflow.members import flat
 CUT_TO = {"max_tokens": "data.max_response_length", "max_prompt_length": "data.max_prompt_length"}
 
 
-def check_sampling(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_sampling(run: Run) -> Iterator[Problem]:
     """The sampling settings of the agents."""
-    for name, spec in mas.agents.items():
-        policy = mas.policies.get(spec.policy)
+    for name, spec in run.mas.agents.items():
+        policy = run.mas.policies.get(spec.policy)
         if policy is None:
             continue  # Refused where agents are assigned to policies.
-        rollout = None if policy.remote else policy_section(config, policy, "rollout")
+        rollout = None if policy.remote else run.view(spec.policy).section("rollout")
         for path, given in _settings(spec, f"mas.agents.{name}"):
             if rollout is None:
                 yield from _endpoint(given, path)
@@ -32,7 +32,7 @@ def check_sampling(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
                 yield from sampling_errors(given, str(rollout.name), path)
                 yield from stop_errors(given, rollout, path)
         if rollout is not None:
-            yield from _cut(config, spec, f"mas.agents.{name}")
+            yield from _cut(run.config, spec, f"mas.agents.{name}")
 
 
 def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, object]]]:

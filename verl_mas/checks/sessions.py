@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
-
 from verl_mas.config.capacity import workers
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import served_on, used_pools
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 
 
-def check_sessions(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    limit, count = mas.max_sessions, workers(config)
+def check_sessions(run: Run) -> Iterator[ConfigError]:
+    limit, count = run.mas.max_sessions, workers(run.config)
     if limit is not None and limit < count:
         yield ConfigError(
             f"mas.max_sessions={limit} with {SECTION}.rollout.agent.num_workers={count}",

@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_mas.checks.refusals import Problem, unresolved
 from verl_mas.checks.served import engines_of_verl
 from verl_mas.checks.verl_values import LINES, UNREAD, takes
-from verl_mas.config.merge import CORRECTION, SECTION, leaves
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.merge import SECTION, leaves
+from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.values import Hint, core_type, problems
 from verl_mas.config.verl_settings import Found, Section, deleted, differences, section_at, verl_settings
 from verl_mas.engines.facts import ENGINES
@@ -100,25 +100,25 @@ def check_values(config: DictConfig) -> Iterator[Problem]:
             yield from _check_value(found)
 
 
-def check_override_keys(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
+def check_override_keys(run: Run) -> Iterator[ConfigError]:
     """Keys in the overrides of a policy that verl does not read."""
-    yield from (unknown(found, _verl(config)) for found in _overrides(config, mas) if not found.known)
+    yield from (unknown(found, _verl(run.config)) for found in _overrides(run) if not found.known)
 
 
-def check_override_values(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
+def check_override_values(run: Run) -> Iterator[Problem]:
     """Values in the overrides of a policy that verl does not take or read."""
-    for found in _overrides(config, mas):
+    for found in _overrides(run):
         if found.known:
             yield from _check_value(found)
 
 
-def _overrides(config: DictConfig, mas: MasConfig) -> Iterator[Found]:
-    for name, spec in mas.policies.items():
+def _overrides(run: Run) -> Iterator[Found]:
+    for name, spec in run.mas.policies.items():
         for key, own, path in (
             ("overrides", spec.overrides, SECTION),
             ("rollout_correction", spec.rollout_correction, CORRECTION),
         ):
-            yield from differences(own, section_at(path, _verl(config)), f"mas.policies.{name}.{key}")
+            yield from differences(own, section_at(path, _verl(run.config)), f"mas.policies.{name}.{key}")
 
 
 def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:

@@ -7,24 +7,27 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import optional_policy_value, trained
+from verl_mas.config.merge import trained
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, SnapshotSpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
 
-def check_snapshots(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    for name, spec in mas.policies.items():
+def check_snapshots(run: Run) -> Iterator[Problem]:
+    for name, spec in run.mas.policies.items():
         if spec.snapshot is None:
             continue
         # `mas` does not tell a value from its default.
-        yield from _not_also(name, OmegaConf.select(config, f"mas.policies.{name}.trainable") is True, "trainable=true")
+        yield from _not_also(
+            name, OmegaConf.select(run.config, f"mas.policies.{name}.trainable") is True, "trainable=true"
+        )
         yield from _not_also(name, spec.remote is not None, "remote")
-        if spec.snapshot.of not in trained(mas):
-            yield _of_untrained(name, spec.snapshot, mas)
+        if spec.snapshot.of not in run.trained:
+            yield _of_untrained(name, spec.snapshot, run.mas)
             continue
-        yield from _same_model(config, mas, name, spec.snapshot)
-        yield from _ever_refreshed(config, name, spec.snapshot)
+        yield from _same_model(run, name, spec.snapshot)
+        yield from _ever_refreshed(run.config, name, spec.snapshot)
 
 
 def _not_also(name: str, wrong: bool, setting: str) -> Iterator[ConfigError]:
@@ -46,23 +49,23 @@ def _of_untrained(name: str, snapshot: SnapshotSpec, mas: MasConfig) -> ConfigEr
     )
 
 
-def _same_model(config: DictConfig, mas: MasConfig, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigError]:
-    own, source = mas.policies[name], mas.policies[snapshot.of]
-    path, of_source = (optional_policy_value(config, spec, "model.path") for spec in (own, source))
+def _same_model(run: Run, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigError]:
+    source = run.view(snapshot.of)
+    path, of_source = (view.get("model.path") for view in (run.view(name), source))
     if path != of_source:
         yield ConfigError(
             f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}",
             rule="a snapshot has the weights of its policy, and starts with the same model",
             fix=f"remove mas.policies.{name}.overrides.model",
         )
-    rank = optional_policy_value(config, source, "model.lora_rank") or 0
-    if source.adapter_of:
+    rank = source.get("model.lora_rank") or 0
+    if source.spec.adapter_of:
         yield ConfigError(
-            f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.adapter_of}",
+            f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.spec.adapter_of}",
             rule="a snapshot takes whole weights, and adapters on one base are never merged into them",
             fix=f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own",
         )
-    elif rank > 0 and not optional_policy_value(config, source, "model.lora.merge"):
+    elif rank > 0 and not source.get("model.lora.merge"):
         yield ConfigError(
             f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}",
             rule="a snapshot takes whole weights, so the trainer merges the adapter into them",

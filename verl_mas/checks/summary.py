@@ -10,19 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.model_folder import positions
 from verl_mas.config.adapters import adapters
 from verl_mas.config.capacity import sessions_at_once
-from verl_mas.config.load import load
 from verl_mas.config.merge import (
     SECTION,
-    correction,
-    optional_policy_value,
-    policy_section,
-    policy_value,
-    sessions_per_step,
-    updates_per_step,
 )
-from verl_mas.config.modes import mode_of, staleness_of
-from verl_mas.config.placement import policies_on, pool_shape, serving_pool
-from verl_mas.config.schema import AgentSpec, MasConfig, PolicySpec, RewardSpec, SnapshotSpec
+from verl_mas.config.placement import policies_on, pool_shape, serving_pool, used_pools
+from verl_mas.config.run import Run, View
+from verl_mas.config.schema import AgentSpec, RewardSpec, SnapshotSpec
 from verl_mas.engines.serving import serving
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
@@ -137,28 +130,28 @@ class Summary:
     """The step of the checkpoint that a team's run starts from."""
 
 
-def summary(config: DictConfig, mas: MasConfig | None) -> Summary:
+def summary(run: Run) -> Summary:
     """Of a configuration without errors."""
-    team = load(None) if mas is None else mas
-    checkpoint = to_resume(config) if mas else None
+    team, mas = run.mode is not None, run.mas
+    checkpoint = to_resume(run.config) if team else None
     return Summary(
-        trainer=config.trainer.v1.trainer_mode,
-        mode=_mode(config),
-        workflow=mas.workflow.name if mas else None,
-        on_cpu=config.trainer.device == CPU,
-        agents={name: _agent(member) for name, member in agents_of(mas).items()} if mas else {},
-        policies={name: _policy(config, team, name, spec) for name, spec in team.policies.items()},
-        pools={name: _pool(config, team, name) for name in team.pools if policies_on(team, name)},
-        step=_step(config, mas),
-        prompt_tokens=config.data.max_prompt_length,
-        response_tokens=config.data.max_response_length,
-        folder=str(config.trainer.default_local_dir),
+        trainer=run.config.trainer.v1.trainer_mode,
+        mode=_mode(run),
+        workflow=mas.workflow.name if team else None,
+        on_cpu=run.config.trainer.device == CPU,
+        agents={name: _agent(member) for name, member in agents_of(mas).items()} if team else {},
+        policies={name: _policy(run.view(name)) for name in mas.policies},
+        pools={name: _pool(run, name) for name in used_pools(mas)},
+        step=_step(run),
+        prompt_tokens=run.config.data.max_prompt_length,
+        response_tokens=run.config.data.max_response_length,
+        folder=str(run.config.trainer.default_local_dir),
         resumes_at=checkpoint.step if checkpoint else None,
     )
 
 
-def _mode(config: DictConfig) -> ModeSummary | None:
-    mode, stale = mode_of(config), staleness_of(config)
+def _mode(run: Run) -> ModeSummary | None:
+    mode, stale = run.mode, run.staleness
     if mode is None:
         return None
     if stale is None:
@@ -180,34 +173,34 @@ def _agent(member: Member) -> AgentSummary:
     return AgentSummary(policy, member.trainable, others)
 
 
-def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> PolicySummary:
+def _policy(view: View) -> PolicySummary:
+    spec, mas, trained = view.spec, view.run.mas, view.spec.is_trained
     if spec.remote:
         return PolicySummary(spec.remote.model, spec.remote.base_url, None, None, None, None)
-    model, engine = (str(policy_value(config, spec, key)) for key in ("model.path", "rollout.name"))
+    model, engine = (str(view.value(key)) for key in ("model.path", "rollout.name"))
     return PolicySummary(
         model,
         engine,
-        serving_pool(mas, name),
-        float(policy_value(config, spec, "actor.optim.lr")) if spec.is_trained else None,
-        updates_per_step(config, mas, name) if spec.is_trained else None,
-        _context(config, spec),
+        serving_pool(mas, view.name),
+        float(view.value("actor.optim.lr")) if trained else None,
+        view.updates_per_step if trained else None,
+        _context(view),
         _snapshot(spec.snapshot) if spec.snapshot else None,
-        _adapter(config, spec, spec.adapter_of) if spec.adapter_of else None,
-        adapters(mas, name),
-        _correction(config, spec) if spec.is_trained else None,
+        _adapter(view, spec.adapter_of) if spec.adapter_of else None,
+        adapters(mas, view.name),
+        _correction(view.correction) if trained else None,
     )
 
 
-def _correction(config: DictConfig, spec: PolicySpec) -> str | None:
-    found = correction(config, spec)
+def _correction(found: DictConfig) -> str | None:
     if found.get("bypass_mode"):
         return "bypass"
     names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]
     return ", ".join(names) or None
 
 
-def _adapter(config: DictConfig, spec: PolicySpec, base: str) -> AdapterSummary:
-    rank, alpha = (policy_value(config, spec, f"model.lora_{key}") for key in ("rank", "alpha"))
+def _adapter(view: View, base: str) -> AdapterSummary:
+    rank, alpha = (view.value(f"model.lora_{key}") for key in ("rank", "alpha"))
     return AdapterSummary(base, int(rank), float(alpha))
 
 
@@ -216,29 +209,29 @@ def _snapshot(snapshot: SnapshotSpec) -> str:
     return f"of {snapshot.of} every {snapshot.every} steps{first}"
 
 
-def _context(config: DictConfig, spec: PolicySpec) -> int | None:
-    section = policy_section(config, spec, "model")
-    known = (positions(section), optional_policy_value(config, spec, "rollout.max_model_len"))
+def _context(view: View) -> int | None:
+    known = (positions(view.section("model")), view.get("rollout.max_model_len"))
     return min((tokens for tokens in known if isinstance(tokens, int)), default=None)
 
 
-def _pool(config: DictConfig, mas: MasConfig, name: str) -> PoolSummary:
-    shape = pool_shape(config, mas, name)
+def _pool(run: Run, name: str) -> PoolSummary:
+    shape = pool_shape(run, name)
     # As the user asked for it; in `mas` the choice is made.
-    served = serving(config, load(config.get("mas")), name)
-    return PoolSummary(policies_on(mas, name), sum(shape), len(shape), served.way, served.reason)
+    served = serving(Run.of(run.config) if run.mode else run, name)
+    return PoolSummary(policies_on(run.mas, name), sum(shape), len(shape), served.way, served.reason)
 
 
-def _step(config: DictConfig, mas: MasConfig | None) -> StepSummary:
+def _step(run: Run) -> StepSummary:
+    mas = run.mas if run.mode else None
     branches = mas is not None and resolve(mas.workflow).branches and mas.branch.k > 1
     return StepSummary(
-        tasks=config.data.train_batch_size,
-        sessions_per_task=config[SECTION].rollout.n,
-        sessions=sessions_per_step(config),
-        at_once=sessions_at_once(config, mas) if mas else None,
+        tasks=run.config.data.train_batch_size,
+        sessions_per_task=run.config[SECTION].rollout.n,
+        sessions=run.sessions_per_step,
+        at_once=sessions_at_once(run) if mas else None,
         candidates=mas.branch.k if mas and branches else 1,
         commit=mas.branch.commit if mas and branches else None,
-        estimator=str(OmegaConf.select(config, "algorithm.adv_estimator")),
+        estimator=str(OmegaConf.select(run.config, "algorithm.adv_estimator")),
         reward=_reward(mas.reward) if mas else None,
     )
 

@@ -33,8 +33,8 @@ from verl_mas.checks.snapshots import check_snapshots
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
 from verl_mas.config.adapters import adapters
-from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -60,51 +60,52 @@ PER_AGENT = {
 def validate(config: DictConfig) -> MasConfig:
     """The team, or every error of its configuration, each with value, rule and fix."""
     found = Refusals()
-    mas, _ = check_config(config, found)
+    run, _ = check_config(config, found)
     found.raise_all()
-    assert mas is not None
-    return mas
+    assert run is not None
+    return run.mas
 
 
-def check_config(config: DictConfig, found: Refusals) -> tuple[MasConfig | None, bool]:
-    """The team, or None if a value of it or of verl cannot be read, and whether its workflow can be used; errors are
+def check_config(config: DictConfig, found: Refusals) -> tuple[Run | None, bool]:
+    """The run, or None if a value of it or of verl cannot be read, and whether its workflow can be used; errors are
     collected in `found`."""
     found.of(check_settings(config))
     sound = found.of(check_values(config))
-    mas = found.result(lambda: load(config.get("mas")))
-    if mas is None:
+    run = found.result(lambda: Run.of(config))
+    if run is None:
         return None, False
-    found.of(check_names(mas), check_trainable(config, mas), check_remotes(mas))
-    found.of(check_snapshots(config, mas), check_adapters(config, mas))
-    known = found.of(check_override_keys(config, mas))
-    if not found.of(check_override_values(config, mas)) or not sound:
+    mas = run.mas
+    found.of(check_names(mas), check_trainable(run), check_remotes(mas))
+    found.of(check_snapshots(run), check_adapters(run))
+    known = found.of(check_override_keys(run))
+    if not found.of(check_override_values(run)) or not sound:
         return None, False  # Other checks calculate with these values.
     team = None
     if found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
         found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
-        if found.of(check_estimator(config, mas)):
-            found.of(check_filter(config, mas))
+        if found.of(check_estimator(run)):
+            found.of(check_filter(run))
         team = found.result(partial(_made, mas))
     if team:
-        found.of(check_workflow(config, mas, *team))
-    found.of(check_sampling(config, mas))
-    found.of(check_modes(config, mas), check_correction(config, mas))
-    if found.of(check_pools(mas)) and found.of(check_apart(config, mas)):
-        mas = found.result(partial(settled, config, mas)) or mas
-        found.of(check_replicas(config, mas), check_team_resources(config, mas), check_memory(config, mas))
-        found.of(check_engines(config, mas))
-        found.of(check_batch_sizes(config, mas), check_together(config, mas), check_zero_advantage(config, mas))
-        found.of(check_loss(config, mas), check_phases(config, mas))
+        found.of(check_workflow(run, *team))
+    found.of(check_sampling(run))
+    found.of(check_modes(run), check_correction(run))
+    if found.of(check_pools(mas)) and found.of(check_apart(run)):
+        run = found.result(partial(settled, run)) or run
+        found.of(check_replicas(run), check_team_resources(run), check_memory(run))
+        found.of(check_engines(run))
+        found.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
+        found.of(check_loss(run), check_phases(run))
         found.of(
-            check_unread_options(config, mas),
+            check_unread_options(run),
             check_untrained(mas),
-            check_sessions(config, mas),
+            check_sessions(run),
             check_limits(mas),
             check_serving(mas),
         )
         if known:
-            found.of(check_views(config, mas))
-    return mas, team is not None
+            found.of(check_views(run))
+    return run, team is not None
 
 
 def check_names(mas: MasConfig) -> Iterator[ConfigError]:
@@ -112,9 +113,9 @@ def check_names(mas: MasConfig) -> Iterator[ConfigError]:
         yield from wrong_names(noun, names)
 
 
-def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    name = str(config.algorithm.adv_estimator)
-    if wants_critic(config):
+def check_estimator(run: Run) -> Iterator[ConfigError]:
+    name = str(run.config.algorithm.adv_estimator)
+    if wants_critic(run.config):
         return  # Refused by check_settings.
     if name in PER_AGENT:
         yield ConfigError(
@@ -129,7 +130,7 @@ def check_estimator(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]
             fix=f"did you mean {PER_AGENT[close[0]]!r}? known: {', '.join(ESTIMATORS)}",
         )
     else:
-        options_for(name, mas.advantage)
+        options_for(name, run.mas.advantage)
 
 
 def _made(mas: MasConfig) -> tuple[Workflow, Mapping[str, Member]]:
@@ -137,16 +138,15 @@ def _made(mas: MasConfig) -> tuple[Workflow, Mapping[str, Member]]:
         return resolve(mas.workflow), agents_of(mas)
 
 
-def check_workflow(
-    config: DictConfig, mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]
-) -> Iterator[Problem]:
+def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) -> Iterator[Problem]:
+    mas = run.mas
     yield from _unused_file(mas)
     yield from _assignment(mas, members)
     yield from _own_rewards(mas, workflow)
-    yield from check_learning(config, mas, workflow, members)
-    yield from check_truncation(config, mas, members)
-    if config.algorithm.adv_estimator == "at_grpo":
-        yield from _branches(config, mas, workflow)
+    yield from check_learning(run, workflow, members)
+    yield from check_truncation(run, members)
+    if run.config.algorithm.adv_estimator == "at_grpo":
+        yield from _branches(run, workflow)
     yield from _main_agent(mas, members)
 
 
@@ -204,15 +204,15 @@ def _own_rewards(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
             )
 
 
-def _branches(config: DictConfig, mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
+def _branches(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
     if not workflow.branches:
         yield ConfigError(
-            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={mas.workflow.name}, which does not branch",
+            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={run.mas.workflow.name}, which does not branch",
             rule="at_grpo compares the candidates of one act",
             fix="set algorithm.adv_estimator=agent_grpo; or, in a workflow of yours that calls `branch`, set "
             "`branches = True` in its class",
         )
-    elif mas.branch.k == 1 and config[SECTION].rollout.n == 1:
+    elif run.mas.branch.k == 1 and run.config[SECTION].rollout.n == 1:
         yield ConfigError(
             "algorithm.adv_estimator=at_grpo with mas.branch.k=1 and one session per task",
             rule="at_grpo compares the candidates of one act or, without branching, the sessions of one task",

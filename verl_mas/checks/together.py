@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, policy_section, policy_value, sessions_per_step, trained, updates_per_step
+from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import local_policies
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
 MANY_SESSIONS = 50_000
 
 
-def check_together(config: DictConfig, mas: MasConfig) -> Iterator[Problem]:
-    yield from _fetched(config)
-    yield from _profiler(config)
-    yield from _unread_nodes(config)
-    yield from _metrics(config, mas)
-    yield from _only_validation(config)
-    yield from _updates(config, mas)
-    if (address := OmegaConf.select(config, "ray_kwargs.ray_init.address")) and address != "local":
+def check_together(run: Run) -> Iterator[Problem]:
+    yield from _fetched(run.config)
+    yield from _profiler(run.config)
+    yield from _unread_nodes(run.config)
+    yield from _metrics(run)
+    yield from _only_validation(run.config)
+    yield from _updates(run)
+    if (address := OmegaConf.select(run.config, "ray_kwargs.ray_init.address")) and address != "local":
         yield ConfigWarning(
             f"ray_kwargs.ray_init.address={address}",
             reason="the run joins a Ray cluster that is already there, so its GPUs and CPUs are not checked here",
@@ -53,9 +53,9 @@ def _fetched(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def _metrics(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    for name in local_policies(mas):
-        rollout = policy_section(config, mas.policies[name], "rollout")
+def _metrics(run: Run) -> Iterator[ConfigError]:
+    for name in local_policies(run.mas):
+        rollout = run.view(name).section("rollout")
         if rollout.prometheus.enable and rollout.disable_log_stats:
             yield ConfigError(
                 f"policy {name}: rollout.prometheus.enable=True with rollout.disable_log_stats=True",
@@ -99,23 +99,22 @@ def _only_validation(config: DictConfig) -> Iterator[ConfigWarning]:
         )
 
 
-def _updates(config: DictConfig, mas: MasConfig) -> Iterator[ConfigWarning]:
-    batch = config.data.train_batch_size
-    sessions = sessions_per_step(config)
+def _updates(run: Run) -> Iterator[ConfigWarning]:
+    batch = run.config.data.train_batch_size
+    sessions = run.sessions_per_step
     if sessions > MANY_SESSIONS:
         yield ConfigWarning(
-            f"data.train_batch_size={batch} with {SECTION}.rollout.n={config[SECTION].rollout.n}",
+            f"data.train_batch_size={batch} with {SECTION}.rollout.n={run.config[SECTION].rollout.n}",
             reason=f"one training step has {sessions} sessions",
             fix="lower data.train_batch_size",
         )
-    for name in trained(mas):
-        spec = mas.policies[name]
-        mini = int(policy_value(config, spec, "actor.ppo_mini_batch_size"))
-        if (spec.updates_per_step or mas.updates_per_step) is None and batch % mini:
+    for name in run.trained:
+        view = run.view(name)
+        mini = int(view.value("actor.ppo_mini_batch_size"))
+        if (view.spec.updates_per_step or run.mas.updates_per_step) is None and batch % mini:
             yield ConfigWarning(
                 f"policy {name}: data.train_batch_size={batch} with actor.ppo_mini_batch_size={mini}",
-                reason="a training step has a whole number of optimiser steps, here "
-                f"{updates_per_step(config, mas, name)}",
+                reason=f"a training step has a whole number of optimiser steps, here {view.updates_per_step}",
                 fix="set mas.updates_per_step, or a mini batch that divides the batch",
             )
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-
-from omegaconf import DictConfig
 
 from verl_mas.checks.chat_template import ChatTemplate
 from verl_mas.checks.model_folder import local_folder
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, optional_policy_value
-from verl_mas.config.schema import AgentSpec, MasConfig
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
+from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.workflow.base import agents_of
@@ -35,18 +33,16 @@ FORMATS = {
 }
 
 
-def check_tool_prompts(config: DictConfig, mas: MasConfig, tools: Mapping[str, Tool]) -> Iterator[Problem]:
+def check_tool_prompts(run: Run, tools: Mapping[str, Tool]) -> Iterator[Problem]:
     """For the tools that agents name."""
-    for member in agents_of(mas).values():
+    for member in agents_of(run.mas).values():
         schemas = [tools[name].schema for name in member.spec.tools if name in tools]
-        if schemas and mas.policies[member.spec.policy].remote is None:
-            yield from rendered_tools(config, mas, member.spec, schemas)
+        if schemas and run.mas.policies[member.spec.policy].remote is None:
+            yield from rendered_tools(run, member.spec, schemas)
 
 
-def rendered_tools(
-    config: DictConfig, mas: MasConfig, agent: AgentSpec, schemas: Sequence[JsonObject]
-) -> Iterator[Problem]:
-    value = partial(optional_policy_value, config, mas.policies[agent.policy])
+def rendered_tools(run: Run, agent: AgentSpec, schemas: Sequence[JsonObject]) -> Iterator[Problem]:
+    value = run.view(agent.policy).get
     parser = str(value("rollout.multi_turn.format"))
     if parser not in _known(parser):
         yield ConfigError(
@@ -59,7 +55,7 @@ def rendered_tools(
     chat = ChatTemplate.of(folder, value("model.custom_chat_template")) if folder else None
     if chat is None:
         return  # check_model says what is missing.
-    settings = {**(config.data.get("apply_chat_template_kwargs") or {}), **agent.chat_template_kwargs}
+    settings = {**(run.config.data.get("apply_chat_template_kwargs") or {}), **agent.chat_template_kwargs}
     try:
         without, given = (chat.render(PLAIN, {**settings, "tools": tools}) for tools in (None, list(schemas)))
         whole = chat.render([*PLAIN, *_called(schemas[0])], {**settings, "tools": list(schemas)})

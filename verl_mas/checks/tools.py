@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.place import missing, unless_elsewhere
 from verl_mas.checks.refusals import Problem, as_refusal, as_refusals, user_code
 from verl_mas.config.merge import SECTION
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
 from verl_mas.mcp.servers import McpServers
 from verl_mas.workflow.base import agents_of
@@ -71,48 +71,46 @@ class ConfiguredTools:
         self.complete = False
 
 
-def configured_tools(config: DictConfig, mas: MasConfig) -> ConfiguredTools:
+def configured_tools(run: Run) -> ConfiguredTools:
     """The tools of both files and of all MCP servers, which are started for this and stopped."""
     found = ConfiguredTools()
     for setting, schemas_of in ((TOOL_CONFIG, _native), (FUNCTION_TOOLS, _functions)):
-        _read_file(config, mas, found, setting, schemas_of)
-    used = {name for member in agents_of(mas).values() for name in member.spec.tools}
-    _read_servers(config, mas, found, used)
+        _read_file(run, found, setting, schemas_of)
+    used = {name for member in agents_of(run.mas).values() for name in member.spec.tools}
+    _read_servers(run, found, used)
     if found.complete:
-        found.problems += unknown_tools(agents_of(mas).values(), found.tools)
+        found.problems += unknown_tools(agents_of(run.mas).values(), found.tools)
         found.problems += [_unused(source, names) for source, names in found.sources.items() if not names & used]
     return found
 
 
-def _read_file(
-    config: DictConfig, mas: MasConfig, found: ConfiguredTools, setting: str, schemas_of: Callable[..., Schemas]
-) -> None:
-    path = OmegaConf.select(config, setting)
+def _read_file(run: Run, found: ConfiguredTools, setting: str, schemas_of: Callable[..., Schemas]) -> None:
+    path = OmegaConf.select(run.config, setting)
     if not path:
         return
     file = _found(str(path))
     if file is None:
-        found.fail(missing(config, setting, str(path), "a file below the current folder, or an absolute path"))
+        found.fail(missing(run.config, setting, str(path), "a file below the current folder, or an absolute path"))
         return
     before = set(found.tools)
     try:
-        found.add(setting, schemas_of(setting, file, mas.workflow.check_timeout_s))
+        found.add(setting, schemas_of(setting, file, run.mas.workflow.check_timeout_s))
         found.sources[setting] = found.tools.keys() - before
     except ConfigError as error:
         found.fail(error)
 
 
-def _read_servers(config: DictConfig, mas: MasConfig, found: ConfiguredTools, used: Set[str]) -> None:
-    if not mas.mcp:
+def _read_servers(run: Run, found: ConfiguredTools, used: Set[str]) -> None:
+    if not run.mas.mcp:
         return
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with McpServers(mas.mcp, folder) as servers:
+            with McpServers(run.mas.mcp, folder) as servers:
                 found.add(MCP, [tool.schema for tool in servers.tools], used)
         except ConfigError as error:
             for part in as_refusals(error):
-                found.fail(unless_elsewhere(config, part))
-    for server in mas.mcp:
+                found.fail(unless_elsewhere(run.config, part))
+    for server in run.mas.mcp:
         found.sources[f"{MCP}.{server}"] = {name for name in found.tools if name.startswith(f"{server}_")}
 
 

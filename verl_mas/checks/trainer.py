@@ -9,9 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.merge import SECTION, trained
+from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import COLOCATED, KEY, MODES, SYNC, Mode, mode_of
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
 
@@ -155,8 +155,8 @@ def wants_critic(config: DictConfig) -> bool:
     return bool(config.critic.enable) or (config.critic.enable is None and config.algorithm.adv_estimator == "gae")
 
 
-def check_trainable(config: DictConfig, mas: MasConfig) -> Iterator[ConfigError]:
-    if not trained(mas) and not config.trainer.val_only:
+def check_trainable(run: Run) -> Iterator[ConfigError]:
+    if not run.trained and not run.config.trainer.val_only:
         yield ConfigError(
             "no policy is trainable",
             rule="training needs a policy with weights to train",

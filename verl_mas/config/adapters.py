@@ -10,7 +10,8 @@ from zlib import crc32
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_mas.config.merge import SECTION, policy_view
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
 from verl_mas.config.schema import FreeSettings, MasConfig
 from verl_mas.config.target_modules import ALL_LINEAR, Targets, plain
 from verl_mas.config.weighting import set_mode
@@ -64,14 +65,14 @@ def resident(mas: MasConfig, name: str) -> str:
     return mas.policies[name].adapter_of or name
 
 
-def adapter_table(config: DictConfig, mas: MasConfig, base: str) -> dict[str, Adapter]:
+def adapter_table(run: Run, base: str) -> dict[str, Adapter]:
     """The adapters of a base, by policy, for `write_table`."""
-    return {name: _adapter(config, mas, name) for name in adapters(mas, base)}
+    return {name: _adapter(run, name) for name in adapters(run.mas, base)}
 
 
-def _adapter(config: DictConfig, mas: MasConfig, name: str) -> Adapter:
-    view = policy_view(config, name, mas.policies[name])
-    set_mode(view, mas.loss.weighting)
+def _adapter(run: Run, name: str) -> Adapter:
+    view = run.view(name).copy()
+    set_mode(view, run.mas.loss.weighting)
     model = view[SECTION].model
     actor = OmegaConf.to_container(view[SECTION].actor, resolve=True)
     assert isinstance(actor, dict)

@@ -5,40 +5,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_mas.config.engine_tag import EngineTag
 from verl_mas.config.schema import MasConfig, PolicySpec
-from verl_mas.errors import ConfigError
 
 SECTION = "actor_rollout_ref"
-CORRECTION = "algorithm.rollout_correction"
 Path = tuple[str, ...]
-
-
-def policy_view(config: DictConfig, name: str, spec: PolicySpec) -> DictConfig:
-    """A copy of the whole configuration as if this policy were the only one."""
-    view = _overridden(config, spec)
-    if spec.is_trained and spec.rollout_correction:
-        view.algorithm.rollout_correction = correction(config, spec)
-    EngineTag(name).write(view)
-    return view
-
-
-def correction(config: DictConfig, spec: PolicySpec) -> DictConfig:
-    """`algorithm.rollout_correction` as a trained policy has it."""
-    merged = OmegaConf.merge(OmegaConf.select(config, CORRECTION) or {}, spec.rollout_correction)
-    assert isinstance(merged, DictConfig)
-    return merged
-
-
-def policy_section(config: DictConfig, spec: PolicySpec, name: str) -> DictConfig:
-    """A section of `actor_rollout_ref` as a policy has it, much faster than a view of the whole configuration."""
-    section = OmegaConf.merge(config[SECTION][name], spec.overrides.get(name) or {})
-    assert isinstance(section, DictConfig)
-    return section
 
 
 def own_section(config: DictConfig, name: str) -> str:
@@ -47,12 +20,12 @@ def own_section(config: DictConfig, name: str) -> str:
     return f"{'' if name in declared else f'++mas.policies.{name}.trainable=false '}++mas.policies.{name}.overrides"
 
 
-def _overridden(config: DictConfig, spec: PolicySpec) -> DictConfig:
-    view = copy.deepcopy(config)
-    with open_dict(view):
-        OmegaConf.set_struct(view[SECTION], False)
-        view[SECTION] = OmegaConf.merge(view[SECTION], spec.overrides)
-    return view
+def overridden(copied: DictConfig, spec: PolicySpec) -> DictConfig:
+    """A copy of a configuration, with the section of a policy in place of its own."""
+    with open_dict(copied):
+        OmegaConf.set_struct(copied[SECTION], False)
+        copied[SECTION] = OmegaConf.merge(copied[SECTION], spec.overrides)
+    return copied
 
 
 def finalize(config: DictConfig, mas: MasConfig) -> None:
@@ -75,7 +48,7 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
         if not spec.overrides:
             continue
         written = {path for path, _ in leaves(spec.overrides)}
-        view = _overridden(config, spec)[SECTION]
+        view = overridden(copy.deepcopy(config), spec)[SECTION]
         for path, value in leaves(OmegaConf.to_container(view, resolve=True, throw_on_missing=False)):
             if _at(base, path) == value or any(path[: len(w)] == w for w in written):
                 continue
@@ -114,33 +87,6 @@ def _at(tree: object, path: Path) -> object:
 _MISSING = object()
 
 
-def updates_per_step(config: DictConfig, mas: MasConfig, name: str) -> int:
-    """Optimiser steps of a policy in one training step."""
-    own = mas.policies[name].updates_per_step or mas.updates_per_step
-    if own is not None:
-        return own
-    mini = int(policy_value(config, mas.policies[name], "actor.ppo_mini_batch_size"))
-    return max(1, int(config.data.train_batch_size) // mini)
-
-
-def optional_policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
-    """One value of a policy's view, without a copy of the configuration; None if it is not set."""
-    own = OmegaConf.select(OmegaConf.create(spec.overrides), key)
-    return OmegaConf.select(config, f"{SECTION}.{key}") if own is None else own
-
-
-def policy_value(config: DictConfig, spec: PolicySpec, key: str) -> Any:
-    """One value of a policy's view, which must be set."""
-    value = optional_policy_value(config, spec, key)
-    if value is None:
-        raise ConfigError(
-            f"{SECTION}.{key} is not set",
-            rule="every policy that is served here needs it",
-            fix=f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}",
-        )
-    return value
-
-
 def trained(mas: MasConfig) -> list[str]:
     """The policies that are updated."""
     return [name for name, spec in mas.policies.items() if spec.is_trained]
@@ -154,8 +100,3 @@ def snapshots(mas: MasConfig) -> list[str]:
 def snapshot_sources(mas: MasConfig) -> set[str]:
     """The policies whose weights snapshots take."""
     return {spec.snapshot.of for spec in mas.policies.values() if spec.snapshot}
-
-
-def sessions_per_step(config: DictConfig) -> int:
-    """Sessions of one training step: the rows of an agent that acts once per session."""
-    return int(config.data.train_batch_size) * int(config[SECTION].rollout.n)

@@ -10,7 +10,8 @@ from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.adapters import resident
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
-from verl_mas.config.merge import SECTION, policy_value
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
 
@@ -46,11 +47,11 @@ def require(want: Resources, have: Resources, who: str) -> Iterator[ConfigError]
         )
 
 
-def pool_shape(config: DictConfig, mas: MasConfig, pool: str) -> list[int]:
+def pool_shape(run: Run, pool: str) -> list[int]:
     """The number of GPUs on each node of a pool."""
-    spec = mas.pools[pool]
-    nodes = spec.nnodes or (config.trainer.nnodes if pool == DEFAULT_POOL else 1)
-    gpus = spec.n_gpus_per_node or config.trainer.n_gpus_per_node
+    spec = run.mas.pools[pool]
+    nodes = spec.nnodes or (run.config.trainer.nnodes if pool == DEFAULT_POOL else 1)
+    gpus = spec.n_gpus_per_node or run.config.trainer.n_gpus_per_node
     return [int(gpus)] * int(nodes)
 
 
@@ -71,9 +72,9 @@ def serving_pool(mas: MasConfig, name: str) -> str:
     return home.engines or home.pool
 
 
-def replica_size(config: DictConfig, mas: MasConfig, name: str) -> int:
+def replica_size(run: Run, name: str) -> int:
     """The GPUs of one engine replica of a policy."""
-    return gpus_of_replica(lambda key: policy_value(config, mas.policies[name], f"rollout.{key}"))
+    return gpus_of_replica(lambda key: run.view(name).value(f"rollout.{key}"))
 
 
 def slots(mas: MasConfig, pool: str) -> int:
@@ -112,43 +113,38 @@ def reward_shape(config: DictConfig) -> list[int]:
     return [int(model.n_gpus_per_node)] * int(model.nnodes) if model.enable else []
 
 
-def gpus_needed(config: DictConfig, mas: MasConfig) -> int:
-    return sum(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)) + sum(reward_shape(config))
+def gpus_needed(run: Run) -> int:
+    return sum(sum(pool_shape(run, pool)) for pool in used_pools(run.mas)) + sum(reward_shape(run.config))
 
 
-def cpus_needed(config: DictConfig, mas: MasConfig) -> int:
+def cpus_needed(run: Run) -> int:
     """One CPU per GPU share and per storage unit of TransferQueue, one for its controller, one to place the rest."""
-    shares = sum(sum(pool_shape(config, mas, pool)) * slots(mas, pool) for pool in used_pools(mas))
-    shares += sum(reward_shape(config)) * CPUS_PER_GPU
-    return shares + int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
+    shares = sum(sum(pool_shape(run, pool)) * slots(run.mas, pool) for pool in used_pools(run.mas))
+    shares += sum(reward_shape(run.config)) * CPUS_PER_GPU
+    return shares + int(run.config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
 
 
-def apply_placement(view: DictConfig, mas: MasConfig, name: str) -> None:
-    """Write into a policy's view the GPUs and the engine tag that follow from its pools."""
-    spec, serves = mas.policies[name], serving_pool(mas, name)
-    # Before the number of GPUs per node is that of a pool.
-    shape, engines, offset = (
-        pool_shape(view, mas, spec.pool),
-        pool_shape(view, mas, serves),
-        rank_offset(view, mas, name),
-    )
-    neighbours = policies_on(mas, spec.pool)
-    EngineTag(name, offset, time_sliced(mas, serves)).write(view)
+def placed(run: Run, name: str) -> DictConfig:
+    """A copy of a policy's view with the GPUs and the engine tag that follow from its pools."""
+    view, mas, spec, serves = run.view(name).copy(), run.mas, run.mas.policies[name], serving_pool(run.mas, name)
+    shape, engines, neighbours = pool_shape(run, spec.pool), pool_shape(run, serves), policies_on(mas, spec.pool)
+    EngineTag(name, rank_offset(run, name), time_sliced(mas, serves)).write(view)
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         view[SECTION].rollout.nnodes, view[SECTION].rollout.n_gpus_per_node = len(engines), engines[0]
         _profile_own_ranks(view)
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
             _offload(view)
+    return view
 
 
-def rank_offset(config: DictConfig, mas: MasConfig, name: str) -> int:
+def rank_offset(run: Run, name: str) -> int:
     """The number of a policy's first replica, chosen so that no two policies share a server name or socket.
 
     A multiple of the number of GPUs per node, as engines take the rank modulo this number for their GPU.
     """
-    stride = math.lcm(*(sum(pool_shape(config, mas, pool)) for pool in used_pools(mas)))
-    return local_policies(mas).index(resident(mas, name)) * stride
+    stride = math.lcm(*(sum(pool_shape(run, pool)) for pool in used_pools(run.mas)))
+    return local_policies(run.mas).index(resident(run.mas, name)) * stride
 
 
 def _profile_own_ranks(view: DictConfig) -> None:

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from omegaconf import DictConfig
-
-from verl_mas.config.merge import policy_value
 from verl_mas.config.placement import replica_size, served_on, shared_pools
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
 
@@ -59,30 +56,29 @@ def lowered(fractions: Sequence[float], most: float) -> list[float]:
     return [int(fraction * factor * 100 + 1e-6) / 100 for fraction in fractions]
 
 
-def serving(config: DictConfig, mas: MasConfig, pool: str) -> Serving:
+def serving(run: Run, pool: str) -> Serving:
     """How the engines of a pool are served, and why."""
-    wanted = mas.pools[pool].serving
+    wanted = run.mas.pools[pool].serving
     if wanted != "auto":
         return Serving(wanted, f"mas.pools.{pool}.serving")
-    if pool not in shared_pools(mas):
+    if pool not in shared_pools(run.mas):
         return Serving("together", "one policy")
-    if config.trainer.device == CPU:
+    if run.config.trainer.device == CPU:
         return Serving("together", "on the CPU engines share the memory of the host")
-    return choose([_share(config, mas, name) for name in served_on(mas, pool)])
+    return choose([_share(run, name) for name in served_on(run.mas, pool)])
 
 
-def settled(config: DictConfig, mas: MasConfig) -> MasConfig:
-    """The team with `serving: auto` replaced by what it means in this run."""
-    return replace(
-        mas, pools={pool: replace(spec, serving=serving(config, mas, pool).way) for pool, spec in mas.pools.items()}
-    )
+def settled(run: Run) -> Run:
+    """The run with `serving: auto` replaced by what it means in this run."""
+    pools = {pool: replace(spec, serving=serving(run, pool).way) for pool, spec in run.mas.pools.items()}
+    return replace(run, mas=replace(run.mas, pools=pools))
 
 
-def _share(config: DictConfig, mas: MasConfig, name: str) -> Share:
-    spec = mas.policies[name]
-    reserves = facts_of(str(policy_value(config, spec, "rollout.name"))).gpu_fraction
+def _share(run: Run, name: str) -> Share:
+    view = run.view(name)
+    reserves = facts_of(view.engine).gpu_fraction
     return Share(
-        fraction=float(policy_value(config, spec, "rollout.gpu_memory_utilization")) if reserves else 0.0,
-        gpus=replica_size(config, mas, name),
-        sleeps=bool(policy_value(config, spec, "rollout.free_cache_engine")),
+        fraction=float(view.value("rollout.gpu_memory_utilization")) if reserves else 0.0,
+        gpus=replica_size(run, name),
+        sleeps=bool(view.value("rollout.free_cache_engine")),
     )

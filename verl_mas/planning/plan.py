@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import policy_value, sessions_per_step, updates_per_step
 from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, serving_pool, used_pools
+from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import training
@@ -126,26 +126,26 @@ class Served:
     source: str
 
 
-def make_plan(config: DictConfig, mas: MasConfig, served: Mapping[str, Served], hardware: Hardware) -> Plan:
+def make_plan(run: Run, served: Mapping[str, Served], hardware: Hardware) -> Plan:
     """`served`: every policy that is served here."""
-    pools = {name: _pool(mas, name, served, hardware) for name in used_pools(mas)}
-    shapes = {name: pool_shape(config, mas, name) for name in pools}
+    pools = {name: _pool(run.mas, name, served, hardware) for name in used_pools(run.mas)}
+    shapes = {name: pool_shape(run, name) for name in pools}
     host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
-    keep = OmegaConf.select(config, "trainer.max_actor_ckpt_to_keep")
+    keep = OmegaConf.select(run.config, "trainer.max_actor_ckpt_to_keep")
     return Plan(
         hardware=hardware,
-        gpus=gpus_needed(config, mas),
+        gpus=gpus_needed(run),
         policies={
-            name: _policy(config, mas, one, pools, sum(shapes[serving_pool(mas, name)])) for name, one in served.items()
+            name: _policy(run, one, pools, sum(shapes[serving_pool(run.mas, name)])) for name, one in served.items()
         },
         pools={name: _pool_plan(pools[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
         disk=sum(training.checkpoint(one.policy.model, one.policy.training) for one in served.values()) / GIB,
         kept=keep if isinstance(keep, int) else None,
-        sessions=sessions_per_step(config),
+        sessions=run.sessions_per_step,
         errors=[
-            *_too_few_gpus(shapes, gpus_needed(config, mas), hardware),
+            *_too_few_gpus(shapes, gpus_needed(run), hardware),
             *(
                 error
                 for name, pool in pools.items()
@@ -162,7 +162,7 @@ def _pool(mas: MasConfig, name: str, served: Mapping[str, Served], hardware: Har
     return Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
 
 
-def _policy(config: DictConfig, mas: MasConfig, one: Served, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
+def _policy(run: Run, one: Served, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
     """`gpus`: of the pool with its engines."""
     policy = one.policy
     gpu = _phases(pools[policy.pool], policy)
@@ -171,7 +171,7 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pools: Mapping[str,
         gpu = {phase: max(gpu.get(phase, 0.0), there.get(phase, 0.0)) for phase in {**gpu, **there}}
     held = tokens(pools[policy.engines or policy.pool], policy)
     replicas = gpus // policy.serving.replica
-    on_it = _adapters(config, mas, policy)
+    on_it = _adapters(run, policy)
     return PolicyPlan(
         model=one.model,
         source=one.source,
@@ -183,7 +183,7 @@ def _policy(config: DictConfig, mas: MasConfig, one: Served, pools: Mapping[str,
         concurrent=held // policy.context * policy.serving.data_parallel * replicas,
         gpu=gpu,
         disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
-        updates=updates_per_step(config, mas, policy.name) if mas.policies[policy.name].is_trained else None,
+        updates=run.view(policy.name).updates_per_step if run.mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
         adapters=on_it,
     )
@@ -196,16 +196,16 @@ def _phases(pool: Pool, policy: Policy) -> dict[str, float]:
     return {**gpu, WAITING: total(pool.waiting(own)) / GIB}
 
 
-def _adapters(config: DictConfig, mas: MasConfig, policy: Policy) -> dict[str, AdapterPlan]:
+def _adapters(run: Run, policy: Policy) -> dict[str, AdapterPlan]:
     sizes = policy.training.adapters if policy.training else ()
     return {
         name: AdapterPlan(
-            int(policy_value(config, mas.policies[name], "model.lora_rank")),
+            int(run.view(name).value("model.lora_rank")),
             parameters,
             training.adapter_checkpoint(parameters) / GIB,
-            updates_per_step(config, mas, name),
+            run.view(name).updates_per_step,
         )
-        for name, parameters in zip(adapters(mas, policy.name), sizes, strict=True)
+        for name, parameters in zip(adapters(run.mas, policy.name), sizes, strict=True)
     }
 
 

@@ -10,8 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters
 from verl_mas.config.attention import attention, is_flash
-from verl_mas.config.merge import SECTION, own_section, policy_value, policy_view
-from verl_mas.config.placement import apply_placement, local_policies, pool_shape
+from verl_mas.config.merge import SECTION, own_section
+from verl_mas.config.placement import local_policies, placed, pool_shape
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.target_modules import Targets, plain
 from verl_mas.engines.facts import facts_of
@@ -41,35 +42,32 @@ class _View:
         return plain(self.get(key))
 
 
-def read_policy(config: DictConfig, mas: MasConfig, name: str, model: ModelSize) -> Policy:
+def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
     """A policy that is served here, with what follows from its pool."""
-    spec = mas.policies[name]
-    view = policy_view(config, name, spec)
-    apply_placement(view, mas, name)
-    values, served = _View(view), _serving(_View(view))
-    training, on_base = None, adapters(mas, name)
+    spec = run.mas.policies[name]
+    values = _View(placed(run, name))
+    served = _serving(values)
+    training, on_base = None, adapters(run.mas, name)
     if spec.is_trained:
         training = _training(
-            values, model, sum(pool_shape(config, mas, spec.pool)), temperatures=_temperatures(values, mas, name)
+            values, model, sum(pool_shape(run, spec.pool)), temperatures=_temperatures(values, run.mas, name)
         )
     elif on_base:
-        training = _shared(config, mas, model, on_base)
-        ranks = [int(policy_value(config, mas.policies[adapter], "model.lora_rank")) for adapter in on_base]
+        training = _shared(run, model, on_base)
+        ranks = [int(run.view(adapter).value("model.lora_rank")) for adapter in on_base]
         slots = len(ranks) * max(ranks)
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
-    alone = local_policies(mas) == [name] and not spec.overrides
-    section = SECTION if alone else own_section(config, name)
+    alone = local_policies(run.mas) == [name] and not spec.overrides
+    section = SECTION if alone else own_section(run.config, name)
     return Policy(name, model, served, training, spec.pool, spec.engines, section=section, notes=tuple(_notes(values)))
 
 
-def _shared(config: DictConfig, mas: MasConfig, model: ModelSize, on_base: list[str]) -> Training:
+def _shared(run: Run, model: ModelSize, on_base: list[str]) -> Training:
     """Of the adapters on a base: one after another, in its processes."""
     each = []
     for name in on_base:
-        view = policy_view(config, name, mas.policies[name])
-        apply_placement(view, mas, name)
-        values, gpus = _View(view), sum(pool_shape(config, mas, mas.policies[name].pool))
-        each.append(_training(values, model, gpus, temperatures=_temperatures(values, mas, name)))
+        values, gpus = _View(placed(run, name)), sum(pool_shape(run, run.mas.policies[name].pool))
+        each.append(_training(values, model, gpus, temperatures=_temperatures(values, run.mas, name)))
     return replace(
         each[0],
         adapter=0,

@@ -19,10 +19,9 @@ from verl.utils.rollout_trace import rollout_trace_attr
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
-from verl_mas.config import load
 from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_per_worker, workers
-from verl_mas.config.merge import policy_view
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
@@ -77,7 +76,8 @@ class MasAgentLoopWorker(_StockWorker):
         *args: object,
         **kwargs: object,
     ):
-        self.mas: MasConfig = load(config.get("mas"))
+        self.run = Run.of(config)
+        self.mas = self.run.mas
         load_user_code(self.mas)
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
@@ -93,7 +93,7 @@ class MasAgentLoopWorker(_StockWorker):
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
         self.session_config = self._session_config(served)
         # First come, first served, so the sessions of the first tasks end first.
-        self.slots = asyncio.Semaphore(sessions_per_worker(config, self.mas))
+        self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
         self.writer = data_plane.Writer()
         # Since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
@@ -259,7 +259,7 @@ class MasAgentLoopWorker(_StockWorker):
 
     def _model(self, policy: str) -> Model:
         """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""
-        view = policy_view(self.config, policy, self.mas.policies[policy]).actor_rollout_ref.model
+        view = self.run.view(policy).config.actor_rollout_ref.model
         if view == self.config.actor_rollout_ref.model:
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
         config = omega_conf_to_dataclass(view)
@@ -274,8 +274,7 @@ class MasAgentLoopWorker(_StockWorker):
             if spec.remote is not None:
                 clients[name] = OpenAIClient.of(spec.remote)
                 continue
-            view = policy_view(self.config, name, spec)
-            clients[name] = VerlPolicy(view, served[name], self.models[name], self.dataset_cls)
+            clients[name] = VerlPolicy(self.run.view(name).config, served[name], self.models[name], self.dataset_cls)
         members = agents_of(self.mas)
         servers = McpServers(self.mas.mcp, Path(self.config.trainer.default_local_dir, "mcp")).start()
         tools = tools_of([*self.tools, *servers.tools])

@@ -7,11 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import ListConfig
 
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import optional_policy_value, policy_value
-from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.run import Run, View
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import Checkpoint
 
@@ -21,23 +20,23 @@ ADAPTERS, BASES = "adapters", "bases"
 BYTES = 1 << 16
 
 
-def adapter_identity(config: DictConfig, mas: MasConfig) -> dict[str, dict[str, object]]:
+def adapter_identity(run: Run) -> dict[str, dict[str, object]]:
     """The adapters of a run, and the weights of their bases, of which no checkpoint has a copy. Empty without any."""
-    if not bases(mas):
+    if not bases(run.mas):
         return {}
-    paths = {base: Path(str(policy_value(config, mas.policies[base], "model.path"))) for base in bases(mas)}
+    paths = {base: Path(str(run.view(base).value("model.path"))) for base in bases(run.mas)}
     return {
-        ADAPTERS: {name: _adapter(config, spec) for name, spec in mas.policies.items() if spec.adapter_of},
+        ADAPTERS: {name: _adapter(run.view(name)) for name, spec in run.mas.policies.items() if spec.adapter_of},
         BASES: {base: {"model": path.name, "fingerprint": fingerprint(path)} for base, path in paths.items()},
     }
 
 
-def _adapter(config: DictConfig, spec: PolicySpec) -> dict[str, object]:
-    values = {key: policy_value(config, spec, f"model.{key}") for key in ("lora_rank", "lora_alpha", "target_modules")}
-    if excluded := optional_policy_value(config, spec, "model.exclude_modules"):
+def _adapter(view: View) -> dict[str, object]:
+    values = {key: view.value(f"model.{key}") for key in ("lora_rank", "lora_alpha", "target_modules")}
+    if excluded := view.get("model.exclude_modules"):
         values["exclude_modules"] = excluded
     plain = {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
-    return {"adapter_of": spec.adapter_of, **plain}
+    return {"adapter_of": view.spec.adapter_of, **plain}
 
 
 def fingerprint(model: Path) -> str | None:

@@ -17,8 +17,9 @@ from omegaconf import DictConfig
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import policy_value, snapshots, trained
+from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
@@ -214,19 +215,19 @@ def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarni
         )
 
 
-def run_identity(config: DictConfig, mas: MasConfig) -> dict[str, object]:
+def run_identity(run: Run) -> dict[str, object]:
     """What cannot change when a run resumes. Lengths, rates, sizes and addresses may: they are tuned during a run."""
-    full = [name for name in trained(mas) if not mas.policies[name].adapter_of]
-    paths = {name: str(policy_value(config, mas.policies[name], "model.path")) for name in full}
+    full = [name for name in run.trained if not run.mas.policies[name].adapter_of]
+    paths = {name: str(run.view(name).value("model.path")) for name in full}
     return {
-        "algorithm.adv_estimator": str(config.algorithm.adv_estimator),
-        "mas.workflow.name": mas.workflow.name,
-        "policy of agents": {name: member.spec.policy for name, member in agents_of(mas).items()},
-        "mas.swap.agents": list(mas.swap.agents),
-        "snapshots": {name: spec.snapshot.of for name, spec in mas.policies.items() if spec.snapshot},
+        "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
+        "mas.workflow.name": run.mas.workflow.name,
+        "policy of agents": {name: member.spec.policy for name, member in agents_of(run.mas).items()},
+        "mas.swap.agents": list(run.mas.swap.agents),
+        "snapshots": {name: spec.snapshot.of for name, spec in run.mas.policies.items() if spec.snapshot},
         # A folder may move, or hold the hub's model of that name.
         "models": {name: Path(path).name for name, path in paths.items()},
-        **adapter_identity(config, mas),
+        **adapter_identity(run),
     }
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from omegaconf import DictConfig
 from torch import Tensor
 
 from verl_mas.advantage import AdvantageOptions, RunningScores
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.trainer.filters import with_advantage
 from verl_mas.trainer.running import running_state
@@ -16,10 +15,10 @@ from verl_mas.trainer.step import Columns, read_columns, step_advantages
 
 
 class Credit:
-    def __init__(self, config: DictConfig, mas: MasConfig, agents: Sequence[str]):
-        self._estimator, self._agents = str(config.algorithm.adv_estimator), agents
-        self._options = AdvantageOptions.from_config(mas.advantage)
-        self.running = running_state(config, mas)
+    def __init__(self, run: Run, agents: Sequence[str]):
+        self._estimator, self._agents = str(run.config.algorithm.adv_estimator), agents
+        self._options = AdvantageOptions.from_config(run.mas.advantage)
+        self.running = running_state(run)
 
     def of_step(self, columns: Columns, trained_on: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
         """Advantages and diagnostics of these rows of a step, whose scores are remembered; the others get 0."""

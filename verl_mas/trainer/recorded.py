@@ -23,6 +23,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import FileLogger, Tracking
 
+from verl_mas.config.run import Run
 from verl_mas.config.cluster import sent_command
 from verl_mas.config.merge import optional_policy_value
 from verl_mas.config.schema import MasConfig
@@ -94,16 +95,16 @@ GIT_LIMIT_S = 5.0
 GIB = 2**30
 
 
-def attempt(config: DictConfig, mas: MasConfig, resumed: int | None) -> dict[str, object]:
+def attempt(run: Run, resumed: int | None) -> dict[str, object]:
     """What is known of a start of a run in the process of its trainer."""
     return {
         "started": now(),
         "resumed_from": resumed,
         "command": sent_command(),
         "folder": os.getcwd(),
-        "versions": versions(config, mas),
+        "versions": versions(run),
         "git": git_state(Path.cwd()),
-        "seeds": dict(seeds(OmegaConf.to_container(config, resolve=True))),
+        "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
         "host": {"name": socket.gethostname(), "cpus": os.cpu_count(), "python": sys.executable},
         "cluster": cluster(ray.nodes()) if ray.is_initialized() else None,
     }
@@ -113,9 +114,9 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def versions(config: DictConfig, mas: MasConfig) -> dict[str, str | None]:
+def versions(run: Run) -> dict[str, str | None]:
     """Of the packages that decide what a run computes, the engines of its policies among them."""
-    names = {optional_policy_value(config, spec, "rollout.name") for spec in mas.policies.values() if not spec.remote}
+    names = {run.view(name).get("rollout.name") for name, spec in run.mas.policies.items() if not spec.remote}
     engines = sorted(filter(None, (facts_of(str(name)).package for name in names)))
     found = {package: installed_version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
     return {"python": platform.python_version(), **found}
@@ -156,15 +157,15 @@ def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return {"nodes": len(alive), "gpus": total("GPU"), "gpu": kinds, "cpus": total("CPU"), "memory_gib": memory}
 
 
-def places(config: DictConfig, mas: MasConfig, folder: Path) -> str:
+def places(run: Run, folder: Path) -> str:
     """Where everything of a run is written: a block of lines for the log."""
-    trainer, records = config.trainer, folder_of(mas.trajectories, str(folder))
+    trainer, records = run.config.trainer, folder_of(run.mas.trajectories, str(folder))
     every = trainer.save_freq
     rows = {
         "settings": str(folder / about.FILE),
         "metrics": str(folder / metrics.FILE),
         "timeline": str(folder / timeline.FILE),
-        "sessions": str(records) if mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
+        "sessions": str(records) if run.mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
         "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
         "loggers": ", ".join(_loggers(trainer)) or "none",
     }
@@ -198,7 +199,7 @@ logger = logging.getLogger(f"verl.{__name__}")
 class Recorded(PPOTrainer):
     """A trainer with a folder of its own, but in an evaluation: that may run beside a training."""
 
-    mas: MasConfig
+    run: Run
     lock: RunLock | None = None
     resumed: Checkpoint | None = None
     _about: AboutFile | None = None
@@ -207,9 +208,9 @@ class Recorded(PPOTrainer):
         """Before anything is set up, so that a start that fails is recorded, too."""
         if self.lock is None:
             return
-        start = attempt(self.config, self.mas, self.resumed.step if self.resumed else None)
+        start = attempt(self.run, self.resumed.step if self.resumed else None)
         self._about = AboutFile(self.lock.folder, start, OmegaConf.to_container(self.config, resolve=True))
-        logger.info("%s", places(self.config, self.mas, self.lock.folder))
+        logger.info("%s", places(self.run, self.lock.folder))
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
         step = self.resumed.step if self.resumed else None
@@ -235,4 +236,4 @@ class Recorded(PPOTrainer):
             # Why the run has ended is something else, or nothing.
             logger.warning("%s", error)
         report = f"  to read it   verl-mas report {shlex.quote(str(folder))}"
-        logger.info("%s\n%s\n%s", how, places(self.config, self.mas, folder), report)
+        logger.info("%s\n%s\n%s", how, places(self.run, folder), report)

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from verl_mas.advantage import ESTIMATORS, RunningScores, options_for
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, raise_all
 from verl_mas.run_folder.checkpoints import choices
 from verl_mas.workflow.base import agents_of
@@ -71,19 +69,19 @@ class RunningState:
                 )
 
 
-def running_state(config: DictConfig, mas: MasConfig) -> RunningState | None:
+def running_state(run: Run) -> RunningState | None:
     """A new one for a run whose estimator remembers scores."""
-    name = str(config.algorithm.adv_estimator)
+    name = str(run.config.algorithm.adv_estimator)
     if name not in ESTIMATORS:
         return None  # Refused by check_estimator.
-    options = options_for(name, mas.advantage)
+    options = options_for(name, run.mas.advantage)
     if not ESTIMATORS[name].reads_running(options):
         return None
     return RunningState(
         {
             "algorithm.adv_estimator": name,
             "mas.advantage.weighting": options.weighting,
-            "roles": sorted({member.role for member in agents_of(mas).values()}),
+            "roles": sorted({member.role for member in agents_of(run.mas).values()}),
         }
     )
 

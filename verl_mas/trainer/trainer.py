@@ -23,9 +23,9 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_mas import data_plane
 from verl_mas.config.adapters import resident
 from verl_mas.config.capacity import sessions_at_once
-from verl_mas.config.load import load
 from verl_mas.config.modes import Mode
 from verl_mas.config.placement import local_policies, shared_pools
+from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
@@ -93,13 +93,14 @@ class TeamTrainer(Recorded, Profiled):
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
-        asked = load(config.get("mas"))
-        self.mas = settled(config, asked)
-        self._served = {pool: serving(config, asked, pool) for pool in shared_pools(asked)}
+        asked = Run.of(config)
+        self.run = settled(asked)
+        self.mas = self.run.mas
+        self._served = {pool: serving(asked, pool) for pool in shared_pools(asked.mas)}
         # An evaluation writes no checkpoint.
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
-        self.identity = run_identity(config, self.mas)
+        self.identity = run_identity(self.run)
         if self.resumed:
             raise_all(other_adapters(self.resumed, self.identity))
             raise_all(other_run(self.resumed, self.identity) if auto_resumes(config) else ())
@@ -116,7 +117,7 @@ class TeamTrainer(Recorded, Profiled):
         super().__init__(config)
         self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
-        self.credit = Credit(config, self.mas, list(members))
+        self.credit = Credit(self.run, list(members))
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
         self._named: Counter[int] = Counter()  # tasks, by the step of which they have their names
         self._sessions = SessionCounts()  # of the current step
@@ -130,13 +131,13 @@ class TeamTrainer(Recorded, Profiled):
         self._init_tokenizer()  # type: ignore[no-untyped-call]
         self._init_dataloader()  # type: ignore[no-untyped-call]
         self._init_dump_executor()  # type: ignore[no-untyped-call]
-        self.pools = Pools(self.config, self.mas)
+        self.pools = Pools(self.run)
         self.pools.create()
-        raise_all(check_nodes(self.config, self.mas, self.pools.nodes))
+        raise_all(check_nodes(self.run, self.pools.nodes))
         self.reward_loop_manager = self._reward_workers()
         for name in local_policies(self.mas):
             # One after the other: an engine takes more memory while it starts than afterwards.
-            self.members[name] = start(name, self.config, self.mas, self.pools, self.total_training_steps)
+            self.members[name] = start(name, self.run, self.pools, self.total_training_steps)
         for pool, found in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
         self._engines_started()
@@ -148,7 +149,7 @@ class TeamTrainer(Recorded, Profiled):
             self.config.trainer,
             self.identity,
             self.credit.running,
-            describe(self.config, self.mas),
+            describe(self.run),
             queue=data_plane if self.mode.asynchronous else None,
         )
         self._load_checkpoint()
@@ -439,7 +440,7 @@ class TeamTrainer(Recorded, Profiled):
             dump=self._dump_generations,
             average=self._val_metrics_update,
             faults=self.mas.faults,
-            sessions_at_once=sessions_at_once(self.config, self.mas),
+            sessions_at_once=sessions_at_once(self.run),
         )
         with self.timeline.span(timeline.VALIDATE):
             return Validation(host).run()

@@ -16,14 +16,13 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.mcp import McpSpec
-from verl_mas.config.merge import optional_policy_value, policy_value, snapshots, trained
+from verl_mas.config.merge import snapshots
+from verl_mas.config.run import Run, View
 from verl_mas.config.schema import (
     AgentSpec,
     BranchSpec,
     FaultSpec,
     FreeSettings,
-    MasConfig,
-    PolicySpec,
     RemoteSpec,
     RewardSpec,
     Sampling,
@@ -175,36 +174,41 @@ def _references(team: TeamFile) -> Iterator[tuple[str, str]]:
     yield from ((f"agents.{name}.policy", agent.policy) for name, agent in team.agents.items())
 
 
-def describe(config: DictConfig, mas: MasConfig) -> TeamFile:
+def describe(run: Run) -> TeamFile:
     """The team of a run. Its user code is loaded."""
-    members = agents_of(mas)
-    rollout = config.actor_rollout_ref.rollout.get("multi_turn") or {}
+    members = agents_of(run.mas)
+    rollout = run.config.actor_rollout_ref.rollout.get("multi_turn") or {}
     return TeamFile(
         format=FORMAT,
-        workflow=TeamWorkflow(mas.workflow.name, _code(mas.workflow.path), mas.workflow.args),
-        agents={name: _agent(config, mas, member) for name, member in members.items()},
-        policies={name: _policy(config, mas, name, spec) for name, spec in mas.policies.items()},
-        plugins=[str(_code(plugin)) for plugin in mas.plugins],
-        branch=mas.branch,
-        faults=mas.faults,
+        workflow=TeamWorkflow(run.mas.workflow.name, _code(run.mas.workflow.path), run.mas.workflow.args),
+        agents={name: _agent(run, member) for name, member in members.items()},
+        policies={name: _policy(run, name) for name in run.mas.policies},
+        plugins=[str(_code(plugin)) for plugin in run.mas.plugins],
+        branch=run.mas.branch,
+        faults=run.mas.faults,
         tools=TeamTools(_placed(rollout.get("tool_config_path")), _placed(rollout.get("function_tool_path"))),
-        mcp={name: _without_secrets(spec) for name, spec in mas.mcp.items()},
-        reward=mas.reward,
-        verl={name: _placed(value) if name.endswith(".path") else value for name, value in settings_of(config).items()},
+        mcp={name: _without_secrets(spec) for name, spec in run.mas.mcp.items()},
+        reward=run.mas.reward,
+        verl={
+            name: _placed(value) if name.endswith(".path") else value for name, value in settings_of(run.config).items()
+        },
     )
 
 
-def _agent(config: DictConfig, mas: MasConfig, member: Member) -> AgentSpec:
-    spec, policy = member.spec, mas.policies[member.spec.policy]
-    training, validation = (_sampling(config, policy, member, validate=validate) for validate in (False, True))
+def _agent(run: Run, member: Member) -> AgentSpec:
+    spec, policy = member.spec, run.mas.policies[member.spec.policy]
+    training, validation = (_sampling(run.view(spec.policy), member, validate=validate) for validate in (False, True))
     made = replace(spec, sampling=training, validation_sampling=validation, trainable=True)
     if policy.remote:
         return made
-    longest = int(policy_value(config, policy, "rollout.prompt_length"))
+    longest = int(run.view(spec.policy).value("rollout.prompt_length"))
     return replace(
         made,
         max_prompt_length=min(longest, spec.max_prompt_length or longest),
-        chat_template_kwargs={**_settings(config.data.get("apply_chat_template_kwargs")), **spec.chat_template_kwargs},
+        chat_template_kwargs={
+            **_settings(run.config.data.get("apply_chat_template_kwargs")),
+            **spec.chat_template_kwargs,
+        },
     )
 
 
@@ -212,13 +216,13 @@ def _settings(section: DictConfig | None) -> FreeSettings:
     return {} if section is None else cast(FreeSettings, OmegaConf.to_container(section, resolve=True))
 
 
-def _sampling(config: DictConfig, policy: PolicySpec, member: Member, *, validate: bool) -> Sampling:
+def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
     """What an act that sets nothing samples with, in training or in validation."""
     found = member.sampling(Task([], validate=validate), {})
-    if policy.remote is None:
+    if view.spec.remote is None:
         section = "rollout.val_kwargs" if validate else "rollout"
-        rollout = {name: optional_policy_value(config, policy, f"{section}.{name}") for name in DECODING}
-        longest = int(policy_value(config, policy, "rollout.response_length"))
+        rollout = {name: view.get(f"{section}.{name}") for name in DECODING}
+        longest = int(view.value("rollout.response_length"))
         wanted = found.get("max_tokens")
         found = {**rollout, **found, "max_tokens": min(wanted, longest) if isinstance(wanted, int) else longest}
     known = settable(Sampling)
@@ -227,21 +231,22 @@ def _sampling(config: DictConfig, policy: PolicySpec, member: Member, *, validat
     return load_dataclass(Sampling, {**made, **({"extra": extra} if extra else {})}, f"sampling of agent {member.name}")
 
 
-def _policy(config: DictConfig, mas: MasConfig, name: str, spec: PolicySpec) -> TeamPolicy:
+def _policy(run: Run, name: str) -> TeamPolicy:
+    view, spec = run.view(name), run.mas.policies[name]
     if spec.remote:
         return TeamPolicy(remote=spec.remote)
-    dtype = optional_policy_value(config, spec, "rollout.dtype")
+    dtype = view.get("rollout.dtype")
     return TeamPolicy(
-        model=_placed(str(policy_value(config, spec, "model.path"))),
-        folder=name if name in (*trained(mas), *snapshots(mas)) else None,
+        model=_placed(str(view.value("model.path"))),
+        folder=name if name in (*run.trained, *snapshots(run.mas)) else None,
         adapter_of=spec.adapter_of,
         snapshot_of=spec.snapshot.of if spec.snapshot else None,
         dtype=dtype if dtype in ("bfloat16", "float16", "float32") else None,
-        prompt_length=int(policy_value(config, spec, "rollout.prompt_length")),
-        response_length=int(policy_value(config, spec, "rollout.response_length")),
-        tokenizer=_placed(optional_policy_value(config, spec, "model.tokenizer_path")),
-        chat_template=optional_policy_value(config, spec, "model.custom_chat_template"),
-        start_adapter=_placed(optional_policy_value(config, spec, "model.lora_adapter_path")),
+        prompt_length=int(view.value("rollout.prompt_length")),
+        response_length=int(view.value("rollout.response_length")),
+        tokenizer=_placed(view.get("model.tokenizer_path")),
+        chat_template=view.get("model.custom_chat_template"),
+        start_adapter=_placed(view.get("model.lora_adapter_path")),
     )
 
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from verl_mas.checks.checkpoint import check_checkpoint
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
 from verl_mas.trainer.adapter_identity import other_adapters
 from verl_mas.trainer.checkpoint import run_identity
@@ -45,12 +45,12 @@ def run(make, model, tmp_path):
     folder = tmp_path / "run" / "global_step_2"
     for name in ("main", "solver", "verifier"):
         (folder / name).mkdir(parents=True)
-    complete(folder, run_identity(config, load(config.mas)))
+    complete(folder, run_identity(Run.of(config)))
     return configured, read(folder)
 
 
 def problems(config, checkpoint):
-    return [error.value + error.fix for error in other_adapters(checkpoint, run_identity(config, load(config.mas)))]
+    return [error.value + error.fix for error in other_adapters(checkpoint, run_identity(Run.of(config)))]
 
 
 def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(run, model, tmp_path):
@@ -102,7 +102,7 @@ def test_a_checkpoint_with_full_weights_is_not_resumed_with_adapters_nor_the_rev
     full = configured({"solver": {}, "verifier": {}})
     assert len(problems(full, checkpoint)) == 2
     (checkpoint.folder / RUN_FILE).unlink()
-    complete(checkpoint.folder, run_identity(full, load(full.mas)))
+    complete(checkpoint.folder, run_identity(Run.of(full)))
     assert len(problems(configured(), read(checkpoint.folder))) == 2
 
 
@@ -111,7 +111,7 @@ def test_the_check_refuses_it_before_ray_even_where_the_checkpoint_is_named(run,
     configured, checkpoint = run
     config = configured(trainer__resume_mode=mode)
     OmegaConf.update(config, "trainer.resume_from_path", str(checkpoint.folder) if mode == "resume_path" else None)
-    assert list(check_checkpoint(config, load(config.mas))) == []
+    assert list(check_checkpoint(Run.of(config))) == []
     config.actor_rollout_ref.model.lora_rank = 4
-    found = [error.value for error in check_checkpoint(config, load(config.mas))]
+    found = [error.value for error in check_checkpoint(Run.of(config))]
     assert len(found) == 2 and all("lora_rank=8" in value and "lora_rank=4" in value for value in found)

@@ -13,8 +13,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas import data_plane
 from verl_mas.config.adapters import ADAPTER, adapter_table, read_table
-from verl_mas.config.load import load
-from verl_mas.config.merge import policy_view
+from verl_mas.config.run import Run
 from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
 from verl_mas.row import TEMPERATURE
 from verl_mas.run_folder.checkpoints import latest
@@ -102,12 +101,13 @@ def team(make):
     def build(servers=1, **settings):
         config = make(mas__policies=POLICIES, actor_rollout_ref__model__lora_alpha=16, **settings)
         made, log = object.__new__(MasTrainer), []
-        made.config, made.mas, made.log, made.slices, made.global_steps = config, load(config.mas), log, {}, 1
-        made.pools = Pools(config, made.mas)
-        views = {name: policy_view(config, name, spec) for name, spec in made.mas.policies.items()}
+        made.run = Run.of(config)
+        made.config, made.mas, made.log, made.slices, made.global_steps = config, made.run.mas, log, {}, 1
+        made.pools = Pools(made.run)
+        views = {name: made.run.view(name).copy() for name in made.mas.policies}
         pool = made.pools.of("main")
         full, past = object.__new__(PolicyTrainer), object.__new__(FrozenPolicy)
-        base = SharedBase("main", views["main"], pool, adapter_table(config, made.mas, "main"), 10)
+        base = SharedBase("main", views["main"], pool, adapter_table(made.run, "main"), 10)
         base.tokenizer, base.processor = "the base's", None
         base._sent_bytes = 3_000_000  # noqa: SLF001
         for member, name in ((full, "full"), (base, "main"), (past, "past")):

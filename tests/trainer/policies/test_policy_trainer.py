@@ -14,8 +14,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
-from verl_mas.config.load import load
-from verl_mas.config.merge import policy_view
+from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
 from verl_mas.trainer.batching import Plan
@@ -103,7 +102,7 @@ def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch
         mas__policies={"a": {"rollout_correction": own}, "b": {"rollout_correction": {"rollout_is": "token"}}}
     )
     policy = object.__new__(PolicyTrainer)
-    policy.config = policy_view(config, "a", load(config.mas).policies["a"])
+    policy.config = Run.of(config).view("a").copy()
     # The engine drew the first token with a probability of 1 / e times the trainer's.
     stored = {ROLLOUT_LOG_PROBS: [-1.0, 0.0], OLD_LOG_PROBS: [0.0, 0.0], RESPONSE_MASK: [1, 1]}
     rows = {

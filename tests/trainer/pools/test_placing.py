@@ -14,6 +14,7 @@ from verl.single_controller.ray import RayResourcePool
 
 from verl_mas.config.load import load
 from verl_mas.config.placement import Resources
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 from verl_mas.platform.cpu import PlatformCPU
 from verl_mas.trainer.pools import nodes
@@ -112,7 +113,7 @@ def test_what_another_node_lacks_is_found_there_and_names_the_node(cluster, make
         actor_rollout_ref__rollout__agent__num_workers=2,
         trainer__val_only=True,
     )
-    found = list(nodes.check_nodes(config, load(config.mas), ()))
+    found = list(nodes.check_nodes(Run.of(config), ()))
     address = cluster.head_node.node_ip_address
     assert [error.value.partition("\n")[0] for error in found] == [
         f"on node {address}: actor_rollout_ref.model.path of policy main: {FOLDER}/model does not exist",
@@ -130,7 +131,7 @@ def test_nodes_that_do_not_answer_are_waited_for_together_and_each_is_named(clus
     monkeypatch.setattr(nodes, "LIMIT_S", 1.0)
     monkeypatch.setattr(nodes, "_nodes", lambda config, pools: {n["NodeID"]: "10.0.0.9" for n in ray.nodes()})
     start = time.monotonic()
-    found = list(nodes.check_nodes(make(), load({}), ()))
+    found = list(nodes.check_nodes(Run(make(), load({})), ()))
     assert [error.value for error in found] == ["on node 10.0.0.9: no answer after 1 s"] * 2
     assert time.monotonic() - start < 1.8
 

@@ -16,7 +16,8 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_mas.config.cluster import loopback_servers
-from verl_mas.config.merge import SECTION, policy_value
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning
@@ -48,14 +49,14 @@ class Expected:
     output: str | None  # the lock of the run's folder
 
 
-def check_nodes(config: DictConfig, mas: MasConfig, pools: Collection[str]) -> Iterator[ConfigError]:
+def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
     """Errors that workers of the run would meet on their nodes. `pools` are the ids of the nodes with a pool."""
-    there = _nodes(config, pools)
+    there = _nodes(run.config, pools)
     if not there:
         return
-    for warning in loopback_servers(mas, vars(resolve(mas.workflow)), len(there) + 1):
+    for warning in loopback_servers(run.mas, vars(resolve(run.mas.workflow)), len(there) + 1):
         logger.warning("%s", warning)
-    expected = _expected(config, mas)
+    expected = _expected(run)
     until = time.monotonic() + LIMIT_S
     # Several nodes of Ray may be on one machine, with one address.
     answers = [(name, _look.options(scheduling_strategy=_on(node)).remote(expected)) for node, name in there.items()]
@@ -82,16 +83,16 @@ def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
     return {key: node["NodeManagerAddress"] for key, node in alive.items() if key in used}
 
 
-def _expected(config: DictConfig, mas: MasConfig) -> Expected:
-    local = {name: spec for name, spec in mas.policies.items() if not spec.remote}
-    files = {f"{SECTION}.model.path of policy {n}": policy_value(config, s, "model.path") for n, s in local.items()}
-    files |= {setting: OmegaConf.select(config, setting) for setting in FILES}
+def _expected(run: Run) -> Expected:
+    local = [name for name, spec in run.mas.policies.items() if not spec.remote]
+    files = {f"{SECTION}.model.path of policy {n}": run.view(n).value("model.path") for n in local}
+    files |= {setting: OmegaConf.select(run.config, setting) for setting in FILES}
     return Expected(
-        mas,
+        run.mas,
         {package: version(package) for package in PACKAGES},
         # A model of the hub, or a module, is no file here.
         {setting: path for setting, path in files.items() if path and os.path.exists(path)},
-        None if config.trainer.val_only else str(Path(config.trainer.default_local_dir) / LOCK),
+        None if run.config.trainer.val_only else str(Path(run.config.trainer.default_local_dir) / LOCK),
     )
 
 

@@ -20,6 +20,7 @@ from verl.plugin.platform import get_platform
 from verl.single_controller.ray import RayResourcePool
 from verl.single_controller.ray.base import sort_placement_group_by_node_ip
 
+from verl_mas.config.run import Run
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, pool_shape, reward_shape, serving_pool, slots, used_pools
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
@@ -33,10 +34,10 @@ T = TypeVar("T")
 class Pools:
     """The resource pools of a run, made once and shared by the policies placed on them."""
 
-    def __init__(self, config: DictConfig, mas: MasConfig):
-        self.mas = mas
-        self._pools = {pool: _pool(pool, pool_shape(config, mas, pool), slots(mas, pool)) for pool in used_pools(mas)}
-        shape = reward_shape(config)
+    def __init__(self, run: Run):
+        self.mas = run.mas
+        self._pools = {pool: _pool(pool, pool_shape(run, pool), slots(run.mas, pool)) for pool in used_pools(run.mas)}
+        shape = reward_shape(run.config)
         self.reward = _pool("reward_pool", shape, CPUS_PER_GPU) if shape else None
         self.n_gpus: int = sum(pool.world_size for pool in self._pools.values())
 
