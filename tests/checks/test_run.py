@@ -72,7 +72,7 @@ def test_a_run_without_a_team_reports_all_errors(make):
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, RecursionError, SystemExit])
 def test_an_exception_in_a_check_is_an_error_with_its_traceback_beside_the_other_errors(two, monkeypatch, error):
-    def breaks(config, mas):
+    def breaks(run):
         yield ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
         raise error("in a check")
 
@@ -102,7 +102,7 @@ def test_a_team_and_a_run_without_one_are_accepted():
 
 
 def test_what_is_wrong_only_for_the_completion_is_an_error(monkeypatch):
-    def breaks(config, mas):
+    def breaks(run):
         raise ConfigError("x=1", rule="x is 2", fix="set x=2")
 
     monkeypatch.setattr(run, "finalize", breaks)
@@ -110,7 +110,7 @@ def test_what_is_wrong_only_for_the_completion_is_an_error(monkeypatch):
 
 
 def test_warnings_are_logged_once_before_a_run_and_errors_end_it(two, monkeypatch, caplog):
-    def doubtful(config, mas):
+    def doubtful(run):
         for _ in range(2):
             yield ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
 

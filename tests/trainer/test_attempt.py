@@ -10,7 +10,6 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_mas.config import cluster as clusters
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
 from verl_mas.config.run import Run
 from verl_mas.run_folder.about import AboutFile, attempts, read_about
 from verl_mas.run_folder.lock import RunLock
@@ -85,7 +84,7 @@ def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch)
 
 class Trainer(Recorded):
     def __init__(self, config, folder):
-        self.config, self.mas = config, load(config.mas)
+        self.config, self.run = config, Run.of(config)
         self.lock = RunLock(folder)
         self.global_steps = 0
 

@@ -25,7 +25,6 @@ from verl.utils.tracking import FileLogger, Tracking
 
 from verl_mas.config.run import Run
 from verl_mas.config.cluster import sent_command
-from verl_mas.config.merge import optional_policy_value
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
