@@ -23,9 +23,8 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import FileLogger, Tracking
 
-from verl_mas.config.run import Run
 from verl_mas.config.cluster import sent_command
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
 from verl_mas.rollout.trajectories import folder_of

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import ray
-from omegaconf import DictConfig
 from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from verl.plugin.platform import get_platform
 from verl.single_controller.ray import RayResourcePool
 from verl.single_controller.ray.base import sort_placement_group_by_node_ip
 
-from verl_mas.config.run import Run
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, pool_shape, reward_shape, serving_pool, slots, used_pools
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 
 if TYPE_CHECKING:
