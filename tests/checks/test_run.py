@@ -102,7 +102,7 @@ def test_a_team_and_a_run_without_one_are_accepted():
 
 
 def test_what_is_wrong_only_for_the_completion_is_an_error(monkeypatch):
-    def breaks(run):
+    def breaks(config, mas):
         raise ConfigError("x=1", rule="x is 2", fix="set x=2")
 
     monkeypatch.setattr(run, "finalize", breaks)

@@ -74,7 +74,7 @@ def test_a_cluster_is_the_sum_of_its_nodes_that_live():
 def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VERL_FILE_LOGGER_PATH", raising=False)
-    lines = places(Run(Run.of(config), tmp_path)).splitlines()
+    lines = places(Run.of(config), tmp_path).splitlines()
     assert lines[0] == f"folder of this run: {tmp_path}"
     named = dict(line.split(maxsplit=1) for line in lines[1:])
     assert named["sessions"] == f"{tmp_path}/trajectories"
