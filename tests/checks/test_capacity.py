@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from verl_mas.checks.capacity import plan_of
-from verl_mas.checks.run import examine_command, plan_command
+from verl_mas.checks.run import examine_command, plan_command, plan_of
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import parse_gpus

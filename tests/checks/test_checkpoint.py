@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.checks.run import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.run_folder import lock

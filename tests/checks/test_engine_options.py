@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from verl_mas.checks.engine_options import check_engine_options, check_unread_options
+from verl_mas.checks.policies import check_engine_options, check_unread_options
 from verl_mas.config.run import Run
 
 ROLLOUT = "actor_rollout_ref__rollout__"

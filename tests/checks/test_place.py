@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from verl_mas.checks import place
-from verl_mas.checks.target import run_on
+from verl_mas.checks.place import run_on
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 

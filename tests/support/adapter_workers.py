@@ -24,9 +24,8 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from training_workers import batch, fields
 
-from verl_mas.config.adapters import ADAPTER, Adapter, write_table
+from verl_mas.config.adapters import ADAPTER, Adapter, Targets, write_table
 from verl_mas.config.compose import compose
-from verl_mas.config.target_modules import Targets
 from verl_mas.errors import InvalidInput
 
 if TYPE_CHECKING:

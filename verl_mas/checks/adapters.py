@@ -14,12 +14,11 @@ from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trai
 from verl_mas.checks.model_folder import modules, readable_json, settings
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.adapters import bases
+from verl_mas.config.adapters import ALL_LINEAR, bases, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.modes import SEPARATE, mode_of
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
-from verl_mas.config.target_modules import ALL_LINEAR, targeted
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 

@@ -11,9 +11,9 @@ from omegaconf import DictConfig
 from verl_mas.checks.model_folder import modules
 from verl_mas.checks.place import missing
 from verl_mas.checks.refusals import Problem
+from verl_mas.config.adapters import ALL_LINEAR, Targets, plain, targeted
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import SEPARATE, mode_of
-from verl_mas.config.target_modules import ALL_LINEAR, Targets, plain, targeted
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.refusals import Problem
-from verl_mas.checks.target import target
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.hardware import Hardware
+
+# The machines of a run that is checked elsewhere: `--gpus` of `verl-mas check` and `verl-mas plan`.
+
+
+_TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
+
+
+def target() -> Hardware | None:
+    """None: the run is on this machine, or joins a cluster."""
+    return _TARGET.get()
+
+
+@contextmanager
+def run_on(hardware: Hardware | None) -> Iterator[None]:
+    token = _TARGET.set(hardware)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
 
 # The data and models of the shipped recipes, by folder, and the commands of the recipes' pages that create them.
 MADE_BY = {

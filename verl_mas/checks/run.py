@@ -8,39 +8,183 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.capacity import check_capacity, check_device, plan_of
-from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas import platform
 from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.data_files import check_data, check_scored
 from verl_mas.checks.doctor import diagnose, problems
-from verl_mas.checks.first_prompt import check_first_prompts
+from verl_mas.checks.first_prompt import check_first_prompts, check_tool_prompts
 from verl_mas.checks.folders import check_folders, check_logger
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
-from verl_mas.checks.place import unless_elsewhere
-from verl_mas.checks.refusals import Problem, Refusals, raised_by
+from verl_mas.checks.model_folder import local_folder, readable_json
+from verl_mas.checks.place import run_on, target, unless_elsewhere
+from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.report import Report
 from verl_mas.checks.served import check_served
 from verl_mas.checks.settings import check_keys, check_sections, check_values
 from verl_mas.checks.summary import summary
-from verl_mas.checks.target import run_on, target
 from verl_mas.checks.team import check_config
-from verl_mas.checks.tool_prompts import check_tool_prompts
 from verl_mas.checks.tools import configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
 from verl_mas.checks.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
-from verl_mas.config.merge import finalize, materialize_interpolations
+from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
+from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run
-from verl_mas.errors import ConfigError, MasError
+from verl_mas.errors import ConfigError, ConfigWarning, MasError
 from verl_mas.planning.hardware import Hardware
-from verl_mas.planning.plan import Plan
+from verl_mas.planning.known_models import known, names
+from verl_mas.planning.model import size_of
+from verl_mas.planning.plan import Plan, Served, make_plan
+from verl_mas.planning.reading import read_policy
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
+from verl_mas.run_folder.lock import check_lock
+from verl_mas.trainer.adapter_identity import other_adapters
+from verl_mas.trainer.checkpoint import auto_resumes, left_out, other_policies, other_run, run_identity, saved_policies
+from verl_mas.trainer.running import running_state
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.tools import Tool
+
+# Whether the checkpoint that a run would resume from is there, is complete and belongs to that run.
+
+
+def check_checkpoint(run: Run) -> Iterator[Problem]:
+    """Those of a run without a team are verl's own."""
+    trainer = run.config.trainer
+    folder = Path(str(trainer.default_local_dir))
+    if not trainer.default_local_dir or "\0" in str(folder):
+        return  # Refused by check_folders.
+    yield from check_lock(run.config)
+    given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
+    if given and str(given).endswith("/"):
+        yield ConfigError(
+            f"trainer.resume_from_path={given}",
+            rule="verl reads the step from what follows global_step_",
+            fix=f"set trainer.resume_from_path={str(given).rstrip('/')}",
+        )
+    elif trainer.resume_from_path and not given:
+        yield ConfigWarning(
+            f"trainer.resume_from_path={trainer.resume_from_path} with trainer.resume_mode={trainer.resume_mode}",
+            reason="it is read with trainer.resume_mode=resume_path only",
+            fix="set trainer.resume_mode=resume_path, or remove trainer.resume_from_path",
+        )
+    elif run.mode is None:
+        yield from _of_verl(run.config, folder)
+    else:
+        try:
+            checkpoint = to_resume(run.config)
+        except ConfigError as error:
+            yield unless_elsewhere(run.config, error) if given and not Path(given).exists() else error
+        else:
+            yield from _of_this_team(run, checkpoint) if checkpoint else ()
+
+
+def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
+    lacking = list(other_policies(checkpoint.folder, saved_policies(run.mas)))
+    yield from lacking
+    with user_code(run.mas.workflow.check_timeout_s):
+        identity, running = run_identity(run), running_state(run)
+    if not lacking:
+        yield from other_adapters(checkpoint, identity)
+        yield from other_run(checkpoint, identity) if auto_resumes(run.config) else ()
+    if run.mode:
+        yield from left_out(checkpoint, run.mode.asynchronous)
+    if running:
+        yield from running.problems(checkpoint.folder)
+
+
+def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
+    """verl starts from step 0 where the pointer names no folder, and fails at the start for the rest."""
+    if config.trainer.resume_mode == "resume_path":
+        path = Path(str(config.trainer.resume_from_path))
+        if step_of(path) is None or not path.is_dir():
+            error = ConfigError(
+                f"trainer.resume_mode=resume_path with trainer.resume_from_path={config.trainer.resume_from_path}",
+                rule="it is the folder of a checkpoint, global_step_<step>",
+                fix=choices(folder),
+            )
+            yield unless_elsewhere(config, error)
+    elif config.trainer.resume_mode == "auto" and (pointer := folder / POINTER).exists():
+        text = pointer.read_text(errors="replace").strip()
+        if not (text.isdecimal() and folder_of_step(folder, int(text)).is_dir()):
+            found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"
+            yield ConfigError(
+                f"{pointer} holds {text[:40]!r}, and {found} is there",
+                rule="it holds the step of the latest checkpoint",
+                fix=f"write the step of one of them into {pointer}, or set trainer.resume_mode=disable",
+            )
+
+
+# Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
+
+
+class UnknownSize(ConfigError):
+    """Of a model whose architecture is not known here."""
+
+
+def plan_of(run: Run, hardware: Hardware) -> Plan:
+    """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
+    for error in check_device(run.config, hardware):
+        raise error
+    served = {name: _served(run, name) for name in local_policies(run.mas)}
+    return make_plan(run, served, hardware)
+
+
+def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[ConfigError]:
+    if hardware is not None and config.trainer.device == platform.DEVICE:
+        yield ConfigError(
+            f"--gpus with trainer.device={config.trainer.device}",
+            rule="a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only",
+            fix="remove +platform=cpu or trainer.device, or --gpus",
+        )
+
+
+def check_capacity(run: Run, hardware: Hardware | None) -> Iterator[Problem]:
+    if hardware is None:
+        return
+    try:
+        plan = plan_of(run, hardware)
+    except UnknownSize as error:
+        # The run itself does not need the plan.
+        yield ConfigWarning(error.value, reason=f"memory was not checked: {error.rule}", fix=error.fix)
+        return
+    yield from plan.errors
+    yield from plan.warnings
+
+
+def _served(run: Run, name: str) -> Served:
+    model = run.view(name).section("model")
+    fields, source = _fields(model)
+    if fields is None:
+        raise UnknownSize(
+            f"policy {name}: the size of model.path={model.path} is not known",
+            rule="the plan reads the model's config.json, in a folder or in the cache of the hub; without it, it knows "
+            f"{', '.join(names())}",
+            fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
+        )
+    return Served(read_policy(run, name, size_of(fields)), str(model.path), source)
+
+
+def _fields(model: DictConfig) -> tuple[Mapping[str, object] | None, str]:
+    """The model's config.json with verl's changes, and where it is from."""
+    for path in (model.get("hf_config_path"), model.path):
+        folder = local_folder(path) if isinstance(path, str) and path else None
+        found = readable_json(folder / "config.json") if folder else {}
+        if "model_type" in found:
+            return {**found, **_changes(model)}, f"{folder}/config.json"
+    found = known(str(model.path)) or {}
+    return ({**found, **_changes(model)} if found else None), "the table of verl-mas, as no config.json is here"
+
+
+def _changes(model: DictConfig) -> Mapping[str, object]:
+    own = OmegaConf.to_container(model.get("override_config") or OmegaConf.create({}), resolve=True)
+    return {str(k): v for k, v in own.items() if k == "max_position_embeddings"} if isinstance(own, dict) else {}
+
 
 logger = logging.getLogger(__name__)
 

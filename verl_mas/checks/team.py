@@ -6,43 +6,234 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
-from verl_mas.checks.apart import check_apart
 from verl_mas.checks.correction import check_correction, check_truncation
-from verl_mas.checks.engine_options import check_unread_options
-from verl_mas.checks.engines import check_engines
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.loss import check_filter, check_loss
 from verl_mas.checks.modes import check_modes, check_phases
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_remotes,
+    check_unread_options,
     check_untrained,
     check_views,
     check_zero_advantage,
 )
-from verl_mas.checks.pools import check_memory, check_pools, check_replicas, check_team_resources
+from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas, check_team_resources
 from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
-from verl_mas.checks.sampling import check_sampling
-from verl_mas.checks.sessions import check_limits, check_serving, check_sessions
 from verl_mas.checks.settings import check_override_keys, check_override_values, check_values
-from verl_mas.checks.snapshots import check_snapshots
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import SECTION
+from verl_mas.config.capacity import workers
+from verl_mas.config.merge import SECTION, trained
+from verl_mas.config.placement import local_policies, served_on, used_pools
 from verl_mas.config.run import Run
-from verl_mas.config.schema import MasConfig
+from verl_mas.config.schema import AgentSpec, MasConfig, Sampling, SnapshotSpec
+from verl_mas.config.values import settable
+from verl_mas.engines.facts import ENGINES, facts_of
+from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.user_code import load_module, load_user_code
 from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
-from verl_mas.workflow.members import Member, wrong_names
+from verl_mas.workflow.members import Member, flat, wrong_names
+
+# Checks of snapshots: policies with the weights that a trained policy had at an earlier step.
+
+
+def check_snapshots(run: Run) -> Iterator[Problem]:
+    for name, spec in run.mas.policies.items():
+        if spec.snapshot is None:
+            continue
+        # `mas` does not tell a value from its default.
+        yield from _not_also(
+            name, OmegaConf.select(run.config, f"mas.policies.{name}.trainable") is True, "trainable=true"
+        )
+        yield from _not_also(name, spec.remote is not None, "remote")
+        if spec.snapshot.of not in run.trained:
+            yield _of_untrained(name, spec.snapshot, run.mas)
+            continue
+        yield from _same_model(run, name, spec.snapshot)
+        yield from _ever_refreshed(run.config, name, spec.snapshot)
+
+
+def _not_also(name: str, wrong: bool, setting: str) -> Iterator[ConfigError]:
+    if wrong:
+        yield ConfigError(
+            f"mas.policies.{name}.snapshot with {setting}",
+            rule="a snapshot is served here and never trained: its weights are those of another policy",
+            fix=f"remove one of the two from mas.policies.{name}",
+        )
+
+
+def _of_untrained(name: str, snapshot: SnapshotSpec, mas: MasConfig) -> ConfigError:
+    source = mas.policies.get(snapshot.of)
+    kind = "is not there" if source is None else "is a snapshot" if source.snapshot else "is not trained"
+    return ConfigError(
+        f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}",
+        rule="a snapshot takes the weights of a policy that this run trains",
+        fix=nearest(snapshot.of, trained(mas)),
+    )
+
+
+def _same_model(run: Run, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigError]:
+    source = run.view(snapshot.of)
+    path, of_source = (view.get("model.path") for view in (run.view(name), source))
+    if path != of_source:
+        yield ConfigError(
+            f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}",
+            rule="a snapshot has the weights of its policy, and starts with the same model",
+            fix=f"remove mas.policies.{name}.overrides.model",
+        )
+    rank = source.get("model.lora_rank") or 0
+    if source.spec.adapter_of:
+        yield ConfigError(
+            f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.spec.adapter_of}",
+            rule="a snapshot takes whole weights, and adapters on one base are never merged into them",
+            fix=f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own",
+        )
+    elif rank > 0 and not source.get("model.lora.merge"):
+        yield ConfigError(
+            f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}",
+            rule="a snapshot takes whole weights, so the trainer merges the adapter into them",
+            fix="set actor_rollout_ref.model.lora.merge=True",
+        )
+
+
+def _ever_refreshed(config: DictConfig, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigWarning]:
+    steps, first = config.trainer.total_training_steps, snapshot.first or snapshot.every
+    if isinstance(steps, int) and first >= steps:
+        setting = f"first={first}" if snapshot.first else f"every={first}"
+        yield ConfigWarning(
+            f"mas.policies.{name}.snapshot.{setting} with trainer.total_training_steps={steps}",
+            reason="no step follows the first refresh, so it is the start model in all of them",
+            fix=f"lower it; for a policy that never changes, use mas.policies.{name}.trainable=false without snapshot",
+        )
+
+
+# Sampling settings: their names, by the engine or endpoint that gets them, and their ranges.
+
+
+# Lengths of an agent's own -> those of the run, to which they are cut.
+CUT_TO = {"max_tokens": "data.max_response_length", "max_prompt_length": "data.max_prompt_length"}
+
+
+def check_sampling(run: Run) -> Iterator[Problem]:
+    """The sampling settings of the agents."""
+    for name, spec in run.mas.agents.items():
+        policy = run.mas.policies.get(spec.policy)
+        if policy is None:
+            continue  # Refused where agents are assigned to policies.
+        rollout = None if policy.remote else run.view(spec.policy).section("rollout")
+        for path, given in _settings(spec, f"mas.agents.{name}"):
+            if rollout is None:
+                yield from _endpoint(given, path)
+            else:
+                yield from sampling_errors(given, str(rollout.name), path)
+                yield from stop_errors(given, rollout, path)
+        if rollout is not None:
+            yield from _cut(run.config, spec, f"mas.agents.{name}")
+
+
+def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """The places of an agent's sampling settings, and what is there."""
+    for section in ("sampling", "validation_sampling"):
+        own = dict(getattr(spec, section))
+        extra = own.pop("extra", {})
+        yield f"{agent}.{section}", own
+        yield f"{agent}.{section}.extra", extra
+
+
+def _endpoint(given: Mapping[str, object], path: str) -> Iterator[Problem]:
+    """An endpoint may have settings that no other has, so an unknown name is at most a warning."""
+    shared = settable(Sampling).keys() | SET_FOR_EVERY_REQUEST | SET_BY_US.keys()
+    yield from sampling_errors({key: given[key] for key in given if key in shared}, None, path)
+    for key in given.keys() - shared:
+        if meant := mistyped(key):
+            yield ConfigWarning(
+                f"{path}.{key}={given[key]!r}",
+                reason="it is sent as it is; an endpoint refuses or ignores a misspelled setting",
+                fix=f"did you mean {meant!r}?",
+            )
+
+
+def _cut(config: DictConfig, spec: AgentSpec, path: str) -> Iterator[ConfigWarning]:
+    for key, longest in CUT_TO.items():
+        own = flat(spec.sampling).get(key) if key == "max_tokens" else spec.max_prompt_length
+        limit = config.data.get(longest.removeprefix("data."))
+        if isinstance(own, int) and type(limit) is int and own > limit:
+            yield ConfigWarning(
+                f"{path}{'.sampling' if key == 'max_tokens' else ''}.{key}={own}",
+                reason=f"{longest}={limit} is the limit of every row, so this has no effect",
+                fix=f"raise {longest}, or lower {key}",
+            )
+
+
+# Checks of how many sessions run at once, and of how their engines are served.
+
+
+def check_sessions(run: Run) -> Iterator[ConfigError]:
+    limit, count = run.mas.max_sessions, workers(run.config)
+    if limit is not None and limit < count:
+        yield ConfigError(
+            f"mas.max_sessions={limit} with {SECTION}.rollout.agent.num_workers={count}",
+            rule="the sessions are divided over the agent-loop workers, and each runs at least one at a time",
+            fix=f"set mas.max_sessions={count} or more, or {SECTION}.rollout.agent.num_workers={limit}",
+        )
+
+
+def check_limits(mas: MasConfig) -> Iterator[ConfigWarning]:
+    act, session = mas.faults.act_timeout_s, mas.faults.session_timeout_s
+    if act > session:
+        yield ConfigWarning(
+            f"mas.faults.act_timeout_s={act:g} with mas.faults.session_timeout_s={session:g}",
+            reason="the session of an act ends before the act",
+            fix=f"set mas.faults.session_timeout_s to more than {act:g}",
+        )
+
+
+def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
+    for pool in used_pools(mas):
+        names = served_on(mas, pool)
+        if mas.pools[pool].serving == "phases" and len(names) == 1:
+            yield ConfigWarning(
+                f"mas.pools.{pool}.serving=phases with one policy, {names[0]}",
+                reason="phases are the turns of several policies; the engines of one are always awake",
+                fix=f"remove the setting, or put another policy on the pool: ++mas.policies.<policy>.pool={pool}",
+            )
+
+
+# Whether the engines of several policies can run beside each other.
+
+
+def check_engines(run: Run) -> Iterator[ConfigError]:
+    """verl names servers by their rank. verl-mas gives each policy ranks of its own, where verl looks them up."""
+    names = local_policies(run.mas)
+    if len(names) == 1:
+        return
+    for name in names:
+        engine = str(run.view(name).value("rollout.name"))
+        if not facts_of(engine).many:
+            several = [other for other in ENGINES if ENGINES[other].many]
+            yield ConfigError(
+                f"policy {name}: rollout.name={engine} in a run with {len(names)} policies",
+                rule="verl gives the servers of this engine the same names for every policy",
+                fix=f"set actor_rollout_ref.rollout.name to one of {', '.join(several)}, or serve all agents with one "
+                "policy",
+            )
+        if run.view(name).get("rollout.disaggregation.enabled"):
+            yield ConfigError(
+                f"policy {name}: rollout.disaggregation.enabled=True in a run with {len(names)} policies",
+                rule="verl gives servers that only prefill or only decode the same names for every policy",
+                fix="set actor_rollout_ref.rollout.disaggregation.enabled=False, or serve all agents with one policy",
+            )
+
 
 # Estimator of verl -> the nearest one that compares the rows of one agent.
 PER_AGENT = {

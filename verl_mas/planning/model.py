@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from verl_mas.config.target_modules import ALL_LINEAR, Targets, targeted
+from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 
 # Engines serve in bfloat16, and keep keys and values in it.
 SERVED = 2

@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
-from verl_mas.checks.checkpoint import check_checkpoint
+from verl_mas.checks.run import check_checkpoint
 from verl_mas.config.run import Run
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
 from verl_mas.trainer.adapter_identity import other_adapters
