@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from verl_mas import cli
-from verl_mas.cli import timeline
+from verl_mas.cli import export
 from verl_mas.cli._arguments import add_address, add_out, add_run, add_settings, add_step, free, values
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser, UsageError
@@ -92,8 +92,8 @@ def test_text_of_others_in_an_error_is_no_order_to_a_terminal(monkeypatch, capsy
     def refuse(argv):
         raise ConfigError("\x1b[2J\u202e", rule="no", fix="yes")
 
-    monkeypatch.setattr(timeline, "main", refuse)
-    assert cli.main(["timeline"]) == 1
+    monkeypatch.setattr(export, "main", refuse)
+    assert cli.main(["export"]) == 1
     assert "\\x1b[2J\\u202e\n  rule: no" in capsys.readouterr().err
 
 
@@ -101,9 +101,9 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     def interrupted(argv):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(timeline, "main", interrupted)
-    assert cli.main(["timeline"]) == 130
-    assert capsys.readouterr().err == "\nverl-mas timeline: interrupted\n"
+    monkeypatch.setattr(export, "main", interrupted)
+    assert cli.main(["export"]) == 130
+    assert capsys.readouterr().err == "\nverl-mas export: interrupted\n"
 
 
 def test_a_refusal_is_json_where_json_is_asked_for(monkeypatch, capsys):
@@ -112,14 +112,14 @@ def test_a_refusal_is_json_where_json_is_asked_for(monkeypatch, capsys):
     def refuse(argv):
         raise ConfigErrors(errors)
 
-    monkeypatch.setattr(timeline, "main", refuse)
-    assert cli.main(["timeline", "--json"]) == 1
+    monkeypatch.setattr(export, "main", refuse)
+    assert cli.main(["export", "--json"]) == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["errors"][1] == {"value": "b", "rule": "no", "fix": "yes"} and not printed.err
 
 
 def test_wrong_usage_exits_with_2(capsys):
-    assert cli.main(["timeline"]) == 2
+    assert cli.main(["export"]) == 2
     assert "missing: RUN, --out" in capsys.readouterr().err
 
 

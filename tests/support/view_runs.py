@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from verl_mas.run_folder.records import Record, packed
+from verl_mas.trainer.timeline import ENGINE, FILE, SAMPLE, STEP, UPDATE, Event
 
 # What a model, a tool or a user may write to get out of its place.
 HOSTILE = [
@@ -104,3 +105,18 @@ def write_metrics(folder: Path, steps: int = 3) -> Path:
     ]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return folder
+
+
+def write_timeline(folder: Path, steps: Iterable[int]) -> None:
+    """A step lasts ten seconds: sampling takes two of them, an update three."""
+    lines = ["["]
+    for step in steps:
+        at = 10.0 * step
+        spans = [
+            Event(STEP, step, at, at),
+            Event(SAMPLE, step, at, at + 2),
+            Event(ENGINE, step, at, at + 1.5, "solver", "main"),
+            Event(UPDATE, step, at + 2, at + 5, "solver", "main"),
+        ]
+        lines += [f"{json.dumps(span.trace())}," for span in spans]
+    (folder / FILE).write_text("\n".join(lines) + "\n")

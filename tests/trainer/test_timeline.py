@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from verl_mas import cli
 from verl_mas.errors import DataError, DiskError
 from verl_mas.trainer import timeline as module
-from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, START, STEP, UPDATE, Event, Timeline, read_timeline
-from verl_mas.trainer.timeline_picture import draw, row_of
+from verl_mas.trainer.timeline import ENGINE, SAMPLE, START, STEP, UPDATE, Event, Timeline, read_timeline
 
 
 @pytest.fixture
@@ -73,11 +70,12 @@ def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
     for step in (1, 2, 3):
         a_step(first, clock, step, 10.0 * step)
     with (tmp_path / module.FILE).open("a") as file:
-        file.write('{"event": "up')  # the machine crashed while it wrote
+        file.write('{"name": "up')  # the machine crashed while it wrote
     assert read_timeline(tmp_path)[-1].step == 3
     a_step(Timeline(tmp_path, {}), clock, 3, 90.0)
     events = read_timeline(tmp_path)
     assert [event.begin for event in events if event.event == STEP] == [10.0, 20.0, 90.0]
+    assert json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]"), "the whole file is read by others, too"
 
 
 def test_an_evaluation_writes_nothing(clock):
@@ -86,66 +84,26 @@ def test_an_evaluation_writes_nothing(clock):
 
 def test_a_disk_that_refuses_the_timeline_ends_the_run_by_name(tmp_path, clock):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match=r"timeline\.jsonl cannot be written: "):
+    with pytest.raises(DiskError, match=r"timeline\.json cannot be written: "):
         Timeline(tmp_path / "file", {}).begin(1)
 
 
-@pytest.fixture
-def run(tmp_path, clock):
-    folder = tmp_path / "run"
-    timeline = Timeline(folder, {"solver": "main"})
+def test_the_file_is_in_the_format_that_perfetto_and_chrome_open(tmp_path, clock):
+    """Trace Events: an array whose end may be missing, complete events and instants, in microseconds."""
+    timeline = Timeline(tmp_path, {"solver": "main"})
     for step in (1, 2):
         a_step(timeline, clock, step, 10.0 * step)
-    return folder
+    events = json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]")
+    assert {event["ph"] for event in events} == {"i", "X"}
+    update = next(event for event in events if event["name"] == UPDATE)
+    assert (update["ts"], update["dur"]) == (12_000_000, 3_000_000)
+    assert (update["pid"], update["tid"], update["args"]["step"]) == ("main", "trainer solver", 1)
+    assert {event["tid"] for event in events} == {"trainer", "engine solver", "trainer solver"}
 
 
-def test_the_picture_has_a_bar_per_span_at_its_place_in_time(run):
-    tree = ElementTree.fromstring(draw(read_timeline(run), "a < b"))
-    bars = {rect[0].text: rect for rect in tree if len(rect)}
-    assert set(bars) == {
-        f"step {step}: {what}"
-        for step in (1, 2)
-        for what in ("waits for tasks, 2.000 s", "engine has requests of solver, 1.500 s", "update of solver, 3.000 s")
-    }
-    waits, second = bars["step 1: waits for tasks, 2.000 s"], bars["step 2: waits for tasks, 2.000 s"]
-    update = bars["step 2: update of solver, 3.000 s"]
-    x, width = float(waits.get("x")), float(waits.get("width"))
-    assert float(second.get("x")) == pytest.approx(x + 5 * width, abs=0.1), "10 s later"
-    assert float(update.get("width")) == pytest.approx(1.5 * width, abs=0.1)
-    assert [text.text for text in tree if text.get("text-anchor") == "end"] == [
-        "trainer", "engine solver", "trainer solver"
-    ]  # fmt: skip
-    assert any(text.text == "a < b" for text in tree)
-
-
-def test_an_engine_has_a_row_of_its_own():
-    assert row_of(Event(ENGINE, 1, 0, 1, "a")) != row_of(Event(LOG_PROBS, 1, 0, 1, "a"))
-
-
-def test_the_command_draws_some_steps_and_replaces_nothing_unasked(run, tmp_path, capsys):
-    out = tmp_path / "a.svg"
-    assert cli.main(["timeline", str(run), "--out", str(out), "--steps", "2"]) == 0
-    assert "step 2:" in out.read_text() and "step 1:" not in out.read_text()
-    assert cli.main(["timeline", str(run), "--out", str(out)]) == 1
-    assert "add --force" in capsys.readouterr().err and "step 1:" not in out.read_text()
-    assert cli.main(["timeline", str(run), "--out", str(out), "--force"]) == 0
-    assert "step 1:" in out.read_text() and "<text" in out.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{run}", "--out", "{run}/timeline.jsonl/b.svg"], "a file, not a folder"),
-        (["{run}/checkpoints", "--out", "{run}/b.svg"], "checkpoints is not a file"),
-        (["{run}", "--out", "{run}/b.svg", "--steps", "5-3"], "use --steps 3-8"),
-        (["{run}", "--out", "{run}/b.svg", "--steps", "all"], "use --steps 3-8"),
-        (["{run}", "--out", "{run}/b.svg", "--steps", "7-9"], "recorded steps 1 to 2"),
-    ],
-)
-def test_a_wrong_command_is_refused_with_its_fix(run, capsys, arguments, message):
-    assert cli.main(["timeline", *(argument.format(run=run) for argument in arguments)]) == 1
-    assert message in capsys.readouterr().err
-    assert not (run / "b.svg").exists()
+def test_a_folder_without_a_timeline_is_refused(tmp_path):
+    with pytest.raises(DataError, match="is not a file"):
+        read_timeline(tmp_path / "checkpoints")
 
 
 def test_another_file_is_not_taken_for_a_timeline(tmp_path):

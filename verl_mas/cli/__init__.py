@@ -19,7 +19,7 @@ GROUPS = {
     "Getting started": ["demo", "doctor", "new", "try", "list", "explain"],
     "Data": ["data", "retriever"],
     "Training (python -m verl.trainer.main_ppo trains)": ["check", "plan"],
-    "Looking at a run": ["view", "report", "timeline", "dashboard"],
+    "Looking at a run": ["view", "report", "dashboard"],
     "After training": ["export", "chat", "serve", "eval"],
     "Shell": ["completion"],
 }

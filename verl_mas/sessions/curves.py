@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.run_folder.disk import write_whole
-from verl_mas.trainer.timeline_picture import svg
 
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
@@ -60,6 +59,21 @@ def draw(panels: Sequence[Panel], title: str) -> str:
     if filled:
         body.append(f'<text x="{LEFT + _inner() / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
     return svg((WIDTH, height), LEFT, title, body)
+
+
+def svg(size: tuple[int, int], left: int, title: str, body: Iterable[str]) -> str:
+    """A picture on white, with its title."""
+    width, height = size
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            'font-family="sans-serif" font-size="12">',
+            f'<rect width="{width}" height="{height}" fill="white"/>',
+            f'<text x="{left}" y="16" font-weight="bold">{escape(title)}</text>',
+            *body,
+            "</svg>\n",
+        ]
+    )
 
 
 def _inner() -> int:

@@ -1,9 +1,9 @@
-"""What a run did when: spans of the trainer and of the engines, as JSON lines in the folder of the run.
+"""What a run did when: spans of the trainer and of the engines, as Trace Events, which Perfetto and Chrome draw.
 
-<trainer.default_local_dir>/timeline.jsonl    {"event", "step", "begin", "end", "policy", "pool"}, one span per line
+<trainer.default_local_dir>/timeline.json    a JSON array without its end, as the format allows: an event per line
 
-Times are seconds of the wall clock. A run that resumes adds to the file; a line with the event `start` says from which
-step on it repeats what is there. `timeline_picture` draws it.
+Times are those of the wall clock. A process is a pool, a thread an engine or a trainer. A run that resumes adds to the
+file; an event `start` says from which step on it repeats what is there. The page of `verl-mas view` draws it, too.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from verl_mas.errors import DataError
 from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span, seconds, union
 from verl_mas.run_folder.disk import append_line, recording
 
-FILE = "timeline.jsonl"
+FILE = "timeline.json"
 # Events. Those of TRAINING are a policy's training processes at work.
 START, STEP, SAMPLE, ENGINE = "start", "step", "sample", "engine"
 LOG_PROBS, UPDATE = "log_probs", "update"
@@ -47,6 +48,26 @@ class Event:
     @property
     def seconds(self) -> float:
         return self.end - self.begin
+
+    @property
+    def row(self) -> str:
+        """Of a picture: an engine and a trainer have one each."""
+        return f"{'engine' if self.event == ENGINE else 'trainer'} {self.policy}".strip()
+
+    def trace(self) -> dict[str, object]:
+        """As a Trace Event, in microseconds."""
+        moment = self.event in (START, STEP)
+        begin = round(self.begin * 1e6)
+        long = {"ph": "i", "s": "g"} if moment else {"ph": "X", "dur": round(self.end * 1e6) - begin}
+        place = {"pid": self.pool or "team", "tid": self.row}
+        args = {"step": self.step, "policy": self.policy, "pool": self.pool}
+        return {"name": self.event, "ts": begin, **long, **place, "args": args}
+
+    @classmethod
+    def of(cls, trace: Mapping[str, Any]) -> Event:
+        begin, args = trace["ts"], trace["args"]
+        end = begin + trace.get("dur", 0)
+        return cls(trace["name"], args["step"], begin / 1e6, end / 1e6, args["policy"], args["pool"])
 
 
 class Timeline:
@@ -107,8 +128,19 @@ class Timeline:
     def _write(self, event: Event) -> None:
         if self._file is None:
             return
-        with recording(self._file, "its timeline, 2 kB per step,"):
-            append_line(self._file, json.dumps(asdict(event)))
+        with recording(self._file, "its timeline, 3 kB per step,"):
+            if event.event == START:
+                _open(self._file)
+            append_line(self._file, f"{json.dumps(event.trace())},")
+
+
+def _open(file: Path) -> None:
+    """Begin the array, or remove what a process that was killed has left of its last line."""
+    if not file.exists():
+        append_line(file, "[")
+        return
+    with file.open("rb+") as opened:
+        opened.truncate(opened.read().rfind(b"\n") + 1)
 
 
 def idle(spans: Sequence[Span], window: Span) -> float:
@@ -127,10 +159,12 @@ def read_timeline(run: Path) -> list[Event]:
         )
     found: list[Event] = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if number == 1 and line == "[":
+            continue
         try:
-            event = Event(**json.loads(line))
-        except (ValueError, TypeError):
-            # A process that is killed leaves at most a part of its last line; the next start adds to it.
+            event = Event.of(json.loads(line.rstrip(",")))
+        except (ValueError, TypeError, KeyError):
+            # A process that is killed leaves at most a part of its last line.
             if number == 1 or not line.startswith("{"):
                 raise DataError(
                     f"{file}, line {number}: {line[:80]!r}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from view_runs import HOSTILE, act, session, write_metrics, write_run
+from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
 
 from verl_mas.sessions.view import ViewOptions, write_view
 from verl_mas.sessions.view.live import refresh
@@ -232,3 +232,24 @@ def test_the_theme_and_the_keys_are_a_key_away(opened, tmp_path):
     assert page.evaluate(ground) != light
     page.keyboard.press("?")
     assert page.is_visible("#help") and "next and previous session" in text_of(page, "#help")
+
+
+def test_the_timeline_of_the_steps_around_a_session_is_a_key_away(opened, tmp_path):
+    run = write_metrics(write_run(tmp_path, [session(step, f"{step}-0") for step in range(1, 9)]))
+    write_timeline(run, range(1, 9))
+    page = opened(write_view(run)[0])
+    assert not page.is_visible("#timeline")
+    page.keyboard.press("w")
+    page.wait_for_selector("#timeline rect")
+    rows = page.eval_on_selector_all("#timeline .tick", "(all) => all.map((one) => one.textContent)")
+    assert rows == ["trainer", "engine solver", "trainer solver"]
+    tips = "[...document.querySelectorAll('#timeline rect')].map((one) => one.dataset.tip)"
+    assert "step 8: update, 3.000 s" in page.evaluate(tips) and "step 1: update, 3.000 s" not in page.evaluate(tips)
+    place = "document.querySelector(`#timeline rect.${'%s'}`).getBBox().%s"
+    waits, update = (page.evaluate(place % (kind, "width")) for kind in ("sample", "update"))
+    assert update == pytest.approx(1.5 * waits, rel=0.01), "three seconds and two"
+    for _ in range(7):
+        page.keyboard.press("j")
+    until(page, f"({tips}).includes('step 1: update, 3.000 s')")
+    page.keyboard.press("w")
+    assert not page.is_visible("#timeline")

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from view_runs import HOSTILE, act, session, write_metrics, write_run
+from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
 
 from verl_mas import cli
 from verl_mas.errors import ConfigError
@@ -202,3 +202,21 @@ def test_a_live_page_may_be_opened_before_the_first_session(tmp_path):
     assert index_of(page)["columns"]["session"] == []
     write_run(run, GROUPS[:4])
     assert refresh(page, view) and len(bodies(page)) == 4
+
+
+def test_the_timeline_is_that_of_the_run_by_row_and_step(tmp_path):
+    run = write_run(tmp_path, [session()])
+    view = write_view(run)[1]
+    assert "timeline" not in view.head()
+    write_timeline(run, (1, 2))
+    found = json.loads(unpacked(view.head()["timeline"]))
+    assert found["rows"] == ["trainer", "engine solver", "trainer solver"]
+    assert found["steps"] == [[1, 0.0], [2, 10000.0]]
+    assert found["spans"][:3] == [
+        [0, "sample", 1, 0.0, 2000.0],
+        [1, "engine", 1, 0.0, 1500.0],
+        [2, "update", 1, 2000.0, 3000.0],
+    ]
+    view.options = ViewOptions(steps=(2, 2))
+    found = json.loads(unpacked(view.head()["timeline"]))
+    assert found["steps"] == [[2, 0.0]] and {span[2] for span in found["spans"]} == {2}

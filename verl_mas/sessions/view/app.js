@@ -10,6 +10,7 @@ const curves = new Curves(byId("curves"), (step) => {
   const first = list.sessions.find((session) => page.run.step[session] === step);
   if (first !== undefined) choose(first);
 });
+const timeline = new Timeline(byId("timeline"));
 const MOST_BESIDE = 32;
 
 async function open(fresh = false) {
@@ -17,6 +18,8 @@ async function open(fresh = false) {
   page.search = null;
   describe();
   curves.open(run);
+  byId("timeline-toggle").hidden = !run.timeline;
+  if (!byId("timeline").hidden) await showTimeline(fresh);
   apply();
   // The list is there before its texts can be searched.
   const text = await unpack(await verlMasView.payload("search", fresh));
@@ -102,6 +105,7 @@ async function choose(session, keep = false) {
   }
   list.choose(session);
   curves.mark(run.step[session]);
+  timeline.mark(run.step[session]);
   history.replaceState(null, "", `#${encodeURIComponent(nameOf(run, session))}`);
   const wanted = page.comparing ? groupMembers(run, session).slice(0, MOST_BESIDE) : [session];
   try {
@@ -218,11 +222,22 @@ function toggleCurves() {
   byId("curves-toggle").setAttribute("aria-pressed", String(!hidden));
 }
 
+async function showTimeline(fresh = false) {
+  if (page.run.timeline) timeline.open(await verlMasView.json("timeline", fresh));
+}
+
+function toggleTimeline() {
+  if (!page.run.timeline) return;
+  const hidden = byId("timeline").hidden = !byId("timeline").hidden;
+  byId("timeline-toggle").setAttribute("aria-pressed", String(!hidden));
+  if (!hidden) showTimeline();
+}
+
 const KEYS = {
   j: () => choose(list.next(1)), k: () => choose(list.next(-1)),
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
-  g: () => compare(!page.comparing), f: toggleFolds, c: toggleCurves, t: toggleTheme,
+  g: () => compare(!page.comparing), f: toggleFolds, c: toggleCurves, w: toggleTimeline, t: toggleTheme,
   b: () => document.body.classList.toggle("surprise"),
   "/": () => { byId("search").focus(); byId("search").select(); },
   "?": () => byId("help").showModal(),
@@ -254,6 +269,7 @@ byId("order").onchange = () => { page.order = byId("order").value; byId("list").
 byId("clear").onclick = clear;
 byId("theme").onclick = toggleTheme;
 byId("curves-toggle").onclick = toggleCurves;
+byId("timeline-toggle").onclick = toggleTimeline;
 byId("help-button").onclick = () => byId("help").showModal();
 addEventListener("hashchange", () => {
   const session = page.run ? fromAddress() : null;

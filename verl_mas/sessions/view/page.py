@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,13 +19,16 @@ from verl_mas.sessions.view.curves import curves_of
 from verl_mas.sessions.view.index import Page, groups_of, index_of, search_of, searched_of
 from verl_mas.sessions.view.payload import as_json, packed
 from verl_mas.sessions.view.source import Part, Source
+from verl_mas.trainer import timeline
 
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
-SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
+SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "timeline.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
 # Bodies above this size, packed, are files in a folder beside the page.
 INLINE = 12_000_000
+# Of the timeline: about 2,000 steps.
+SPANS = 20_000
 LIVE = "live"
 # How every file of data begins.
 ARRIVES = b"verlMasView.arrive("
@@ -112,9 +115,36 @@ class View:
             "live": self.live,
             "cut": cut,
             "curves": curves_of(self.run.steps(), self.pages),
+            "timeline": (self.run.folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
-        return {"index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))), "search": packed(text)}
+        found = {"index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))), "search": packed(text)}
+        if about["timeline"]:
+            found["timeline"] = packed(
+                as_json(timeline_of(timeline.read_timeline(self.run.folder), self.options.steps))
+            )
+        return found
+
+
+def timeline_of(events: Sequence[timeline.Event], steps: tuple[int, int] | None = None) -> dict[str, object]:
+    """When the steps began, and the spans in milliseconds since the first event, the newest of a long run."""
+    events = [event for event in events if steps is None or steps[0] <= event.step <= steps[1]]
+    first = min((event.begin for event in events), default=0.0)
+
+    def since(event: timeline.Event) -> float:
+        return round(1000 * (event.begin - first), 1)
+
+    spans = [event for event in events if event.event not in (timeline.START, timeline.STEP)][-SPANS:]
+    # The whole team first, then the engines, then the training processes.
+    rows = sorted({event.row for event in spans}, key=lambda row: (row != "trainer", row))
+    return {
+        "rows": rows,
+        "steps": [[event.step, since(event)] for event in events if event.event == timeline.STEP],
+        "spans": [
+            [rows.index(event.row), event.event, event.step, since(event), round(1000 * event.seconds, 1)]
+            for event in spans
+        ],
+    }
 
 
 def write_view(
