@@ -159,15 +159,15 @@ class AdvantageInput:
             labels = labels.cpu().numpy()
         if not isinstance(labels, np.ndarray):  # as objects: numpy would turn a missing text label into "nan"
             labels = pd.Series(labels, dtype=object).to_numpy()
-        found, unique = pd.factorize(labels)
-        if (found < 0).any():
-            row = int((found < 0).argmax())
+        ids, unique = pd.factorize(labels)
+        if (ids < 0).any():
+            row = int((ids < 0).argmax())
             raise DataError(
                 f"row {row} has no {column}",
                 rule=f"every row names its {column}",
                 fix="tag the row where it is made, or mark it as padding",
             )
-        return Codes(torch.from_numpy(found).to(self.scores.device), unique.tolist())
+        return Codes(torch.from_numpy(ids).to(self.scores.device), unique.tolist())
 
 
 COLUMNS = tuple(f.name for f in fields(AdvantageInput) if str(f.type).startswith("Labels"))
@@ -257,23 +257,23 @@ class RunningScores:
         owners = owners_of(batch)
         _, mass, stats = moments(batch.scores.double(), owners, "population", weight)
         columns = (mass.tolist(), stats.mean.tolist(), stats.std.square().tolist())
-        for owner, *found in zip(_names(batch, owners), *columns, strict=True):
-            self.scores[owner] = self.scores.get(owner, NOTHING).decayed(decay).joined(Moments(*found))
+        for owner, *scores in zip(_names(batch, owners), *columns, strict=True):
+            self.scores[owner] = self.scores.get(owner, NOTHING).decayed(decay).joined(Moments(*scores))
 
     def metrics(self) -> dict[str, float]:
         """`advantage/<role>/running_{mean,std,count}`, over all data sources."""
         roles: dict[str, Moments] = {}
-        for owner, found in self.scores.items():
-            roles[owner.role] = roles.get(owner.role, NOTHING).joined(found)
+        for owner, known in self.scores.items():
+            roles[owner.role] = roles.get(owner.role, NOTHING).joined(known)
         return {
             f"advantage/{role}/running_{name}": value
-            for role, found in roles.items()
-            for name, value in (("mean", found.mean), ("std", found.variance**0.5), ("count", found.mass))
+            for role, known in roles.items()
+            for name, value in (("mean", known.mean), ("std", known.variance**0.5), ("count", known.mass))
         }
 
     def to_list(self) -> list[dict[str, str | float]]:
         """For JSON, in which Python keeps every bit of a float64."""
-        return [{**asdict(owner), **asdict(found)} for owner, found in self.scores.items()]
+        return [{**asdict(owner), **asdict(known)} for owner, known in self.scores.items()]
 
     @classmethod
     def from_list(cls, entries: Iterable[Mapping[str, str | float]]) -> RunningScores:

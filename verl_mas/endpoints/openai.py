@@ -44,8 +44,8 @@ class OpenAIClient:
     ):
         # The types and ranges of the settings are those of a configured endpoint.
         RemoteSpec(base_url, model, api_key_env, timeout, concurrency)
-        found = check_endpoint(base_url, api_key_env, "")
-        raise_all(problem for problem in found if isinstance(problem, ConfigError))
+        problems = check_endpoint(base_url, api_key_env, "")
+        raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         self.base_url, self.model = base_url.rstrip("/"), model
         self._key_variable, self._timeout, self._concurrency = api_key_env, timeout, concurrency
         self._http: httpx.AsyncClient | None = None
@@ -110,12 +110,12 @@ class OpenAIClient:
             return _checked(response.json())
 
     @contextmanager
-    def _completion(self, found: str) -> Iterator[None]:
+    def _completion(self, response: str) -> Iterator[None]:
         """Around the reading of a completion: some endpoints send their errors with status 200."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError):
-            cause = f"the response of {self.base_url} is not a chat completion: {found}"
+            cause = f"the response of {self.base_url} is not a chat completion: {response}"
             raise SessionFault(FaultKind.REFUSED, cause) from None
 
     def _body(self, request: Request) -> JsonObject:
@@ -182,7 +182,7 @@ def _arguments(function: JsonObject) -> str:
 def as_openai(messages: Sequence[Message]) -> list[Message]:
     """Messages for an endpoint. Calls of tools get what it needs and a chat template does not: an id, which their
     results repeat, and arguments as JSON text."""
-    found: list[Message] = []
+    converted: list[Message] = []
     open_calls: list[str] = []
     for index, message in enumerate(messages):
         message = {**message, "content": _content(message.get("content"))}
@@ -194,8 +194,8 @@ def as_openai(messages: Sequence[Message]) -> list[Message]:
             message.setdefault("tool_call_id", open_calls[0])
             if message["tool_call_id"] in open_calls:
                 open_calls.remove(message["tool_call_id"])
-        found.append(message)
-    return found
+        converted.append(message)
+    return converted
 
 
 def _call(call: JsonObject, name: str) -> JsonObject:

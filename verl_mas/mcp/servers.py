@@ -81,11 +81,11 @@ class McpServers:
         self._loop = loop = asyncio.new_event_loop()
         threading.Thread(target=_run, args=(loop,), name="mcp", daemon=True).start()
         atexit.register(self.stop)
-        found = asyncio.run_coroutine_threadsafe(_listed(self._servers), loop).result()
-        for server, listed in zip(self._servers, found, strict=True):
+        listings = asyncio.run_coroutine_threadsafe(_listed(self._servers), loop).result()
+        for server, listed in zip(self._servers, listings, strict=True):
             if not isinstance(listed, ConfigError):
                 self.tools += [self._tool(server, tool) for tool in listed]
-        errors = [error for error in found if isinstance(error, ConfigError)]
+        errors = [error for error in listings if isinstance(error, ConfigError)]
         if errors:
             self.stop()
         raise_all(errors)

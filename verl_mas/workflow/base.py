@@ -95,8 +95,8 @@ def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[
 
     `team` is the workflow of the sub-team, its class if it needs no arguments, or the names of its agents.
     """
-    made = team() if isinstance(team, type) else team
-    agents = made if isinstance(made, Sequence) else made.agents
+    workflow = team() if isinstance(team, type) else team
+    agents = workflow if isinstance(workflow, Sequence) else workflow.agents
     return tuple(f"{name}_{agent}" for agent in agents)
 
 
@@ -145,5 +145,5 @@ def _runnable(kind: type[Workflow]) -> type[Workflow]:
 
 def _classes(path: str) -> dict[str, type[Workflow]]:
     """The workflows of a file or module, by class name."""
-    found = vars(load_module(path, "mas.workflow.path"))
-    return {n: c for n, c in found.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}
+    names = vars(load_module(path, "mas.workflow.path"))
+    return {n: c for n, c in names.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}

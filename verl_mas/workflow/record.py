@@ -112,11 +112,11 @@ class Clip:
         if texts is None or not reply.generation.sampled:
             return None
         ids, log_probs = _sampled(reply)
-        found: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
+        tokens: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
         if self.limit is not None and reply.generation.sampled > self.limit:
             # A token is a character or more, as a rule.
-            del found[self.limit :]
-        return found
+            del tokens[self.limit :]
+        return tokens
 
     def _message(self, message: Message) -> Message:
         known = self._known.get(id(message))

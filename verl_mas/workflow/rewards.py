@@ -65,15 +65,14 @@ class RowReward:
 def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
     """The reward of each row of a session. Rows that share their penalties, by `penalty_on`, all get the sum."""
     penalties: dict[object, float] = defaultdict(float)
-    scope = [_scope(number, earned, spec.penalty_on) for number, earned in enumerate(rows)]
+    scope = [
+        {"act": number, "agent": earned.agent}.get(spec.penalty_on or "", "session")
+        for number, earned in enumerate(rows)
+    ]
     if spec.penalty_on != "none":
         for key, earned in zip(scope, rows, strict=True):
             penalties[key] += earned.penalty
     return [_reward(earned, penalties[key], spec) for key, earned in zip(scope, rows, strict=True)]
-
-
-def _scope(number: int, earned: Earned, penalty_on: str | None) -> object:
-    return {"act": number, "agent": earned.agent}.get(penalty_on or "", "session")
 
 
 def _reward(earned: Earned, penalty: float, spec: RewardSpec) -> RowReward:

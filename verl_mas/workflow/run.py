@@ -7,7 +7,7 @@ import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
+from traceback import StackSummary, TracebackException, extract_tb
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from verl_mas import errors
@@ -226,13 +226,11 @@ def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
     if origin is not fault:
         frames += extract_tb(origin.__traceback__)
     whole = TracebackException.from_exception(origin)
-    whole.stack = StackSummary.from_list([frame for frame in frames if not _is_machinery(frame)] or frames)
+    whole.stack = StackSummary.from_list(
+        [frame for frame in frames if not frame.filename.startswith(MACHINERY)] or frames
+    )
     text = encodable("".join(whole.format()).rstrip())
     if len(text) <= limit:
         return text
     half = limit // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
-
-
-def _is_machinery(frame: FrameSummary) -> bool:
-    return frame.filename.startswith(MACHINERY)

@@ -129,29 +129,29 @@ class ToolLoop:
         most = self._spec.max_tool_calls
         refused = [_failed(f"Error: not called, as an act can make {most} calls") for _ in beyond]
         with uncounted():
-            made = await self._made(within)
-        found = []
-        for call, answer in zip(calls, [*made, *refused], strict=True):
+            answers = await self._made(within)
+        messages = []
+        for call, answer in zip(calls, [*answers, *refused], strict=True):
             text = encodable(answer.text[:ERROR_CHARS] if answer.failed else self._limits.cut(answer.text))
             result, error = (None, text) if answer.failed else (text, None)
             self._calls.append(replace(call, result=result, error=error, reward=answer.reward, seconds=answer.seconds))
-            found.append(call.answered(_content(text, answer.images)))
-        return found
+            messages.append(call.answered(_content(text, answer.images)))
+        return messages
 
     async def _made(self, calls: Sequence[ToolCall]) -> list[_Answer]:
         """All at the same time, except those that are made in order."""
-        made: dict[int, _Answer] = {}
+        answers: dict[int, _Answer] = {}
 
         async def one_after_another(places: Sequence[int]) -> None:
             for place in places:
-                made[place] = await self._answer(calls[place])
+                answers[place] = await self._answer(calls[place])
 
         groups: dict[int, list[int]] = {}
         for place, call in enumerate(calls):
             tool = self._tools.get(call.name)
             groups.setdefault(-1 if tool is not None and tool.in_order else place, []).append(place)
         await together([partial(one_after_another, places) for places in groups.values()])
-        return [made[place] for place in range(len(calls))]
+        return [answers[place] for place in range(len(calls))]
 
     async def _answer(self, call: ToolCall) -> _Answer:
         """What came of one call. What is wrong with it is an answer as well, in verl's words."""

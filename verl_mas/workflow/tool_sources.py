@@ -29,31 +29,31 @@ def tool_of(given: ToolLike) -> Tool:
         return given
     if isinstance(given, dict):
         return Tool(given)
-    found = verl_tools.decorated(given) or given
-    if hasattr(found, "tool_schema"):
-        return Tool(verl_tools.schema(found), _call_of(found))
-    if not callable(found):
+    tool = verl_tools.decorated(given) or given
+    if hasattr(tool, "tool_schema"):
+        return Tool(verl_tools.schema(tool), _call_of(tool))
+    if not callable(tool):
         raise WorkflowError(
             f"tools=[{given!r:.80}]",
             rule="a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema",
             fix="give the function itself; names of configured tools go to mas.agents.<name>.tools",
         )
     # It may belong to an environment, where `press` before `look` is not `look` before `press`.
-    return Tool(schema_of(found), call_function(found), in_order=True)
+    return Tool(schema_of(tool), call_function(tool), in_order=True)
 
 
 def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
     """By name; two tools of one name are refused."""
-    found: dict[str, Tool] = {}
+    named: dict[str, Tool] = {}
     for tool in map(tool_of, given):
-        if tool.name in found:
+        if tool.name in named:
             raise WorkflowError(
                 f"two tools named {tool.name!r}",
                 rule="a model calls a tool by its name",
                 fix="rename one of them, or give the agent only one",
             )
-        found[tool.name] = tool
-    return found
+        named[tool.name] = tool
+    return named
 
 
 def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str, Tool]]:
@@ -224,8 +224,8 @@ def _docstring(function: Callable[..., object], name: str) -> tuple[str, dict[st
     described = dict[str, str]()
     for title, section in zip(sections[::2], sections[1::2], strict=True):
         if title in ("Args", "Arguments"):
-            found = ARGUMENT.findall(textwrap.dedent(section.strip("\n")))
-            described = {argument: " ".join(lines.split()) for argument, lines in found}
+            arguments = ARGUMENT.findall(textwrap.dedent(section.strip("\n")))
+            described = {argument: " ".join(lines.split()) for argument, lines in arguments}
     return text.strip(), described
 
 
@@ -236,14 +236,14 @@ def _property(hint: object, where: str) -> JsonObject:
     if origin is Literal:
         kinds = dict.fromkeys(TYPES.get(type(value)) for value in args)
         if None not in kinds:
-            return {"type": _one(list(kinds)), "enum": list(args)}
+            return {"type": next(iter(kinds)) if len(kinds) == 1 else list(kinds), "enum": list(args)}
     elif isinstance(origin, type) and origin in TYPES:
-        made: JsonObject = {"type": TYPES[origin]}
+        schema: JsonObject = {"type": TYPES[origin]}
         if origin is list and args:
-            made["items"] = _property(args[0], where)
+            schema["items"] = _property(args[0], where)
         if origin is dict and len(args) == 2:
-            made["additionalProperties"] = _property(args[1], where)
-        return made
+            schema["additionalProperties"] = _property(args[1], where)
+        return schema
     raise _wrong(
         where,
         "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them",
@@ -253,12 +253,8 @@ def _property(hint: object, where: str) -> JsonObject:
 
 def _union(hints: list[object], optional: bool, where: str) -> JsonObject:
     parts = [_property(hint, where) for hint in hints]
-    made = parts[0] if len(parts) == 1 else {"type": [part["type"] for part in parts]}
-    return {**made, "nullable": True} if optional else made
-
-
-def _one(kinds: list[str | None]) -> object:
-    return kinds[0] if len(kinds) == 1 else kinds
+    schema = parts[0] if len(parts) == 1 else {"type": [part["type"] for part in parts]}
+    return {**schema, "nullable": True} if optional else schema
 
 
 def _wrong(value: str, rule: str, fix: str) -> WorkflowError:

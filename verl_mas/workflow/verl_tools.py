@@ -29,8 +29,8 @@ def decorated(function: object) -> object | None:
 
 def schema(tool: object) -> JsonObject:
     """OpenAI's schema of a tool that has it as a mapping, or as verl's model of it."""
-    found = getattr(tool, "tool_schema")  # noqa: B009
-    dumped = found if isinstance(found, dict) else found.model_dump(exclude_unset=True, exclude_none=True)
+    given = getattr(tool, "tool_schema")  # noqa: B009
+    dumped = given if isinstance(given, dict) else given.model_dump(exclude_unset=True, exclude_none=True)
     return cast(JsonObject, dumped)
 
 

@@ -63,10 +63,10 @@ class ActionList:
         action = self._action
         if not re.fullmatch(rf"\s*(?:(?:{action.pattern})[\s,]*)+", body, action.flags):
             return Malformed(f"{body[:40]!r} is not a list of actions")
-        found = [match.group() for match in action.finditer(body)]
-        if len(found) > self.at_most:
-            return Malformed(f"{len(found)} actions, not 1 to {self.at_most}")
-        return [self._words.get(action, action) for action in found]
+        actions = [match.group() for match in action.finditer(body)]
+        if len(actions) > self.at_most:
+            return Malformed(f"{len(actions)} actions, not 1 to {self.at_most}")
+        return [self._words.get(action, action) for action in actions]
 
     @cached_property
     def _words(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
     """For codecs: every text between `start` and `end`; Malformed if the two do not pair up."""
-    found: list[str] = []
+    texts: list[str] = []
     opened: int | None = None
     for mark in re.finditer(f"{re.escape(start)}|{re.escape(end)}", text):
         if (mark.group() == start) is not (opened is None):
@@ -65,9 +65,9 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
         if opened is None:
             opened = mark.end()
         else:
-            found.append(text[opened : mark.start()].strip())
+            texts.append(text[opened : mark.start()].strip())
             opened = None
-    return found if opened is None else Malformed(f"{start} and {end} do not pair up")
+    return texts if opened is None else Malformed(f"{start} and {end} do not pair up")
 
 
 def checked(rendered: str, value: object, parsed: object) -> str:

@@ -23,17 +23,17 @@ class Boxed:
         return checked(text, value, self.parse(text))
 
     def parse(self, text: str) -> str | Malformed:
-        answer, found, end = visible(text), [], 0
+        answer, boxes, end = visible(text), [], 0
         while (box := answer.find(BOX, end)) >= 0:
             start = box + len(BOX)
             closing = _closing_brace(answer, start)
             if closing is None:
                 return Malformed("a box that is never closed")
             end = closing
-            found.append(answer[start:end].strip())
-            if BOX in found[-1]:
+            boxes.append(answer[start:end].strip())
+            if BOX in boxes[-1]:
                 return Malformed("a box inside a box")
-        value = only(found, "box")
+        value = only(boxes, "box")
         return value or (value if isinstance(value, Malformed) else Malformed("an empty box"))
 
 

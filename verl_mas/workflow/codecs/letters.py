@@ -31,11 +31,11 @@ class Letters:
         body = Tag(self.tag).parse(text) if self.tag else text
         if isinstance(body, Malformed):
             return body
-        found = re.findall(r"\w", body.casefold())
-        if not re.fullmatch(r"\s*(?:\w[\s,]*)+", body) or not set(found) <= set(self.alphabet):
+        letters = re.findall(r"\w", body.casefold())
+        if not re.fullmatch(r"\s*(?:\w[\s,]*)+", body) or not set(letters) <= set(self.alphabet):
             return Malformed(f"{body[:40]!r} is not letters of {self.alphabet}")
         return (
-            "".join(found)
-            if len(found) <= self.at_most
-            else Malformed(f"{len(found)} letters, not 1 to {self.at_most}")
+            "".join(letters)
+            if len(letters) <= self.at_most
+            else Malformed(f"{len(letters)} letters, not 1 to {self.at_most}")
         )

@@ -23,10 +23,10 @@ class Tag:
         return checked(text, value, self.parse(text))
 
     def parse(self, text: str) -> str | Malformed:
-        found = between(visible(text), f"<{self.name}>", f"</{self.name}>")
-        if isinstance(found, Malformed):
-            return found
-        value = only(found, f"<{self.name}>")
+        texts = between(visible(text), f"<{self.name}>", f"</{self.name}>")
+        if isinstance(texts, Malformed):
+            return texts
+        value = only(texts, f"<{self.name}>")
         return value or (value if isinstance(value, Malformed) else Malformed(f"empty <{self.name}>"))
 
 
