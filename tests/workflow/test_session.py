@@ -288,34 +288,31 @@ def test_an_error_of_the_workflow_is_data_with_its_cause(run):
     assert [r.agent for r in done.session.replies] == ["a"]
 
 
-def test_a_workflow_that_returns_no_outcome_is_an_error_with_its_fix(run):
-    class Forgetful(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            pass
-
-    assert "return Outcome" in run(Forgetful, ScriptedLLM("x")).faults[0].cause
+async def forgetful(task, team):
+    pass
 
 
-def test_the_record_of_a_session_whose_workflow_returned_a_reply_has_no_outcome(run):
-    async def replying(task, team):
-        return await team.a.act("q")
+async def replying(task, team):
+    return await team.a.act("q")
 
-    done = run(replying, ScriptedLLM("x"), faults=FaultSpec(retries=0))
-    assert "return Outcome(answer=reply)" in done.faults[0].cause
+
+async def exiting(task, team):
+    sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "says"),
+    [
+        (forgetful, "return Outcome"),
+        (replying, "return Outcome(answer=reply)"),
+        # It ends one session, and not the process.
+        (exiting, "exiting.run called sys.exit(3)"),
+    ],
+)
+def test_a_workflow_without_an_outcome_is_an_error_and_its_record_has_none(run, workflow, says):
+    done = run(workflow, ScriptedLLM("x"), faults=FaultSpec(retries=0))
+    assert done.faults[0].kind is FaultKind.WORKFLOW and says in done.faults[0].cause
     assert done.session.answer is None and done.session.reported == {}
-
-
-def test_a_workflow_that_calls_exit_loses_one_session_and_not_the_process(run):
-    class Exiting(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            sys.exit(3)
-
-    done = run(Exiting, ScriptedLLM("x"), faults=FaultSpec(retries=0))
-    assert done.faults[0].kind is FaultKind.WORKFLOW and "Exiting.run called sys.exit(3)" in done.faults[0].cause
 
 
 def test_a_workflow_that_never_stops_is_ended(run):

@@ -65,10 +65,8 @@ class RowReward:
 def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
     """The reward of each row of a session. Rows that share their penalties, by `penalty_on`, all get the sum."""
     penalties: dict[object, float] = defaultdict(float)
-    scope = [
-        {"act": number, "agent": earned.agent}.get(spec.penalty_on or "", "session")
-        for number, earned in enumerate(rows)
-    ]
+    scopes = ({"act": number, "agent": earned.agent} for number, earned in enumerate(rows))
+    scope: list[object] = [named.get(spec.penalty_on or "", "session") for named in scopes]
     if spec.penalty_on != "none":
         for key, earned in zip(scope, rows, strict=True):
             penalties[key] += earned.penalty

@@ -226,9 +226,8 @@ def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
     if origin is not fault:
         frames += extract_tb(origin.__traceback__)
     whole = TracebackException.from_exception(origin)
-    whole.stack = StackSummary.from_list(
-        [frame for frame in frames if not frame.filename.startswith(MACHINERY)] or frames
-    )
+    of_users = [frame for frame in frames if not frame.filename.startswith(MACHINERY)]
+    whole.stack = StackSummary.from_list(of_users or frames)
     text = encodable("".join(whole.format()).rstrip())
     if len(text) <= limit:
         return text
