@@ -97,8 +97,8 @@ def test_a_command_whose_team_cannot_be_read_is_refused_with_its_other_errors():
 def test_a_team_and_a_run_without_one_are_accepted():
     team, stock = examine_command(TEAM), examine_command(RUN)
     assert team.accepted and stock.accepted
-    assert team.summary and team.summary.workflow == "solver_verifier"
-    assert stock.summary and stock.summary.workflow is None
+    assert team.summary and team.summary["workflow"] == "solver_verifier"
+    assert stock.summary and stock.summary["workflow"] is None
 
 
 def test_what_is_wrong_only_for_the_completion_is_an_error(monkeypatch):

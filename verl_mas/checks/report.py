@@ -39,7 +39,7 @@ class Report:
         return "\n".join([*errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
 
     def as_json(self) -> str:
-        run = {"run": self.summary and asdict(self.summary), "machine": [asdict(finding) for finding in self.machine]}
+        run = {"run": self.summary, "machine": [asdict(finding) for finding in self.machine]}
         return json.dumps(self.found() | run, indent=1, default=str)
 
     def found(self) -> dict[str, object]:

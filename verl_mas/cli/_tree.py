@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from verl_mas.checks.doctor import Finding
-from verl_mas.checks.summary import AgentSummary, ModeSummary, PolicySummary, PoolSummary, Summary
+from verl_mas.checks.summary import Summary
 from verl_mas.config.modes import COLOCATED, SEPARATE, SYNC
 
 MODES = {
@@ -21,14 +21,14 @@ SERVING = {"together": "engines awake together", "phases": "engines awake one po
 
 
 def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
-    root = Tree(found.workflow or f"no team: mas is not set, so verl's trainer `{found.trainer}` runs")
+    root = Tree(found["workflow"] or f"no team: mas is not set, so verl's trainer `{found['trainer']}` runs")
     sections = {
-        "agents": [_agent(name, agent) for name, agent in found.agents.items()],
-        "policies": [_policy(name, policy) for name, policy in found.policies.items()],
-        "pools": [_pool(name, pool, found.on_cpu) for name, pool in found.pools.items()],
+        "agents": [_agent(name, agent) for name, agent in found["agents"].items()],
+        "policies": [_policy(name, policy) for name, policy in found["policies"].items()],
+        "pools": [_pool(name, pool, found["on_cpu"]) for name, pool in found["pools"].items()],
         "training step": list(_step(found)),
         "lengths": list(_lengths(found)),
-        "output": [f"checkpoints: {found.folder}", *_start(found)],
+        "output": [f"checkpoints: {found['folder']}", *_start(found)],
         "this machine": list(_machine(machine)),
     }
     for title, lines in sections.items():
@@ -38,78 +38,78 @@ def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
     return root
 
 
-def _agent(name: str, agent: AgentSummary) -> str:
-    note = "" if agent.trained else " (its rows are left out of the loss)"
-    settings = "".join(f", {setting}={_short(value)}" for setting, value in agent.settings.items())
-    return f"{name} acts on {agent.policy}{note}{settings}"
+def _agent(name: str, agent: Summary) -> str:
+    note = "" if agent["trained"] else " (its rows are left out of the loss)"
+    settings = "".join(f", {setting}={_short(value)}" for setting, value in agent["settings"].items())
+    return f"{name} acts on {agent['policy']}{note}{settings}"
 
 
 def _short(value: object) -> str:
     return shorten(str(value), 60, placeholder=" ...")
 
 
-def _policy(name: str, policy: PolicySummary) -> str:
-    if policy.pool is None:
-        return f"{name}: remote, {policy.model} at {policy.engine}"
-    where = f"{policy.model}, served by {policy.engine} on pool {policy.pool}"
-    if policy.optimiser_steps is None:
-        kind = f"a snapshot {policy.snapshot}" if policy.snapshot else "frozen"
-        shared = f", the base of {', '.join(policy.adapters)}" if policy.adapters else ""
+def _policy(name: str, policy: Summary) -> str:
+    if policy["pool"] is None:
+        return f"{name}: remote, {policy['model']} at {policy['engine']}"
+    where = f"{policy['model']}, served by {policy['engine']} on pool {policy['pool']}"
+    if policy["optimiser_steps"] is None:
+        kind = f"a snapshot {policy['snapshot']}" if policy["snapshot"] else "frozen"
+        shared = f", the base of {', '.join(policy['adapters'])}" if policy["adapters"] else ""
         return f"{name}: {kind}{shared}, {where}"
-    if policy.adapter:
-        where = f"an adapter of rank {policy.adapter.rank} (alpha {policy.adapter.alpha:g}) on {policy.adapter.base}"
-    steps = _count(policy.optimiser_steps, "optimiser step", "optimiser steps")
-    corrected = f", rollout correction {policy.correction}" if policy.correction else ""
-    rate = f"learning rate {policy.learning_rate:g}"
+    if adapter := policy["adapter"]:
+        where = f"an adapter of rank {adapter['rank']} (alpha {adapter['alpha']:g}) on {adapter['base']}"
+    steps = _count(policy["optimiser_steps"], "optimiser step", "optimiser steps")
+    corrected = f", rollout correction {policy['correction']}" if policy["correction"] else ""
+    rate = f"learning rate {policy['learning_rate']:g}"
     return f"{name}: trained, {where}, {rate}, {steps} per training step{corrected}"
 
 
-def _pool(name: str, pool: PoolSummary, on_cpu: bool) -> str:
+def _pool(name: str, pool: Summary, on_cpu: bool) -> str:
     units = ("worker process", "worker processes") if on_cpu else ("GPU", "GPUs")
-    serving = f", {SERVING[pool.serving]} ({pool.reason})" if len(pool.policies) > 1 else ""
-    nodes = f" on {pool.nodes} nodes" if pool.nodes > 1 else ""
-    return f"{name}: {_count(pool.processes, *units)}{nodes}{serving}: {', '.join(pool.policies)}"
+    serving = f", {SERVING[pool['serving']]} ({pool['reason']})" if len(pool["policies"]) > 1 else ""
+    nodes = f" on {pool['nodes']} nodes" if pool["nodes"] > 1 else ""
+    return f"{name}: {_count(pool['processes'], *units)}{nodes}{serving}: {', '.join(pool['policies'])}"
 
 
-def _mode(mode: ModeSummary) -> str:
-    text = f"mode: {mode.name}, {MODES[mode.name]}"
-    if mode.warmup is None:
+def _mode(mode: Summary) -> str:
+    text = f"mode: {mode['name']}, {MODES[mode['name']]}"
+    if mode["warmup"] is None:
         return text
-    return f"{text}; W={mode.warmup:g} T={mode.threshold} {mode.strategy}"
+    return f"{text}; W={mode['warmup']:g} T={mode['threshold']} {mode['strategy']}"
 
 
 def _step(found: Summary) -> Iterator[str]:
-    step = found.step
-    if found.mode:
-        yield _mode(found.mode)
-    yield f"sessions: {step.tasks} tasks x {step.sessions_per_task} per task = {step.sessions}"
-    if step.at_once:
-        yield f"sessions at once, also in validation: at most {step.at_once}"
-    if found.workflow:
-        yield f"rows: {step.sessions} for each act that an agent makes once in every session"
-    if step.candidates > 1:
-        rows = step.sessions * step.candidates
-        yield f"rows where it branches: {step.sessions} x {step.candidates} candidates = {rows} per act"
-        yield f"committed candidate: {step.commit}"
-    if step.reward:
-        reward = step.reward
+    step = found["step"]
+    if found["mode"]:
+        yield _mode(found["mode"])
+    yield f"sessions: {step['tasks']} tasks x {step['sessions_per_task']} per task = {step['sessions']}"
+    if step["at_once"]:
+        yield f"sessions at once, also in validation: at most {step['at_once']}"
+    if found["workflow"]:
+        yield f"rows: {step['sessions']} for each act that an agent makes once in every session"
+    if step["candidates"] > 1:
+        rows = step["sessions"] * step["candidates"]
+        yield f"rows where it branches: {step['sessions']} x {step['candidates']} candidates = {rows} per act"
+        yield f"committed candidate: {step['commit']}"
+    if step["reward"]:
+        reward = step["reward"]
         yield (
             f"rewards: preset {reward['preset']}, {reward['team']:g} x team + {reward['local']:g} x act, "
             f"format penalty on {reward['penalty_on']}"
         )
-    yield f"advantages: {step.estimator}"
+    yield f"advantages: {step['estimator']}"
 
 
 def _lengths(found: Summary) -> Iterator[str]:
-    yield f"data: prompts of {found.prompt_tokens} tokens, responses of {found.response_tokens}"
-    for name, policy in found.policies.items():
-        if policy.context is not None:
-            yield f"{name}: a context of {policy.context} tokens"
+    yield f"data: prompts of {found['prompt_tokens']} tokens, responses of {found['response_tokens']}"
+    for name, policy in found["policies"].items():
+        if policy["context"] is not None:
+            yield f"{name}: a context of {policy['context']} tokens"
 
 
 def _start(found: Summary) -> Iterator[str]:
-    if found.workflow:
-        at = found.resumes_at
+    if found["workflow"]:
+        at = found["resumes_at"]
         yield "starts from the models" if at is None else f"resumes after step {at}"
 
 
