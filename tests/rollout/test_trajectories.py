@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import resource
 from contextlib import contextmanager
+from io import BytesIO
 
 import pytest
+from PIL import Image
 from session_records import Recorder
 
 from verl_mas.config.schema import AgentSpec, TrajectorySpec
 from verl_mas.errors import DataError, DiskError, FaultKind, SessionFault
 from verl_mas.rollout import trajectories
-from verl_mas.rollout.trajectories import Space, TrajectoryWriter
+from verl_mas.rollout.trajectories import ImageFiles, Space, TextPerToken, TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.sessions.reader import SessionIndex, read_sessions
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
@@ -200,3 +203,104 @@ def test_without_space_sessions_are_counted_and_not_recorded(tmp_path, play):
     assert written.without_space == 2 and len(SessionIndex(tmp_path).entries) == 1
     assert written.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert writer.compress() == trajectories.Written()
+
+
+def picture(colour="red"):
+    return Image.new("RGB", (4, 3), colour)
+
+
+def png(colour="red"):
+    file = BytesIO()
+    picture(colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_an_image_is_written_once_however_often_it_is_in_a_message(tmp_path):
+    images = ImageFiles(tmp_path)
+    parts = [images({"type": "image", "image": picture(colour)}) for colour in ("red", "blue", "red")]
+    assert parts[0] == parts[2] != parts[1]
+    assert {part["file"] for part in parts} == {f"images/{path.name}" for path in (tmp_path / "images").iterdir()}
+    read = Image.open(tmp_path / parts[1]["file"])
+    assert (read.size, read.getpixel((0, 0))) == ((4, 3), (0, 0, 255))
+    assert images.pop_bytes() == sum(path.stat().st_size for path in (tmp_path / "images").iterdir())
+    assert images.pop_bytes() == 0
+    # Another worker of the run.
+    other = ImageFiles(tmp_path)
+    assert other({"type": "image", "image": picture()}) == parts[0] and other.pop_bytes() == 0
+
+
+DATA = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "bytes": png(), "image": picture()},
+        {"type": "image", "image": png()},
+        {"type": "image_url", "image_url": {"url": DATA}},
+        {"type": "image_url", "image_url": DATA},
+    ],
+)
+def test_the_bytes_of_an_image_file_are_kept_as_they_are(part, tmp_path):
+    made = ImageFiles(tmp_path)(part)
+    assert made["type"] == "image" and made["file"].endswith(".png")
+    assert (tmp_path / made["file"]).read_bytes() == png()
+
+
+def test_a_jpeg_keeps_its_ending_and_what_is_unknown_is_no_picture(tmp_path):
+    images = ImageFiles(tmp_path)
+    assert images({"type": "image", "image": b"\xff\xd8\xff rest"})["file"].endswith(".jpg")
+    assert images({"type": "image", "image": b"rubbish"})["file"].endswith(".bin")
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ({"type": "image", "image": "/data/1.png"}, {"type": "image", "url": "/data/1.png"}),
+        ({"type": "image_url", "image_url": {"url": "http://x/1.png"}}, {"type": "image", "url": "http://x/1.png"}),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}, {"type": "image"}),
+        ({"type": "image", "image": 5}, {"type": "image"}),
+        ({"type": "image"}, {"type": "image"}),
+    ],
+)
+def test_an_address_stays_and_what_is_not_an_image_leaves_its_type(part, expected, tmp_path):
+    assert ImageFiles(tmp_path)(part) == expected
+    assert not (tmp_path / "images").exists()
+
+
+class Pieces:
+    """A tokenizer of characters, the space before the first one of which is dropped, as some decoders do."""
+
+    def __init__(self):
+        self.decoded = 0
+
+    def encode(self, text, add_special_tokens=True):
+        return [ord(character) for character in text]
+
+    def decode(self, ids, skip_special_tokens=False):
+        self.decoded += 1
+        return "".join(map(chr, ids)).removeprefix(" ")
+
+
+@pytest.mark.parametrize("text", ["", "plain", "Grüße, 世界 🎉🎉", " two  spaces "])
+def test_together_they_are_the_text_and_a_character_belongs_to_its_last_token(tokenizer, text):
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    texts = TextPerToken(tokenizer)(ids)
+    assert "".join(texts) == text and len(texts) == len(ids)
+    assert len(ids) == len(text.encode()), "a token is a byte, so that characters have several"
+    assert [piece for piece in texts if piece] == list(text)
+
+
+def test_bytes_that_are_no_text_are_shown_as_such_and_cost_no_token(tokenizer):
+    ids = tokenizer.encode("aé", add_special_tokens=False)
+    texts = TextPerToken(tokenizer)([*ids[:2], *ids[:1]])
+    assert len(texts) == 3 and texts[0] == "a" and "".join(texts).startswith("a\ufffd")
+    assert TextPerToken(tokenizer)(ids[:2])[1] == "\ufffd"
+
+
+def test_spaces_at_the_start_of_a_token_are_kept_and_a_token_is_decoded_once():
+    pieces = Pieces()
+    texts = TextPerToken(pieces)
+    assert texts(pieces.encode(" a b")) == [" ", "a", " ", "b"]
+    before = pieces.decoded
+    assert texts(pieces.encode("b a ")) == ["b", " ", "a", " "] and pieces.decoded == before
