@@ -126,6 +126,7 @@ def test_a_session_needs_an_endpoint_and_a_model(team):
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly  # the tutorial has the same steps
 def test_the_new_team_is_checked_and_trains(team, capsys):
     """By the commands of its README."""
     assert cli.main(["new", "adders", "--out", str(team), "--force", "--tiny-model"]) == 0

@@ -115,9 +115,8 @@ def test_what_no_agent_can_reach_alone_is_in_the_table():
             ["mas.branch.k=2", "mas.skip_zero_advantage=false", "data.val_max_samples=16"],
             "start   p: ",
         ),
-        (SplitClues, ["trainer.test_freq=1"], "sender has "),
+        pytest.param(SplitClues, ["trainer.test_freq=1"], "sender has ", marks=pytest.mark.nightly),
     ],
-    ids=["plan_path", "split_clues"],
 )
 def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_python, monkeypatch, tmp_path):
     """The whole demo, with fewer steps and warm processes."""

@@ -48,6 +48,7 @@ def test_stock_grpo_trains_and_both_log_probs_agree(unbroken):
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.nightly  # it is verl's own; that of a team is in tests/trainer/test_resume.py
 def test_a_resumed_run_ends_with_the_weights_of_an_unbroken_one(unbroken, main_ppo, tmp_path):
     resumed = main_ppo(
         tmp_path,

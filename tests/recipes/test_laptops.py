@@ -38,6 +38,7 @@ def no_session_was_lost(done):
     assert done.steps[2]["val-session/count"] == 8 and done.steps[2]["val-session/dropped"] == 0
 
 
+@pytest.mark.nightly
 def test_math_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "arithmetic"
     assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
@@ -50,6 +51,7 @@ def test_math_takes_real_steps(main_ppo, tmp_path):
     no_session_was_lost(done)
 
 
+@pytest.mark.nightly
 def test_search_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "invented"
     size = ["--entities", "200", "--hops", "2", "--train-rows", "100", "--test-rows", "20"]

@@ -35,6 +35,7 @@ def test_the_arms_of_the_page_compose(arm):
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     made = tmp_path / "slippery"
     size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train-rows", "16", "--test-rows", "8"]
