@@ -23,7 +23,7 @@ PAGES = (
     "CONTRIBUTING.md",
     "docs/*.md",
     "recipes/**/README.md",
-    "patches/*.md",
+    "docs/patches/*.md",
     "benchmarks/*.md",
 )
 OTHERS = (
@@ -88,7 +88,7 @@ def loaded_from_elsewhere(site: Path) -> Iterator[str]:
 def main() -> int:
     stage(OUT / "pages")
     # Not --quiet: it hides warnings from --strict as well.
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/mkdocs.yml"]
     # The theme prints an announcement otherwise.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     if code := subprocess.run(build, cwd=ROOT, env=environment, check=False).returncode:

@@ -34,7 +34,7 @@ def named(nav: object) -> list[str]:
 
 
 def test_the_navigation_has_every_page_once():
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=Settings)
+    settings = yaml.load((ROOT / "docs/mkdocs.yml").read_text(), Loader=Settings)
     assert sorted(named(settings["nav"])) == sorted(map(str, PAGES))
 
 
