@@ -10,7 +10,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.config.describe import field_meanings, settings
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Count
-from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.request import Options
 from verl_mas.warmup.train import WarmUp
 from verl_mas.workflow.base import WORKFLOWS, find
 

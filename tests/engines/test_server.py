@@ -10,7 +10,7 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
 from verl_mas.engines.adapters import stream_name
 from verl_mas.engines.transformers import ENGINE
-from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.request import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
 from verl_mas.errors import ConfigError, EngineLost, RequestError

@@ -9,8 +9,8 @@ from verl_mas.config.compose import compose
 from verl_mas.config.describe import Setting, settings
 from verl_mas.config.load import load
 from verl_mas.config.schema import MasConfig
-from verl_mas.engines.transformers.options import PATH as ENGINE
-from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.request import PATH as ENGINE
+from verl_mas.engines.transformers.request import Options
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import find
 

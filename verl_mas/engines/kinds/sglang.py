@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
 from verl_mas.engines.adapters import by_policy, require, wanted, wants
-from verl_mas.engines.facts import ENGINES, EngineFacts
-from verl_mas.engines.heads import require_head_size
+from verl_mas.engines.facts import ENGINES, EngineFacts, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost
 from verl_mas.row import GLOBAL_STEPS

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from verl_mas.engines.facts import EngineFacts, register_engine
-from verl_mas.engines.transformers.options import Options
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import Options, Sampling
 
 register_engine(
     "transformers",

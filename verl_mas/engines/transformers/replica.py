@@ -13,7 +13,7 @@ from verl.workers.rollout.replica import RolloutReplica
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.stock import OffsetReplica
 from verl_mas.engines.transformers import ENGINE, server_name
-from verl_mas.engines.transformers.options import Options
+from verl_mas.engines.transformers.request import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError
 from verl_mas.verl_.types import Actor

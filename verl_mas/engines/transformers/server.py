@@ -19,8 +19,7 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 from verl_mas.config.adapters import read_table
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
-from verl_mas.engines.transformers.options import Options
-from verl_mas.engines.transformers.request import Job, Sample, Sampling
+from verl_mas.engines.transformers.request import Job, Options, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from verl_mas.engines.heads import require_head_size
+from verl_mas.engines.facts import require_head_size
 from verl_mas.errors import ConfigError
 from verl_mas.util import installed_version
 
