@@ -73,6 +73,7 @@ def test_every_name_of_an_act_is_a_tag_a_part_of_the_record_and_a_column(tags):
 
 # Words that are also something else where they stand.
 OTHER_MEANINGS = {
+    ("trainer/timeline.py", "policy"): "an argument of a trace event",
     ("rollout/truncation.py", "role"): "a message's",
     ("trainer/metrics.py", "penalty"): "a metric",
     ("trainer/metrics.py", "malformed"): "a metric",
