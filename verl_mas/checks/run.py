@@ -198,95 +198,95 @@ def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) 
 
 def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[Plan | None, Report]:
     """What the run takes of the machines; without a look at data files, model folders and packages."""
-    found, plan = Refusals(), None
+    refusals, plan = Refusals(), None
     with run_on(hardware):
-        config = found.result(lambda: compose(arguments))
-        if config is not None and found.of(check_sections(config)):
-            found.result(lambda: _complete(config))
-            plan = _plan(config, hardware, found)
-    return plan, Report(found.errors, found.warnings)
+        config = refusals.result(lambda: compose(arguments))
+        if config is not None and refusals.of(check_sections(config)):
+            refusals.result(lambda: _complete(config))
+            plan = _plan(config, hardware, refusals)
+    return plan, Report(refusals.errors, refusals.warnings)
 
 
-def _plan(config: DictConfig, hardware: Hardware, found: Refusals) -> Plan | None:
-    if found.result(lambda: is_team(config)):
-        run, _ = check_config(config, found)
+def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> Plan | None:
+    if refusals.result(lambda: is_team(config)):
+        run, _ = check_config(config, refusals)
     else:
-        run = Run(config, load(None)) if found.of(check_values(config)) else None
+        run = Run(config, load(None)) if refusals.of(check_values(config)) else None
     if run is None:
         return None
-    plan = found.result(partial(plan_of, run, hardware))
-    found.of([*plan.errors, *plan.warnings] if plan else [])
+    plan = refusals.result(partial(plan_of, run, hardware))
+    refusals.of([*plan.errors, *plan.warnings] if plan else [])
     return plan
 
 
 def _examine_command(arguments: Iterable[str]) -> Report:
-    found = Refusals()
-    config = found.result(lambda: compose(arguments))
+    refusals = Refusals()
+    config = refusals.result(lambda: compose(arguments))
     if config is None:
-        return Report(errors=found.errors)
-    found.result(lambda: _complete(config))
+        return Report(errors=refusals.errors)
+    refusals.result(lambda: _complete(config))
     report = examine(config)
     # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
-    return report if report.errors or not found.errors else replace(report, errors=found.errors, summary=None)
+    return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
 def examine(config: DictConfig) -> Report:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
-    found = Refusals()
-    machine = found.result(lambda: list(diagnose(thorough=False))) or []
-    found.of(check_plugin(), check_versions(), problems(machine))
-    found.of(check_platform(OmegaConf.select(config, "trainer.device")))
+    refusals = Refusals()
+    machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
+    refusals.of(check_plugin(), check_versions(), problems(machine))
+    refusals.of(check_platform(OmegaConf.select(config, "trainer.device")))
     run = Run(config, load(None))
     # The other checks read every section.
-    if found.of(check_sections(config)):
-        found.of(check_keys(config), check_cluster(config))
-        if not found.of(check_device(config, target())):
-            return Report(found.errors, found.warnings, machine)
-        if found.result(lambda: is_team(config)):
-            run = _examine_team(config, found) or run
+    if refusals.of(check_sections(config)):
+        refusals.of(check_keys(config), check_cluster(config))
+        if not refusals.of(check_device(config, target())):
+            return Report(refusals.errors, refusals.warnings, machine)
+        if refusals.result(lambda: is_team(config)):
+            run = _examine_team(config, refusals) or run
         else:
-            _examine_run(run, found)
-    if not found.errors:
-        found.of(check_capacity(run, target()))
-    contents = found.result(lambda: summary(run)) if not found.errors else None
-    return Report(found.errors, found.warnings, machine, contents)
+            _examine_run(run, refusals)
+    if not refusals.errors:
+        refusals.of(check_capacity(run, target()))
+    contents = refusals.result(lambda: summary(run)) if not refusals.errors else None
+    return Report(refusals.errors, refusals.warnings, machine, contents)
 
 
-def _examine_run(run: Run, found: Refusals) -> None:
+def _examine_run(run: Run, refusals: Refusals) -> None:
     config = run.config
-    found.of(check_mode(config), check_own_estimator(config))
-    if not found.of(check_values(config)):
+    refusals.of(check_mode(config), check_own_estimator(config))
+    if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
-    found.of(check_served(config), check_resources(config), check_data(run))
-    found.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
-    if not found.errors:
-        found.of(check_first_prompts(run))
+    refusals.of(check_served(config), check_resources(config), check_data(run))
+    refusals.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
+    if not refusals.errors:
+        refusals.of(check_first_prompts(run))
 
 
-def _examine_team(config: DictConfig, found: Refusals) -> Run | None:
-    run, usable = check_config(config, found)
+def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
+    run, usable = check_config(config, refusals)
     tools: Mapping[str, Tool] = {}
     if run is not None:
-        found.of(check_policies(run), check_functions(config), check_folders(config), check_data(run))
+        refusals.of(check_policies(run), check_functions(config), check_folders(config), check_data(run))
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
-            found.of(check_workflow_ready(run))
-            tools = _examine_tools(run, found)
-            found.of(check_checkpoint(run), check_logger(config))
-            found.of(check_addresses(run, vars(resolve(run.mas.workflow))))
+            refusals.of(check_workflow_ready(run))
+            tools = _examine_tools(run, refusals)
+            refusals.of(check_checkpoint(run), check_logger(config))
+            refusals.of(check_addresses(run, vars(resolve(run.mas.workflow))))
             if resolve(run.mas.workflow).scored_by_verl:
-                found.of(check_scored(config))
-        found.of(check_finalized(run))
-        if not found.errors:
-            found.of(check_first_prompts(run, tools))
+                refusals.of(check_scored(config))
+        refusals.of(check_finalized(run))
+        if not refusals.errors:
+            refusals.of(check_first_prompts(run, tools))
     return run
 
 
-def _examine_tools(run: Run, found: Refusals) -> Mapping[str, Tool]:
-    configured = found.result(lambda: configured_tools(run))
+def _examine_tools(run: Run, refusals: Refusals) -> Mapping[str, Tool]:
+    configured = refusals.result(lambda: configured_tools(run))
     if configured is None:
         return {}
-    found.of(configured.problems, check_tool_prompts(run, configured.tools))
+    refusals.of(configured.problems, check_tool_prompts(run, configured.tools))
     return configured.tools
 
 

@@ -19,7 +19,7 @@ from verl_mas.checks.verl_values import LINES, UNREAD, takes
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.values import Hint, core_type, problems
-from verl_mas.config.verl_settings import Found, Section, deleted, differences, section_at, verl_settings
+from verl_mas.config.verl_settings import Difference, Section, deleted, differences, section_at, verl_settings
 from verl_mas.engines.facts import ENGINES
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
@@ -42,11 +42,11 @@ def check_keys(config: DictConfig) -> Iterator[Problem]:
     verl = _verl(config)
     yield from check_engine_names(config)
     used = _referred_to(config)
-    for found in differences(config, verl):
-        if found.known or found.path in used:
+    for difference in differences(config, verl):
+        if difference.known or difference.path in used:
             continue
-        error = unknown(found, verl)
-        if found.verl_path.startswith("data.") and OmegaConf.select(config, "data.custom_cls.path"):
+        error = unknown(difference, verl)
+        if difference.verl_path.startswith("data.") and OmegaConf.select(config, "data.custom_cls.path"):
             yield ConfigWarning(error.value, f"{error.rule}; only your data.custom_cls can", error.fix)
         else:
             yield error
@@ -60,16 +60,16 @@ def _engine(config: DictConfig) -> str:
     return str(config.get("model_engine", "dp"))
 
 
-def unknown(found: Found, verl: Section) -> ConfigError:
+def unknown(difference: Difference, verl: Section) -> ConfigError:
     """A key that verl does not read, with the settings that are meant: of this name elsewhere, or of a similar name."""
-    assert found.section is not None
-    keys = list(dict.fromkeys([*found.section.keys, *(() if found.section.path else _groups())]))
-    prefix = found.path.removesuffix(found.key)
-    meant = [path for path in _paths(verl) if path.rpartition(".")[2] == found.key]
-    meant = meant or [prefix + name for name in difflib.get_close_matches(found.key, keys, n=3)]
+    assert difference.section is not None
+    keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else _groups())]))
+    prefix = difference.path.removesuffix(difference.key)
+    meant = [path for path in _paths(verl) if path.rpartition(".")[2] == difference.key]
+    meant = meant or [prefix + name for name in difflib.get_close_matches(difference.key, keys, n=3)]
     return ConfigError(
-        f"{found.path} is not a setting",
-        rule=f"verl reads no key {found.key!r} in {found.section.path or 'the configuration'}",
+        f"{difference.path} is not a setting",
+        rule=f"verl reads no key {difference.key!r} in {difference.section.path or 'the configuration'}",
         fix=f"did you mean {', '.join(meant[:3])}?" if meant else f"known: {', '.join(keys)}",
     )
 
@@ -95,24 +95,24 @@ def _referred_to(config: DictConfig) -> set[str]:
 def check_values(config: DictConfig) -> Iterator[Problem]:
     """Values that verl does not take (type, range, choice, texts, interpolations), or does not read."""
     verl = _verl(config)
-    for found in differences(config, verl):
-        if found.known:
-            yield from _check_value(found)
+    for difference in differences(config, verl):
+        if difference.known:
+            yield from _check_value(difference)
 
 
 def check_override_keys(run: Run) -> Iterator[ConfigError]:
     """Keys in the overrides of a policy that verl does not read."""
-    yield from (unknown(found, _verl(run.config)) for found in _overrides(run) if not found.known)
+    yield from (unknown(difference, _verl(run.config)) for difference in _overrides(run) if not difference.known)
 
 
 def check_override_values(run: Run) -> Iterator[Problem]:
     """Values in the overrides of a policy that verl does not take or read."""
-    for found in _overrides(run):
-        if found.known:
-            yield from _check_value(found)
+    for difference in _overrides(run):
+        if difference.known:
+            yield from _check_value(difference)
 
 
-def _overrides(run: Run) -> Iterator[Found]:
+def _overrides(run: Run) -> Iterator[Difference]:
     for name, spec in run.mas.policies.items():
         for key, own, path in (
             ("overrides", spec.overrides, SECTION),
@@ -133,40 +133,40 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
             )
 
 
-def _check_value(found: Found) -> Iterator[Problem]:
+def _check_value(difference: Difference) -> Iterator[Problem]:
     try:
-        value = found.value()
+        value = difference.value()
     except OmegaConfBaseException as error:
         yield unresolved(error)
         return
-    errors = list(_type_errors(found, value))
+    errors = list(_type_errors(difference, value))
     yield from errors
     if not errors:
-        if found.verl_path in UNREAD:
+        if difference.verl_path in UNREAD:
             yield ConfigWarning(
-                f"{found.path}={value}",
+                f"{difference.path}={value}",
                 reason="verl's configuration has this key, and its V1 trainer does not read it",
-                fix=UNREAD[found.verl_path],
+                fix=UNREAD[difference.verl_path],
             )
-        for path, leaf in leaves(value, (found.path,)):
+        for path, leaf in leaves(value, (difference.path,)):
             yield from _leaf_errors(
-                ".".join(path), leaf, lines=found.section is None and not path[0].startswith("mas.")
+                ".".join(path), leaf, lines=difference.section is None and not path[0].startswith("mas.")
             )
 
 
-def _type_errors(found: Found, value: object) -> Iterator[ConfigError]:
-    if found.section is None:
+def _type_errors(difference: Difference, value: object) -> Iterator[ConfigError]:
+    if difference.section is None:
         # In a section that takes any key, some are known all the same.
-        if inner := takes(OVERRIDES.sub(f"{SECTION}.", found.path)):
-            yield from problems(inner, value, found.path)
+        if inner := takes(OVERRIDES.sub(f"{SECTION}.", difference.path)):
+            yield from problems(inner, value, difference.path)
         return
-    hint: Hint = takes(found.verl_path) or found.hint
+    hint: Hint = takes(difference.verl_path) or difference.hint
     kind = core_type(hint)
-    if found.section.below(found.key) is None and (get_origin(kind) or kind) is not dict:
-        yield from problems(hint, value, found.path)
+    if difference.section.below(difference.key) is None and (get_origin(kind) or kind) is not dict:
+        yield from problems(hint, value, difference.path)
     elif value is not None and not isinstance(value, Mapping):
         yield ConfigError(
-            f"{found.path}={value!r}", rule="this is a section, not a value", fix=f"set {found.path}.<key>"
+            f"{difference.path}={value!r}", rule="this is a section, not a value", fix=f"set {difference.path}.<key>"
         )
 
 

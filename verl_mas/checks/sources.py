@@ -12,7 +12,7 @@ PACKAGES = ("verl", "verl_mas")
 
 
 @dataclass(frozen=True)
-class Found:
+class Definition:
     """A class, a function or an assignment, and the module that holds it."""
 
     module: str
@@ -23,7 +23,7 @@ class Found:
         return f"{self.module}:{getattr(self.node, 'name', '')}"
 
 
-def find(path: str) -> Found | None:
+def find(path: str) -> Definition | None:
     """`module:name` or `module:Class.member`; imports and base classes are followed."""
     module, _, names = path.partition(":")
     name, _, member = names.partition(".")
@@ -34,7 +34,7 @@ def find(path: str) -> Found | None:
 
 
 @cache
-def ancestors(found: Found) -> tuple[Found, ...]:
+def ancestors(found: Definition) -> tuple[Definition, ...]:
     """A class and its base classes, nearest first."""
     line = [found]
     for base in getattr(found.node, "bases", []):
@@ -44,7 +44,7 @@ def ancestors(found: Found) -> tuple[Found, ...]:
 
 
 @cache
-def own_members(found: Found) -> dict[str, Found]:
+def own_members(found: Definition) -> dict[str, Definition]:
     """What a class defines itself: methods, class attributes, and attributes that its methods assign to `self`."""
     members: dict[str, ast.AST] = {}
     for node in ast.walk(found.node):
@@ -52,11 +52,11 @@ def own_members(found: Found) -> dict[str, Found]:
             members.setdefault(node.attr, node)
     for node in getattr(found.node, "body", []):
         members.update(dict.fromkeys(_defines(node), node))
-    return {name: Found(found.module, node) for name, node in members.items()}
+    return {name: Definition(found.module, node) for name, node in members.items()}
 
 
 @cache
-def named(module: str, name: str) -> Found | None:
+def named(module: str, name: str) -> Definition | None:
     """The definition of a name at the top of a module, or imported anywhere in it."""
     node = _names(module).get(name)
     if isinstance(node, ast.ImportFrom):
@@ -66,11 +66,11 @@ def named(module: str, name: str) -> Found | None:
         node = None
     if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Attribute):
         # An alias of a class, such as the `modified_class` of a Ray actor.
-        return named(module, root_of(node.value)) or Found(module, node)
+        return named(module, root_of(node.value)) or Definition(module, node)
     if node is not None:
-        return Found(module, node)
+        return Definition(module, node)
     if submodule := tree_of(f"{module}.{name}"):
-        return Found(f"{module}.{name}", submodule)
+        return Definition(f"{module}.{name}", submodule)
     return next((found for star in _stars(module) if (found := named(star, name))), None)
 
 

@@ -250,44 +250,44 @@ PER_AGENT = {
 
 def validate(config: DictConfig) -> MasConfig:
     """The team, or every error of its configuration, each with value, rule and fix."""
-    found = Refusals()
-    run, _ = check_config(config, found)
-    found.raise_all()
+    refusals = Refusals()
+    run, _ = check_config(config, refusals)
+    refusals.raise_all()
     assert run is not None
     return run.mas
 
 
-def check_config(config: DictConfig, found: Refusals) -> tuple[Run | None, bool]:
+def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bool]:
     """The run, or None if a value of it or of verl cannot be read, and whether its workflow can be used; errors are
-    collected in `found`."""
-    found.of(check_settings(config))
-    sound = found.of(check_values(config))
-    run = found.result(lambda: Run.of(config))
+    collected in `refusals`."""
+    refusals.of(check_settings(config))
+    sound = refusals.of(check_values(config))
+    run = refusals.result(lambda: Run.of(config))
     if run is None:
         return None, False
     mas = run.mas
-    found.of(check_names(mas), check_trainable(run), check_remotes(mas))
-    found.of(check_snapshots(run), check_adapters(run))
-    known = found.of(check_override_keys(run))
-    if not found.of(check_override_values(run)) or not sound:
+    refusals.of(check_names(mas), check_trainable(run), check_remotes(mas))
+    refusals.of(check_snapshots(run), check_adapters(run))
+    known = refusals.of(check_override_keys(run))
+    if not refusals.of(check_override_values(run)) or not sound:
         return None, False  # Other checks calculate with these values.
     team = None
-    if found.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
-        found.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
-        if found.of(check_estimator(run)):
-            found.of(check_filter(run))
-        team = found.result(partial(_made, mas))
+    if refusals.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
+        refusals.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
+        if refusals.of(check_estimator(run)):
+            refusals.of(check_filter(run))
+        team = refusals.result(partial(_made, mas))
     if team:
-        found.of(check_workflow(run, *team))
-    found.of(check_sampling(run))
-    found.of(check_modes(run), check_correction(run))
-    if found.of(check_pools(mas)) and found.of(check_apart(run)):
-        run = found.result(partial(settled, run)) or run
-        found.of(check_replicas(run), check_team_resources(run), check_memory(run))
-        found.of(check_engines(run))
-        found.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
-        found.of(check_loss(run), check_phases(run))
-        found.of(
+        refusals.of(check_workflow(run, *team))
+    refusals.of(check_sampling(run))
+    refusals.of(check_modes(run), check_correction(run))
+    if refusals.of(check_pools(mas)) and refusals.of(check_apart(run)):
+        run = refusals.result(partial(settled, run)) or run
+        refusals.of(check_replicas(run), check_team_resources(run), check_memory(run))
+        refusals.of(check_engines(run))
+        refusals.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
+        refusals.of(check_loss(run), check_phases(run))
+        refusals.of(
             check_unread_options(run),
             check_untrained(mas),
             check_sessions(run),
@@ -295,7 +295,7 @@ def check_config(config: DictConfig, found: Refusals) -> tuple[Run | None, bool]
             check_serving(mas),
         )
         if known:
-            found.of(check_views(run))
+            refusals.of(check_views(run))
     return run, team is not None
 
 

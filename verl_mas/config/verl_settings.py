@@ -95,7 +95,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Found:
+class Difference:
     """A value that is not verl's own: where it is, as the user writes it, and the section of verl that has the key."""
 
     path: str
@@ -121,18 +121,23 @@ class Found:
         return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def differences(node: DictConfig | Tree, section: Section | None, path: str = "") -> Iterator[Found]:
+def differences(node: DictConfig | Tree, section: Section | None, path: str = "") -> Iterator[Difference]:
     """Every value and every unknown section that is not as in verl's own YAML."""
     raw = cast(Tree, OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node)
     for key, value in raw.items():
         if section and _same(section.yaml.get(key, _ABSENT), value):
             continue
-        found = Found(f"{path}.{key}".lstrip("."), section, key, node)
-        below = section.below(key) if section and found.known else None
-        if isinstance(value, Mapping) and value and found.known and (below or section is None or _open(section, key)):
-            yield from differences(cast(Tree, node[key]), below, found.path)
+        difference = Difference(f"{path}.{key}".lstrip("."), section, key, node)
+        below = section.below(key) if section and difference.known else None
+        if (
+            isinstance(value, Mapping)
+            and value
+            and difference.known
+            and (below or section is None or _open(section, key))
+        ):
+            yield from differences(cast(Tree, node[key]), below, difference.path)
         else:
-            yield found
+            yield difference
 
 
 def deleted(config: DictConfig, engine: str) -> Iterator[str]:
