@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
 from kill_matrix import Run, kill
 
 pytestmark = pytest.mark.e2e
