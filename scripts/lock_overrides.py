@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_mas.checks.sources import Found, ancestors, find, own_members, parameters, tree_of
+from verl_mas.checks.sources import Definition, ancestors, find, own_members, parameters, tree_of
 from verl_mas.verl_ import contract
 
 PACKAGE = Path(contract.__file__).parents[1]
@@ -31,8 +31,8 @@ class Ours:
 
     module: str
     node: ast.ClassDef
-    ours: tuple[Found, ...]
-    verls: tuple[Found, ...]
+    ours: tuple[Definition, ...]
+    verls: tuple[Definition, ...]
 
     @property
     def base(self) -> str:
@@ -44,7 +44,7 @@ def classes(module: str) -> Iterator[Ours]:
     assert tree is not None
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            line = ancestors(Found(module, node))
+            line = ancestors(Definition(module, node))
             mixed = find(contract.MIXED_INTO.get(f"{module}:{node.name}", ":"))
             line += ancestors(mixed) if mixed else ()
             verls = tuple(one for one in line if one.module.startswith("verl."))
