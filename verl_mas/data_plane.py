@@ -39,19 +39,21 @@ class Rows(Protocol):
 
 
 def select(rows: Rows, places: Sequence[int]) -> Rows:
-    """The rows at these places."""
+    """The rows at these places. They share their tags with `rows`."""
     selected: Rows = KVBatchMeta(
         partition_id=rows.partition_id,
         keys=[rows.keys[i] for i in places],
-        tags=[rows.tags[i] for i in places],
+        # It would copy the tags deeply, 5 ms for 256 rows.
+        tags=[{} for _ in places],
         fields=rows.fields,
         extra_info=dict(rows.extra_info or {}),
     )
+    selected.tags = [rows.tags[i] for i in places]
     return selected
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts, in order."""
+    """All rows of all parts, in order, with tags of its own."""
     joined: Rows = KVBatchMeta(
         partition_id=parts[0].partition_id,
         keys=[key for part in parts for key in part.keys],
