@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates a separate environment for verl's vLLM engine on the CPU: scripts/vllm-cpu.sh [FOLDER]
-# vLLM pins other versions than the main environment has. docs/vllm-cpu.md explains each step.
+# vLLM pins other versions than the main environment has. docs/platform.md explains each step.
 set -eu
 cd "$(dirname "$0")/.."
 VENV=${1:-.venv-vllm-cpu}
