@@ -20,7 +20,7 @@ an agent or its role, of a policy, a pool or a server. [Configuration](configura
 want to do. The rest of a command is verl's own: [what a team needs of it](trainer.md#verls-settings-in-a-team).
 
 This page is generated from the code that reads the values (`python scripts/generate_pages.py`). `verl-mas check
---schema` prints the same in a terminal, also with the arguments of your own workflow. A cell without a default is a
+--schema` prints the same in a terminal, also with the arguments of your own workflow. What has no default is a
 section or may be left out. A number without "integer" is finite.
 """
 # Of `mas.agents.<name>`: it takes what `sampling` takes.
@@ -99,11 +99,15 @@ def named(setting: Setting, prefix: str) -> str:
 
 def of_section(found: Iterable[Setting], prefix: str, **further: Iterable[str]) -> str:
     """A row per setting; `further` are columns after the common ones."""
-    rows = (
-        (f"`{named(item, prefix)}`", cell(briefly(item.takes)), default(item), cell(item.meaning)) for item in found
-    )
-    columns = ("setting", "takes", "default", "meaning", *further)
+    rows = ((f"`{named(item, prefix)}`", takes(item), cell(item.meaning)) for item in found)
+    columns = ("setting", "takes (default)", "meaning", *further)
     return table(columns, ((*row, *cells) for row, *cells in zip(rows, *further.values(), strict=True)))
+
+
+def takes(setting: Setting) -> str:
+    required = setting.default.startswith("none: ")
+    default = ", required" if required else f" (`{setting.default}`)" if setting.default else ""
+    return cell(briefly(setting.takes)) + default
 
 
 def briefly(takes: str) -> str:
@@ -111,8 +115,3 @@ def briefly(takes: str) -> str:
     for long, short in BRIEF.items():
         takes = re.sub(long, short, takes)
     return takes
-
-
-def default(setting: Setting) -> str:
-    required = setting.default.startswith("none: ")
-    return "required" if required else f"`{setting.default}`" if setting.default else ""
