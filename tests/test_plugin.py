@@ -19,21 +19,21 @@ def test_every_hook_names_a_module_of_verl(module):
     assert importlib.util.find_spec(module) is not None
 
 
-def test_import_verl_loads_the_plugin_and_nothing_heavy_of_ours(warm_python):
+def test_import_verl_loads_the_plugin_and_nothing_heavy_of_ours():
     program = (
         "import sys, verl, verl_mas.plugin\n"
         "assert verl_mas.plugin.active()\n"
         "print(*[name for name in sys.modules if name.startswith('verl_mas.')])"
     )
-    done = subprocess.run([warm_python, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split()) - {"verl_mas.plugin"}
     assert {name.split(".")[1] for name in loaded} <= {"util", "platform", "errors"}
 
 
-def test_verl_runs_without_the_plugin_when_it_is_turned_off(warm_python):
+def test_verl_runs_without_the_plugin_when_it_is_turned_off():
     program = "import sys, verl; assert 'verl_mas.plugin' not in sys.modules"
     environment = os.environ | {"VERL_USE_EXTERNAL_PLUGINS": "none"}
-    subprocess.run([warm_python, "-c", program], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
 @pytest.mark.e2e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -39,6 +40,7 @@ def demo(kind, monkeypatch, tmp_path):
         checkpoint = folder_of_step(run.folder / "checkpoints", run.steps_in_all)
         checkpoint.mkdir(parents=True)
         complete(checkpoint, {})
+        shutil.copy(run.metrics, run.folder / "checkpoints")
         return run.steps()
 
     def call(*argv: str, fresh: bool = False) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from verl_mas.run_folder.checkpoints import FILES, RUN_FILE
 
 Prepare = Callable[[Path], object]
 MESSAGES = [{"role": "user", "content": "Repeat a."}]
@@ -64,11 +67,12 @@ def _file(key: str) -> str:
 
 
 def checkpoint(step: int, *, pointer: str | None = None, run: str = "{}", policy: str | None = "main") -> Prepare:
-    """In the run's folder of a case, {folder}/checkpoints."""
+    """In the run's folder of a case, {folder}/checkpoints. A `run` that can be read lists its files, as a saved one."""
     folder = f"checkpoints/global_step_{step}"
-    steps = [text(f"{folder}/run.json", run), text(f"{folder}/data.pt", "loader")]
-    if policy:
-        steps.append(text(f"{folder}/{policy}/model.pt", "weights"))
+    files = {"data.pt": "loader", **({f"{policy}/model.pt": "weights"} if policy else {})}
+    with suppress(ValueError, TypeError):
+        run = json.dumps({FILES: {name: len(content) for name, content in files.items()}, **json.loads(run)})
+    steps = [text(f"{folder}/{name}", content) for name, content in {RUN_FILE: run, **files}.items()]
     if pointer is not None:
         steps.append(text("checkpoints/latest_checkpointed_iteration.txt", pointer))
     return all_of(*steps)
