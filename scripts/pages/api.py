@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ stable, whatever module it can be imported from. A name is imported when it is f
 nothing heavy. Only the names under [Advantages](#advantages) load torch. `verl_mas.__version__` is the version.
 
 The page is generated from the code by `python scripts/generate_pages.py`. In a signature the type of a parameter is
-left out where its default shows it, and None as a default stands for "or None".
+left out where its default shows it; None as a default stands for "or None", and `...` for a new object.
 """
 # Every name of `verl_mas.__all__`, in the order of the page.
 GROUPS = {
@@ -49,6 +50,8 @@ GROUPS = {
 ALIASES = {"Message"}
 # Objects that a session makes, and interfaces: how they are constructed is no part of the API.
 NOT_CONSTRUCTED = set("Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle Choice".split())
+# Types of arguments that only the team of a session has.
+PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|Member)\b")
 # Their fields are settings, which have a page.
 SETTINGS = {
     "AgentSpec": "masagents",
@@ -116,8 +119,10 @@ def members(kind: type) -> Iterator[str]:
 
 
 def line(name: str, member: object) -> str | None:
-    """A method or property in one line, if it has a docstring."""
+    """A method or property in one line, if it has a docstring and a user has what it takes."""
     function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+    if PASSED_BY_TEAMS.search(str(getattr(function, "__annotations__", ""))):
+        return None
     meaning = " ".join(doc(function).split())
     if meaning and isinstance(function, property):
         return f"`{name}`: {meaning}"
@@ -146,9 +151,10 @@ def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
     annotation, default = str(parameter.annotation), parameter.default
     if default is None:
         annotation = annotation.removesuffix(" | None")
+    made_anew = repr(default) == "<factory>"
     shown = isinstance(default, bool | int | float) or (annotation == "str" and isinstance(default, str))
     kept = inspect.Parameter.empty if shown or parameter.annotation is parameter.empty else Source(annotation)
-    return parameter.replace(annotation=kept, default=named(default))
+    return parameter.replace(annotation=kept, default=Source("...") if made_anew else named(default))
 
 
 def named(default: object) -> object:
