@@ -42,7 +42,7 @@ from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Sampling
 from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate, pack
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing.tiny_model import tiny_model
 
 if TYPE_CHECKING:
     from verl_mas.trainer.adapters.engine import AdapterEngine

@@ -60,7 +60,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         letters = Path(name) / "letters"
-        made = [sys.executable, "-m", "verl_mas.demos.letters", str(letters)]
+        made = [sys.executable, "-m", "verl_mas.testing.letters", str(letters)]
         subprocess.run(made, check=True, capture_output=True)
         check = [sys.executable, "-m", "verl_mas", "check", *(arguments or good(letters))]
         seconds(check), seconds(BASELINE)

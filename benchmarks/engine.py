@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.request import Sampling
 from verl_mas.engines.transformers.server import use_onednn
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing.tiny_model import tiny_model
 
 CONCURRENT, PROMPT = 64, 32
 

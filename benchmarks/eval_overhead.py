@@ -20,7 +20,7 @@ from verl_mas.serve.eval_data import read_rows
 from verl_mas.serve.evaluate import Evaluation, Identity, Results
 from verl_mas.serve.runtime import Runtime
 from verl_mas.serve.settings import EngineSettings
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 
 

@@ -395,7 +395,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     results = Results(args.folder / "results.jsonl")
     if not (args.folder / "letters").exists():
-        subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(args.folder / "letters")], check=True)
+        subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(args.folder / "letters")], check=True)
     with WarmPython() as warm:
         if args.mode == "sync" and not results.has(kind="none", end=True):
             finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters"))

@@ -6,8 +6,8 @@ import timeit
 from collections.abc import Callable
 from itertools import count, cycle
 
-from verl_mas.puzzles.base import Puzzle
-from verl_mas.puzzles.boards import board
+from verl_mas.gym.puzzles.base import Puzzle
+from verl_mas.gym.puzzles.boards import board
 from verl_mas.util.splits import TRAIN
 
 BOARDS = [

@@ -29,8 +29,8 @@ from time import process_time
 
 from transformers.utils.logging import disable_progress_bar
 
+from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.pools.phases import TimeSlices
-from verl_mas.warmup.tiny_model import tiny_model
 
 PROMPT, TURNS = 16, 4
 SECONDS, STOP = "seconds", "stop"

@@ -27,7 +27,8 @@ from pathlib import Path
 import pyarrow
 
 from verl_mas.config.schema import BranchSpec, PolicySpec, TrajectorySpec
-from verl_mas.puzzles.boards import row
+from verl_mas.gym.puzzles.boards import row
+from verl_mas.gym.warmup.puzzles import tiny_workflow
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import size_of
@@ -35,7 +36,6 @@ from verl_mas.run_folder.records import Record, index_of, listed, packed, plain,
 from verl_mas.run_folder.session_files import file_of, write_advantages
 from verl_mas.sessions.reader import SessionIndex, read_sessions
 from verl_mas.util.splits import TRAIN
-from verl_mas.warmup.puzzles import tiny_workflow
 from verl_mas.workflow import Generation, Request, Task, Workflow
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.run import run_session

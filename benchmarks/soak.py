@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import linear_regression
 
-from verl_mas.demos import letters
+from verl_mas.testing import letters
 
 LIMIT_KIB = 5.0
 ASYNCHRONOUS = ("colocate_async", "separate_async")

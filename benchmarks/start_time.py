@@ -58,7 +58,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         letters = Path(name) / "letters"
-        made = [sys.executable, "-m", "verl_mas.demos.letters", str(letters)]
+        made = [sys.executable, "-m", "verl_mas.testing.letters", str(letters)]
         subprocess.run(made, check=True, capture_output=True)
         pairs = [(start_seconds(Path(name) / str(i), letters), import_seconds()) for i in range(runs)]
     start, baseline = (statistics.median(column) for column in zip(*pairs, strict=True))

@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         letters = folder / "letters"
-        subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(letters)], check=True)
+        subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(letters)], check=True)
         stock = run(folder / "stock", letters, steps)
         single = run(folder / "single", letters, steps, "+mas=single", grpo)
         compare("a team of one against verl's trainer", single, stock)

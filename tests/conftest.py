@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    written = set(re.findall(r'^\w+ = "(verl_mas[\w.:]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+    if written - {point.value for point in distribution("verl-mas").entry_points}:
+        raise pytest.UsageError("entry points of pyproject.toml are not in the package's metadata: pip install -e .")
     # Tests and runs share few cores, and a warm process cannot be forked with more threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ray writes there which cluster runs: no test joins that of the user or of a test beside it.
@@ -83,7 +88,7 @@ def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The task of recipes/first_run: a folder with a random tiny model and its data."""
     folder = tmp_path_factory.mktemp("letters")
-    subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(folder)], check=True)
     return folder
 
 

@@ -42,14 +42,15 @@ ORDER = [
     ["user_code"],
     ["workflow"],
     ["mcp", "endpoints"],
-    ["puzzles", "games", "grading", "execution", "retrieval"],
+    ["grading", "execution", "retrieval"],
     ["coding"],
     ["workflows", "data"],
-    ["advantage", "rollout", "engines", "platform", "warmup", "testing", "recipes", "planning"],
+    ["advantage", "rollout", "engines", "platform", "testing", "recipes", "planning"],
     ["trainer"],
     ["checks", "sessions", "serve"],
-    ["demos"],
     ["cli"],
+    # Found by entry points alone.
+    ["gym"],
 ]
 
 # Cycles of modules that are still to be opened.

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from verl_mas.execution.unit_tests import Returns, Stdio, Verdict, run_tests
     from verl_mas.grading.grader import grader, register_grader
     from verl_mas.grading.math import AnswerChecker, Grade
+    from verl_mas.gym.puzzles.base import Puzzle, register_puzzle
+    from verl_mas.gym.puzzles.boards import board
     from verl_mas.mcp.servers import McpServers
-    from verl_mas.puzzles.base import Puzzle, register_puzzle
-    from verl_mas.puzzles.boards import board
     from verl_mas.retrieval.client import RetrieverClient, SearchResult
     from verl_mas.retrieval.corpus import Passage
     from verl_mas.serve.load import TrainedTeam, load
@@ -180,8 +180,8 @@ __getattr__, __dir__ = lazy(
         "verl_mas.execution.unit_tests": ("Returns", "Stdio", "Verdict", "run_tests"),
         "verl_mas.grading.grader": ("grader", "register_grader"),
         "verl_mas.grading.math": ("AnswerChecker", "Grade"),
-        "verl_mas.puzzles.base": ("Puzzle", "register_puzzle"),
-        "verl_mas.puzzles.boards": ("board",),
+        "verl_mas.gym.puzzles.base": ("Puzzle", "register_puzzle"),
+        "verl_mas.gym.puzzles.boards": ("board",),
         "verl_mas.retrieval.client": ("RetrieverClient", "SearchResult"),
         "verl_mas.retrieval.corpus": ("Passage",),
         "verl_mas.serve.load": ("TrainedTeam", "load"),

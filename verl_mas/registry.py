@@ -38,7 +38,7 @@ class Registry(Generic[T]):
     """
 
     def __init__(self, noun: str, *, package: str | None = None, group: str | None = None):
-        self.noun, self._package, self._group = noun, package, group
+        self.noun, self.package, self._group = noun, package, group
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -80,7 +80,7 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def _import(self, name: str) -> None:
-        shipped = [f"{self._package}.{name}"] if name in self._in_folder() else []
+        shipped = [f"{self.package}.{name}"] if name in self._in_folder() else []
         points = [point for point in self._installed() if point.name == name]
         modules = shipped + [point.module for point in points]
         if len(modules) > 1:
@@ -99,9 +99,9 @@ class Registry(Generic[T]):
             )
 
     def _in_folder(self) -> list[str]:
-        if self._package is None:
+        if self.package is None:
             return []
-        modules = pkgutil.iter_modules(import_module(self._package).__path__)
+        modules = pkgutil.iter_modules(import_module(self.package).__path__)
         return [module.name for module in modules if not module.name.startswith("_")]
 
     def _installed(self) -> list[EntryPoint]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.puzzles.base import Puzzle
-from verl_mas.puzzles.game import Attempt
+from verl_mas.gym.puzzles.base import Puzzle
+from verl_mas.gym.puzzles.game import Attempt
+from verl_mas.gym.teams.planner_executor import PlannerExecutor
 from verl_mas.workflow import Malformed, Reply
-from verl_mas.workflows.planner_executor import PlannerExecutor
 
 
 class UnevenRewards(PlannerExecutor):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from verl_mas.gym.teams.guide_driver import Drive, GuideDriver
 from verl_mas.workflow import Reply
-from verl_mas.workflows.guide_driver import Drive, GuideDriver
 
 
 class UnevenGuide(GuideDriver):

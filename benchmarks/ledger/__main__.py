@@ -50,7 +50,7 @@ def main() -> int:
 def execute(run: str, folder: Path, sizes: Sizes) -> int:
     """A run with its own Ray cluster, on the letters task."""
     folder.mkdir(parents=True)
-    subprocess.run([sys.executable, "-m", "verl_mas.demos.letters", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(folder)], check=True)
     command = [
         *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop"),
         *(f"data.train_files={folder}/train.parquet", f"data.val_files={folder}/test.parquet"),

@@ -190,7 +190,7 @@ def _arguments(proof: Proof, folder: Path, team: Sequence[str]) -> list[str]:
         *(f"data.train_files={task}/train.parquet", f"data.val_files={task}/test.parquet"),
         *("data.train_batch_size=4", "data.max_prompt_length=512", "data.max_response_length=16"),
         *("data.dataloader_num_workers=0", "reward.num_workers=1"),
-        "reward.custom_reward_function.path=pkg://verl_mas.data.letters",
+        "reward.custom_reward_function.path=pkg://verl_mas.testing.letters",
         "reward.custom_reward_function.name=score",
         *(_model(proof, "small"), "actor_rollout_ref.model.use_remove_padding=true"),
         "++actor_rollout_ref.model.override_config.attn_implementation=sdpa",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from verl_mas.data import letters
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing import letters
+from verl_mas.testing.tiny_model import tiny_model
 
 if __name__ == "__main__":
     folder, parameters = Path(sys.argv[1]), int(sys.argv[2])

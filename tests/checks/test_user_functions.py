@@ -23,7 +23,7 @@ def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
 
 
 def test_a_function_of_an_installed_module_passes(make):
-    config = make(reward__custom_reward_function__path="pkg://verl_mas.data.letters")
+    config = make(reward__custom_reward_function__path="pkg://verl_mas.testing.letters")
     config.reward.custom_reward_function.name = "score"
     assert list(check_functions(config)) == []
     config.reward.custom_reward_function.name = "nosuch"

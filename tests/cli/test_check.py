@@ -83,7 +83,10 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
         "actor_rollout_ref.rollout.n=4",
         "algorithm.adv_estimator=agent_grpo",
         "actor_rollout_ref.model.path=owner/tiny",
-        *("reward.custom_reward_function.path=pkg://verl_mas.data.letters", "reward.custom_reward_function.name=score"),
+        *(
+            "reward.custom_reward_function.path=pkg://verl_mas.testing.letters",
+            "reward.custom_reward_function.name=score",
+        ),
     ]
     main([*both, "+mas=mine", *changed, *PUZZLES])
     assert "3 optimiser steps per training step" in " ".join(capsys.readouterr().out.split())

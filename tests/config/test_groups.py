@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
 
-import verl_mas.config
 from verl_mas.config import load
 from verl_mas.config.describe import settings
+from verl_mas.config.hydra import group_files
 from verl_mas.config.schema import MasConfig, PolicySpec, WorkflowSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import members_of
 
-FOLDER = Path(verl_mas.config.__file__).parent / "hydra" / "mas"
-TEAMS = sorted(set(FOLDER.glob("*.yaml")) - {FOLDER / "team.yaml"})
+TEAMS = [file for name, file in group_files("mas").items() if name != "team" and "/" not in name]
 
 
 def test_every_setting_of_the_schema_can_be_overridden_without_a_plus(make):

@@ -13,10 +13,10 @@ import pytest
 from verl_mas.cli.data import main
 from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
-from verl_mas.data.arithmetic import chains, signed
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.gym.arithmetic import chains, signed
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."
 

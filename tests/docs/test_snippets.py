@@ -15,7 +15,7 @@ import verl_mas
 from verl_mas.checks import pools
 from verl_mas.checks.team import validate
 from verl_mas.cli import main
-from verl_mas.cli.demo import DEMOS
+from verl_mas.cli.demo import demos
 from verl_mas.config.compose import compose
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.trajectories import TrajectoryWriter
@@ -114,8 +114,8 @@ def test_a_command_of_verl_mas_is_accepted(words, monkeypatch):
         raise Accepted
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
-    for demo in DEMOS:
-        monkeypatch.setattr(f"verl_mas.demos.{demo}.run", stop)
+    for demo in demos().values():
+        monkeypatch.setattr(f"{demo.module}.run", stop)
     with pytest.raises(Accepted):
         main([word for word in words if word != "&"])
 

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.warmup.tiny_model import byte_tokenizer, tiny_model
+from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,7 @@ def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
 @pytest.fixture(scope="module", params=["tied", "untied"])
 def model(request, tmp_path_factory) -> Path:
     """A tiny model of about two buckets of 1 MB, its output layer tied to the embedding or not."""
-    from verl_mas.warmup.tiny_model import tiny_model
+    from verl_mas.testing.tiny_model import tiny_model
 
     folder = tiny_model(tmp_path_factory.mktemp("model") / request.param, parameters=400_000)
     if request.param == "untied":

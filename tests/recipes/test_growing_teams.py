@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.merge import trained
-from verl_mas.warmup.arithmetic import LEADER
-from verl_mas.warmup.arithmetic import lessons as arithmetic
-from verl_mas.warmup.lookup import lessons as lookup
-from verl_mas.warmup.tiny_model import TURN_END, tiny_model
+from verl_mas.gym.warmup.arithmetic import LEADER
+from verl_mas.gym.warmup.arithmetic import lessons as arithmetic
+from verl_mas.gym.warmup.lookup import lessons as lookup
+from verl_mas.testing.tiny_model import TURN_END, tiny_model
 
 SHARED, SEPARATE = "+recipe=leader_workers/shared_4b", "+recipe=leader_workers/separate_4b"
 LAPTOP = ("+platform=cpu", "+mas=sharded_lookup", "+recipe=lookup/laptop")

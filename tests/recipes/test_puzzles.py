@@ -11,8 +11,8 @@ from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import trained
-from verl_mas.warmup.puzzles import lessons, tiny_workflow
-from verl_mas.warmup.tiny_model import TURN_END, tiny_model
+from verl_mas.gym.warmup.puzzles import lessons, tiny_workflow
+from verl_mas.testing.tiny_model import TURN_END, tiny_model
 
 PER_ROLE = (
     "mas.policies={planner: {}, executor: {}}",

@@ -144,7 +144,7 @@ def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
     pytest.importorskip("faiss")
     from transformers import BertConfig, BertModel
 
-    from verl_mas.warmup.tiny_model import byte_tokenizer
+    from verl_mas.testing.tiny_model import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     config = BertConfig(

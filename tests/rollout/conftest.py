@@ -10,8 +10,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.schema import PolicySpec
+from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_.types import Fields, Tokenizer
-from verl_mas.warmup.tiny_model import byte_tokenizer
 from verl_mas.workflow import Task, Workflow
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.session import SessionResult

@@ -18,7 +18,7 @@ from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import ResumedReply
 from verl_mas.rollout.team_client import TeamClient
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing.tiny_model import tiny_model
 
 
 def ask(client, number=0, **params):

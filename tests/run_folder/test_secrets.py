@@ -70,5 +70,11 @@ def test_a_text_that_has_the_form_of_a_key_is_hidden(secret):
 
 
 def test_other_texts_and_addresses_stay():
-    for text in ("task-sk-1", "hdfs://host/path", "sqlite:////tmp/x.db", "pkg://verl_mas.data.letters", "http://[::1"):
+    for text in (
+        "task-sk-1",
+        "hdfs://host/path",
+        "sqlite:////tmp/x.db",
+        "pkg://verl_mas.testing.letters",
+        "http://[::1",
+    ):
         assert clean(text) == text

@@ -89,7 +89,7 @@ class Bfloat16:
 def models(folder: Path) -> None:
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from verl_mas.warmup.tiny_model import tiny_model
+    from verl_mas.testing.tiny_model import tiny_model
 
     tiny_model(folder / "tied", hidden=16, layers=2)
     config = Qwen2Config.from_pretrained(folder / "tied", tie_word_embeddings=False)

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.rollout.team_client import Gate, Only, TeamClient
+from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_.types import Actor, Tokenizer
-from verl_mas.warmup.tiny_model import byte_tokenizer
 
 ROLLOUT = {
     "name": "transformers",

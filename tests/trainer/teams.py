@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from verl_mas.data import letters
+from verl_mas.testing import letters
 from verl_mas.workflow import Outcome, Task, Team, ToolResult, Workflow
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from verl_mas.checks.run import examine_command
-from verl_mas.data import letters
 from verl_mas.planning.hardware import parse_gpus
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing import letters
+from verl_mas.testing.tiny_model import tiny_model
 
 HERE = Path(__file__).parent
 ENGINES = ["sglang", "vllm", "transformers"]
@@ -45,7 +45,7 @@ def arguments(task: Path, folder: Path, engine: str, team: str) -> list[str]:
         "algorithm.adv_estimator=agent_grpo",
         *(f"data.train_files={task}/train.parquet", f"data.val_files={task}/test.parquet"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "data.max_response_length=8"),
-        "reward.custom_reward_function.path=pkg://verl_mas.data.letters",
+        "reward.custom_reward_function.path=pkg://verl_mas.testing.letters",
         "reward.custom_reward_function.name=score",
         f"actor_rollout_ref.model.path={task}/model",
         f"+actor_rollout_ref.model.override_config.attn_implementation={attention}",

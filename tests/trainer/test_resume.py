@@ -19,9 +19,9 @@ from verl_mas.run_folder.metrics import DROPPED, read_steps
 from verl_mas.run_folder.session_files import advantage_lines, files_of
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.run import open_run
+from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.policies.weight_folder import read
 from verl_mas.trainer.running import RUNNING_FILE
-from verl_mas.warmup.tiny_model import tiny_model
 from verl_mas.workflow.team_file import read_team
 
 pytestmark = pytest.mark.e2e

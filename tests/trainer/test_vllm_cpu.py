@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from verl_mas.engines.vllm_cpu import readiness
-from verl_mas.warmup.tiny_model import tiny_model
+from verl_mas.testing.tiny_model import tiny_model
 
 RECORDER = Path(__file__).parents[1] / "support" / "sleep_recorder"
 MISSING = readiness.readiness()

@@ -124,7 +124,7 @@ def imports_of_verl(module: str) -> Iterator[ast.ImportFrom]:
             yield node
 
 
-@pytest.mark.parametrize("file", sorted((PACKAGE / "config" / "hydra").rglob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(PACKAGE.glob("*/hydra/**/*.yaml")), ids=lambda file: file.stem)
 def test_every_setting_of_verl_in_a_group_file_is_one(file):
     verls = check.generated_config()
     keys = [key for key in leaves(OmegaConf.to_container(OmegaConf.load(file))) if not key.startswith(OPEN)]

@@ -9,10 +9,10 @@ from rich.console import Console
 
 import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec
-from verl_mas.puzzles.boards import row
+from verl_mas.gym.puzzles.boards import row
+from verl_mas.gym.teams.planner_executor import PlannerExecutor
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import transcript
-from verl_mas.workflows.planner_executor import PlannerExecutor
 
 HOSTILE = "\x1b[2J\x07\u202eevil\u2066 <script>alert(1)</script> [bold]x[/bold] & \r\x00"
 

@@ -37,7 +37,7 @@ def run_on(hardware: Hardware | None) -> Iterator[None]:
 
 # The data and models of the shipped recipes, by folder, and the commands of the recipes' pages that create them.
 MADE_BY = {
-    "runs/first_run": "python -m verl_mas.demos.letters runs/first_run",
+    "runs/first_run": "python -m verl_mas.testing.letters runs/first_run",
     "runs/math": "verl-mas data math --out runs/math",
     "runs/arithmetic": "verl-mas data arithmetic --out runs/arithmetic --noise 0.25",
     "runs/arithmetic_debate": "verl-mas data arithmetic --team debate --out runs/arithmetic_debate --noise 0.25",

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_mas.checks.refusals import Problem, unresolved
 from verl_mas.checks.served import engines_of_verl
 from verl_mas.checks.verl_values import LINES, UNREAD, takes
+from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.values import Hint, core_type, problems
@@ -77,9 +78,8 @@ def unknown(difference: Difference, verl: Section) -> ConfigError:
 @cache
 def _groups() -> list[str]:
     """The groups of our configuration: `+mas=`, `+platform=`."""
-    return [
-        entry.name for entry in files("verl_mas.config.hydra").iterdir() if entry.is_dir() and "_" not in entry.name
-    ]
+    folders = [entry for package in packages() for entry in files(package).iterdir()]
+    return list(dict.fromkeys(folder.name for folder in folders if folder.is_dir() and "_" not in folder.name))
 
 
 def _paths(section: Section) -> list[str]:

@@ -40,6 +40,11 @@ def summary(command: str) -> str:
     """The first line of the module's docstring, read without importing it."""
     path = Path(__path__[0]) / module_of(command).rpartition(".")[2]
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return first_line(file)
+
+
+def first_line(file: str | Path) -> str:
+    """The first line of the docstring of a Python file."""
     with open(file, encoding="utf-8") as source:
         return source.readline().strip().strip('"')
 

@@ -189,9 +189,18 @@ def check_share(option: str, share: float | None) -> None:
         raise ConfigError(f"{option} {share}", rule="a share is 0 to 1", fix=f"use {option} 0.5")
 
 
-def check_count(option: str, count: int | None) -> None:
-    if count is not None and count < 1:
-        raise ConfigError(f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default")
+def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | None) -> None:
+    """`--train-rows` and `--test-rows`, checked by `check_rows`. Without a default: as many as there are."""
+    parser.add_argument("--train-rows", type=int, default=train, metavar="N", help="rows to train on")
+    parser.add_argument("--test-rows", type=int, default=test, metavar="N", help="held-out rows")
+
+
+def check_rows(options: argparse.Namespace) -> None:
+    for option, count in (("--train-rows", options.train_rows), ("--test-rows", options.test_rows)):
+        if count is not None and count < 1:
+            raise ConfigError(
+                f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default"
+            )
 
 
 def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:

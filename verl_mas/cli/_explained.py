@@ -12,9 +12,10 @@ from functools import cache
 
 import yaml
 
-from verl_mas.cli._names import HYDRA, KINDS, recipe_command
+from verl_mas.cli._names import KINDS, recipe_command
 from verl_mas.cli._settings import known_settings
 from verl_mas.config.describe import Setting, settings
+from verl_mas.config.hydra import group_files
 from verl_mas.config.merge import leaves
 from verl_mas.config.values import describe
 from verl_mas.config.verl_settings import section_at, verl_settings
@@ -87,7 +88,7 @@ def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained
 @cache
 def _in_yaml() -> frozenset[str]:
     """The settings that `+mas=team` has, so that they are set without `++`."""
-    tree = yaml.safe_load((HYDRA / "mas" / "team.yaml").read_text(encoding="utf-8"))
+    tree = yaml.safe_load(group_files("mas")["team"].read_text(encoding="utf-8"))
     return frozenset(".".join(path) for path, _ in leaves(tree))
 
 

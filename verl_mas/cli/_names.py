@@ -5,34 +5,35 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
-from verl_mas.registry import Registry
+from verl_mas.config.hydra import group_files
+from verl_mas.registry import Registry, installed
 
-HYDRA = Path(__file__).parents[1] / "config" / "hydra"
 Named = Mapping[str, str]
 T = TypeVar("T")
 
 
 def teams() -> Named:
-    files = sorted((HYDRA / "mas").glob("*.yaml"))
-    return {file.stem: _comments(file)[0] for file in files if file.stem != "team"}
+    files = group_files("mas")
+    return {name: _comments(file)[0] for name, file in files.items() if name != "team" and "/" not in name}
 
 
 def recipes() -> Named:
     """Those that are a run; the others are parts of them."""
     found = {}
-    for file in sorted((HYDRA / "recipe").glob("*/*.yaml")):
+    for name, file in group_files("recipe").items():
         comments = _comments(file)
         if comments and comments[0].startswith("python -m verl.trainer.main_ppo"):
-            found[f"{file.parent.name}/{file.stem}"] = comments[1]
+            found[name] = comments[1]
     return found
 
 
 def recipe_command(name: str) -> str:
-    return _comments(HYDRA / "recipe" / f"{name}.yaml")[0]
+    return _comments(group_files("recipe")[name])[0]
 
 
 def _comments(file: Path) -> list[str]:
@@ -44,13 +45,13 @@ def _comments(file: Path) -> list[str]:
 def workflows() -> Named:
     from verl_mas.workflow.base import WORKFLOWS
 
-    return _entries(WORKFLOWS, "verl_mas.workflows")
+    return _entries(WORKFLOWS)
 
 
 def estimators() -> Named:
     from verl_mas.advantage.estimator import ESTIMATORS
 
-    return _entries(ESTIMATORS, "verl_mas.advantage.estimators")
+    return _entries(ESTIMATORS)
 
 
 def codecs() -> Named:
@@ -59,18 +60,6 @@ def codecs() -> Named:
 
     kinds = {name: getattr(codecs, name) for name in codecs.__all__}
     return {name: _paragraph(kind.__doc__) for name, kind in kinds.items() if kind not in (Codec, Malformed)}
-
-
-def puzzles() -> Named:
-    from verl_mas.puzzles.base import PUZZLES
-
-    return _entries(PUZZLES, "verl_mas.puzzles.kinds")
-
-
-def games() -> Named:
-    from verl_mas.games.base import GAMES
-
-    return _entries(GAMES, "verl_mas.games.kinds")
 
 
 def data_sets() -> Named:
@@ -82,19 +71,19 @@ def data_sets() -> Named:
 def graders() -> Named:
     from verl_mas.grading.grader import GRADERS
 
-    return _entries(GRADERS, "verl_mas.grading.graders")
+    return _entries(GRADERS)
 
 
 def executors() -> Named:
     from verl_mas.execution.executor import EXECUTORS
 
-    return _entries(EXECUTORS, "verl_mas.execution.executors")
+    return _entries(EXECUTORS)
 
 
 def engines() -> Named:
     from verl_mas.engines.facts import ENGINES
 
-    return _entries(ENGINES, "verl_mas.engines.kinds")
+    return _entries(ENGINES)
 
 
 def commit_rules() -> Named:
@@ -103,12 +92,12 @@ def commit_rules() -> Named:
     return {name: _paragraph(COMMIT_RULES[name].choose.__doc__) for name in COMMIT_RULES}
 
 
-def _entries(registry: Registry[T], package: str = "") -> Named:
-    """The shipped entries by the docstring of their file in `package`; others, and all without one, by their own."""
+def _entries(registry: Registry[T]) -> Named:
+    """The entries of the registry's folder by the docstring of their file, the others by their own."""
     found = {}
     for name in registry:
         entry = registry[name]
-        module = sys.modules.get(f"{package}.{name}")
+        module = sys.modules.get(f"{registry.package}.{name}")
         found[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
     return found
 
@@ -124,7 +113,7 @@ def metrics() -> Named:
 
 
 # By the name on the command line: where it is set, and the names.
-KINDS: Mapping[str, tuple[str, Callable[[], Named]]] = {
+KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "teams": ("+mas=NAME", teams),
     "recipes": ("+recipe=NAME", recipes),
     "workflows": ("mas.workflow.name=NAME", workflows),
@@ -135,7 +124,9 @@ KINDS: Mapping[str, tuple[str, Callable[[], Named]]] = {
     "executors": ("mas.workflow.args.execution.executor=NAME", executors),
     "engines": ("actor_rollout_ref.rollout.name=NAME", engines),
     "metrics": ("logged by a run; docs/metrics.md", metrics),
-    "puzzles": ("verl-mas data puzzle NAME", puzzles),
-    "games": ("verl-mas data self_play --game NAME", games),
     "data": ("verl-mas data NAME", data_sets),
 }
+# Of packages: an entry point names where such a name is used, and a registry.
+for point in installed("verl_mas.kinds"):
+    used_as, registry = point.load()
+    KINDS[point.name] = used_as, partial(_entries, registry)

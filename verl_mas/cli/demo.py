@@ -1,9 +1,5 @@
 """Train on this machine, and report the result.
 
-split_clues  (default) two agents, each with half of the clues, learn what to write to each other. A few minutes.
-plan_path    a planner and an executor learn to solve mazes, with AT-GRPO. About ten minutes.
-letters      one random tiny model with verl's own trainer and GRPO, to test whether verl runs. A few minutes.
-
 ARGUMENTS are those of `python -m verl.trainer.main_ppo` and change the recipe. After Ctrl-C, the next call of a team's
 demo resumes from its last checkpoint unless --fresh is given. Data, model and checkpoints are written to runs/ in the
 current folder.
@@ -11,36 +7,55 @@ current folder.
 
 from __future__ import annotations
 
-import importlib
 import sys
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 
+from verl_mas.cli import first_line
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
+from verl_mas.registry import installed, nearest
 
-DEMO_PACKAGE = "verl_mas.demos"
 DEFAULT = "split_clues"
-DEMOS = [DEFAULT, "plan_path", "letters"]
+# Of the entry points of demos. Each is a function of (overrides, console, fresh).
+GROUP = "verl_mas.demos"
+
+
+def demos() -> dict[str, EntryPoint]:
+    return {point.name: point for point in sorted(installed(GROUP), key=lambda point: point.name != DEFAULT)}
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas demo", __doc__, usage=f"verl-mas demo [{'|'.join(DEMOS)}] [--fresh] [ARGUMENTS]")
+    found = demos()
+    usage = f"verl-mas demo [{'|'.join(found)}] [--fresh] [ARGUMENTS]"
+    names = "\n".join(f"{name:{max(map(len, found))}}  {_about(point)}" for name, point in found.items())
+    made = Parser("verl-mas demo", (__doc__ or "").replace("\n\n", f"\n\n{names}\n\n", 1), usage=usage)
     made.add_argument("--fresh", action="store_true", help="start again instead of resuming")
     return made
+
+
+def _about(demo: EntryPoint) -> str:
+    """The first line of its file, read without importing it."""
+    spec = find_spec(demo.module)
+    return first_line(spec.origin) if spec and spec.origin else ""
 
 
 def main(argv: list[str]) -> int:
     options, rest = parser().parse_known_args(argv)
     name, overrides = (rest[0], rest[1:]) if rest and "=" not in rest[0] else (DEFAULT, rest)
-    if name not in DEMOS:
-        raise ConfigError(f"demo {name!r}", rule="it names one of the demos", fix=nearest(name, DEMOS))
+    found = demos()
+    if not found:
+        rule = f"a demo is an entry point of {GROUP} in an installed package"
+        raise ConfigError("no demo is installed", rule=rule, fix="install the whole of verl-mas")
+    if name not in found:
+        raise ConfigError(f"demo {name!r}", rule="it names one of the demos", fix=nearest(name, list(found)))
     # What follows imports torch and transformers, which takes some seconds.
     sys.stdout.write(f"demo {name}: loading\n")
     sys.stdout.flush()
     from rich.console import Console
 
     try:
-        importlib.import_module(f"{DEMO_PACKAGE}.{name}").run(overrides, Console(), fresh=options.fresh)
+        found[name].load()(overrides, Console(), fresh=options.fresh)
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted; the training run has ended, too\n")
         return 130

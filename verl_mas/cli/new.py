@@ -16,11 +16,11 @@ from pathlib import Path
 from verl_mas.cli._arguments import add_json, add_out, free
 from verl_mas.cli._output import say_written
 from verl_mas.cli._parser import Parser
+from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.disk import writing
 
 TEMPLATES = Path(__file__).parent / "_new_team"
-TEAMS = Path(__file__).parents[1] / "config" / "hydra" / "mas"
 # The name in the templates and in the names of their files, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
 # Where Hydra looks for `+mas=NAME`.
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             (folder / target).write_text(text, encoding="utf-8")
         if options.tiny_model:
-            from verl_mas.warmup.tiny_model import tiny_model
+            from verl_mas.testing.tiny_model import tiny_model
 
             shutil.rmtree(folder / "model", ignore_errors=True)
             tiny_model(folder / "model")
@@ -76,7 +76,7 @@ def _checked(name: str) -> str:
             rule="it names a Python module: lower-case letters, digits and underscores, and no keyword",
             fix=f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}",
         )
-    if name in sys.stdlib_module_names or (TEAMS / f"{name}.yaml").exists() or _installed(name):
+    if name in sys.stdlib_module_names or name in group_files("mas") or _installed(name):
         raise ConfigError(
             f"NAME {name}", rule="no module that is installed and no team that is shipped has it", fix=f"use my_{name}"
         )

@@ -12,6 +12,7 @@ import yaml
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.config.hydra import group_files
 from verl_mas.config.merge import leaves
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import section_at, verl_settings
@@ -101,15 +102,9 @@ def _missing(error: MissingConfigException, file: str) -> ConfigError:
     return ConfigError(
         str(error).splitlines()[0],
         rule=f"{group} is one of the files in a folder {group}/ on Hydra's search path",
-        fix=nearest(file.partition("/")[2], list(error.options or _files(file.partition("/")[0])))
+        fix=nearest(file.partition("/")[2], list(error.options or group_files(file.partition("/")[0])))
         + "; files of your own are found with --config-dir",
     )
-
-
-def _files(group: str) -> list[str]:
-    """The files of a group of ours in any of its folders, as `+<group>=` names them."""
-    folder = Path(__file__).parent / "hydra" / group
-    return [file.relative_to(folder).with_suffix("").as_posix() for file in folder.rglob("*.yaml")]
 
 
 def key_of(override: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,3 +71,10 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
     """The passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
     for number, row in enumerate(read_rows(Path(path))):
         yield Passage.from_row(row, number, str(path))
+
+
+def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:
+    """Write corpus.jsonl, from which an index is built."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "corpus.jsonl", "wb") as corpus:
+        corpus.writelines(passage.to_json() + b"\n" for passage in passages)

@@ -10,7 +10,7 @@ from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import trained
-from verl_mas.data.guide_driver import blind_bound, boards_of, items
+from verl_mas.gym.guide_driver import blind_bound, boards_of, items
 from verl_mas.util.splits import TEST
 
 

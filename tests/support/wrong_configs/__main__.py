@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from verl_mas.demos import letters
+from verl_mas.testing import letters
 from wrong_configs import CLASSES, cases
 from wrong_configs.case import Verdict, look
 

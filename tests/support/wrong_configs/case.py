@@ -30,7 +30,7 @@ from verl_mas.errors import ConfigError
 TEAM = (
     "+platform=cpu +mas=solver_verifier algorithm.adv_estimator=agent_grpo data.train_batch_size=8 "
     "actor_rollout_ref.rollout.n=4 actor_rollout_ref.actor.ppo_mini_batch_size=8 "
-    "reward.custom_reward_function.path=pkg://verl_mas.data.letters reward.custom_reward_function.name=score "
+    "reward.custom_reward_function.path=pkg://verl_mas.testing.letters reward.custom_reward_function.name=score "
     "actor_rollout_ref.model.path={task}/model data.train_files={task}/train.parquet "
     "data.val_files={task}/test.parquet trainer.default_local_dir={folder}/checkpoints"
 ).split()

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from verl_mas.cli._arguments import add_seed, add_settings, values
-from verl_mas.cli.data._generated import add_rows, check_rows
+from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_rows, values
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared

@@ -1,0 +1,140 @@
+"""The demos of teams, with a training that only writes its metrics; and one whole demo with real steps."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+
+import pytest
+from rich.console import Console
+
+from verl_mas.errors import ConfigError
+from verl_mas.gym.demos.live import Run
+from verl_mas.gym.demos.plan_path import PlanPath
+from verl_mas.gym.demos.split_clues import SplitClues
+from verl_mas.gym.warmup.train import WarmUp
+from verl_mas.run_folder.checkpoints import complete, folder_of_step
+
+# Too short to learn anything.
+BRIEF = WarmUp(hidden=32, layers=1, steps=2, batch=4, lessons=40)
+
+
+@pytest.fixture(params=[PlanPath, SplitClues], ids=lambda kind: kind.name)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def demo(kind, monkeypatch, tmp_path):
+    """Runs the demo with a training that only writes its metrics, and returns the output; `trained` has the runs."""
+    trained: list[Run] = []
+    interval = kind.success.replace("acc/mean@1", "pass@1")
+
+    def watch(run: Run, headline, console):
+        trained.append(run)
+        values = {kind.success: 0.5, f"{interval}/low": 0.4, f"{interval}/high": 0.6}
+        lines = [json.dumps({"step": step, "data": values}) for step in (0, run.steps_in_all)]
+        run.metrics.write_text("\n".join(lines) + "\n")
+        checkpoint = folder_of_step(run.folder / "checkpoints", run.steps_in_all)
+        checkpoint.mkdir(parents=True)
+        complete(checkpoint, {})
+        shutil.copy(run.metrics, run.folder / "checkpoints")
+        return run.steps()
+
+    def call(*argv: str, fresh: bool = False) -> str:
+        output = io.StringIO()
+        kind().run(list(argv), Console(file=output, width=200), fresh=fresh)
+        return output.getvalue()
+
+    monkeypatch.setattr(kind, "folder", tmp_path / "demo")
+    monkeypatch.setattr(kind, "draw", lambda self, step, settings: f"sessions of step {step}")
+    monkeypatch.setattr(kind, "prepare", lambda self, settings, console: self.folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(Run, "watch", watch)
+    call.trained = trained
+    return call
+
+
+def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kind):
+    output = demo()
+    assert f"before: 0.500 of {kind.solved} (95 % interval 0.400 to 0.600)\nsessions of step 0" in output
+    assert f"sessions of step {demo.trained[0].steps_in_all}" in output
+    written = output.replace("\n", "")
+    for file in ("curves.svg", "report/report.txt", "report/curves.svg"):
+        assert (kind.folder / file).exists() and str(kind.folder / file) in written
+    assert "findings: none" in output and "sessions none were recorded" in output
+
+
+def test_an_override_sets_the_length_of_the_progress_bar(demo):
+    demo("trainer.total_training_steps=7")
+    assert demo.trained[0].steps_in_all == 7 and demo.trained[0].overrides[-1] == "trainer.total_training_steps=7"
+    demo(fresh=True)
+    assert demo.trained[1].steps_in_all > 7
+
+
+@pytest.mark.parametrize("steps", ["ten", "0", "-1", ""])
+def test_an_invalid_number_of_steps_is_refused_before_anything_is_deleted(demo, kind, steps):
+    trained = kind.folder / "model"
+    trained.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="at least 1"):
+        demo(f"trainer.total_training_steps={steps}", fresh=True)
+    assert trained.exists()
+
+
+def test_it_resumes_from_a_checkpoint_and_does_not_train_a_finished_run(demo):
+    demo("trainer.total_training_steps=5")
+    output = demo("trainer.total_training_steps=9")
+    assert "resumes from step 5" in output and [run.resume for run in demo.trained] == [False, True]
+    output = demo("trainer.total_training_steps=9")
+    assert "already trained to step 9" in output and "sessions of step 9" in output and len(demo.trained) == 2
+
+
+def test_a_folder_of_another_version_of_the_demo_is_refused(kind, monkeypatch, tmp_path):
+    monkeypatch.setattr(kind, "folder", tmp_path)
+    monkeypatch.setattr(kind, "warm_up", BRIEF)
+    settings = {"mas": {"workflow": {"args": {"text": "compact", "moves": 1, "max_turns": 8}}}}
+    silent = Console(file=io.StringIO())
+    for _ in range(2):
+        kind().prepare(settings, silent)
+    monkeypatch.setattr(kind, "version", lambda self, settings: "another")
+    with pytest.raises(ConfigError, match=f"demo {kind.name} --fresh"):
+        kind().prepare(settings, silent)
+
+
+def test_what_no_agent_can_reach_alone_is_in_the_table():
+    lines = [list(column.cells) for column in SplitClues().table([]).columns]
+    assert "the best agent alone" in lines[1] and "0.33" in lines[2]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("demo", "brief", "drawn"),
+    [
+        (
+            PlanPath,
+            # The candidates of an untrained team are often equal.
+            ["mas.branch.k=2", "mas.skip_zero_advantage=false", "data.val_max_samples=16"],
+            "start   p: ",
+        ),
+        pytest.param(SplitClues, ["trainer.test_freq=1"], "sender has ", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_python, monkeypatch, tmp_path):
+    """The whole demo, with fewer steps and warm processes."""
+    monkeypatch.setattr(sys, "executable", warm_python)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "warm_up", demo.warm_up.changed({"steps": 30, "batch": 32, "lessons": 2000}))
+    small = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.save_freq=1"]
+    output = io.StringIO()
+    for steps in (1, 2):
+        arguments = [*small, *brief, f"trainer.total_training_steps={steps}"]
+        demo().run(arguments, Console(file=output, width=200))
+    text = output.getvalue()
+    assert "resumes from step 1" in text and text.count("after: ") == 2 and drawn in text
+    page = demo.folder / "checkpoints" / "view.html"
+    assert page.exists() and f"view     {page.absolute()}" in text
+    assert f"sessions {demo.folder.absolute()}/checkpoints/trajectories" in text
+    logged = Run([], demo.folder, 2).steps()
+    assert [step.number for step in logged] == [0, 1, 2]
+    assert all(step.values["actor/grad_norm"] >= 0 and step.values["policy/main/rows/real"] > 0 for step in logged[1:])

@@ -1,0 +1,198 @@
+"""Teams on puzzles whose candidates are played on: to score them, and as forks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from verl_mas.config.schema import BranchSpec
+from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.gym.puzzles.boards import board, row
+from verl_mas.gym.puzzles.game import Play
+from verl_mas.gym.teams.planner_executor import PlannerExecutor
+from verl_mas.gym.teams.single_player import SinglePlayer
+from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Task
+from verl_mas.workflow.run import run
+
+SIZE = {"size": 4, "min_distance": 3}
+COMPACT = {"moves": 1, "text": "compact"}
+UNIFORM = BranchSpec(k=4, commit="uniform")
+
+
+def task(slip=0.0, seed=0, min_distance=3, **changes):
+    made = row("plan_path", seed, TRAIN, SIZE | {"slip": slip, "min_distance": min_distance})
+    return replace(Task(made["prompt"], extra_info=made["extra_info"]), **changes)
+
+
+def puzzle_of(slip=0.0, seed=0, min_distance=3):
+    return board("plan_path", seed, TRAIN, SIZE | {"slip": slip, "min_distance": min_distance})
+
+
+def moves(seed=0):
+    """Candidates 0 to 3 move up, down, left, right; other acts at random."""
+    rng = random.Random(seed)
+
+    def say(request, branch):
+        return rng.choice("UDLR") if branch == 0 else "UDLR"[branch]
+
+    return ScriptedLLM(say)
+
+
+def told(replies):
+    return [(one.agent, one.turn, one.branch, one.committed, one.messages) for one in replies]
+
+
+def chances(at, turns, puzzle):
+    """The probability that uniform moves solve the puzzle in this many turns."""
+    if puzzle.board.to_goal[at] == 0:
+        return 1.0
+    if not turns:
+        return 0.0
+    table = puzzle.board.moves[at]
+    return sum(chances(table.get(move, at), turns - 1, puzzle) for move in "UDLR") / 4
+
+
+def test_the_score_of_a_move_is_the_probability_that_it_leads_to_the_goal():
+    seed = next(seed for seed in range(99) if puzzle_of(seed=seed, min_distance=2).initial_distance == 2)
+    rng, turns, n, puzzle = random.Random(3), 4, 64, puzzle_of(seed=seed, min_distance=2)
+    llm = ScriptedLLM(lambda request, branch: "UDLR"[branch] if request.turn == 0 else rng.choice("UDLR"))
+
+    class FirstBranches(SinglePlayer):
+        """Of the later acts no candidate is played on."""
+
+        fork = "none"
+
+        def _branches(self, team, agent):
+            first, self.seen = not getattr(self, "seen", False), True
+            return first
+
+    workflow = FirstBranches(**COMPACT, max_turns=turns, reward="sparse", continuations=n)
+    session = run(workflow, task(seed=seed, min_distance=2), llm, branch=UNIFORM)
+    scores = {one.text: one.team_reward for one in session.replies if one.turn == 0}
+    assert list(scores) == list("UDLR")
+    for move, score in scores.items():
+        exact = chances(puzzle.board.moves[puzzle.at].get(move, puzzle.at), turns - 1, puzzle)
+        assert score == pytest.approx(exact, abs=4 * (exact * (1 - exact) / n) ** 0.5 + 1e-9)
+    assert max(scores.values()) > min(scores.values())
+
+
+@pytest.mark.parametrize("kind", [PlannerExecutor, SinglePlayer])
+@pytest.mark.parametrize("slip", [0.0, 0.4])
+def test_acts_and_boards_of_the_session_are_the_same_with_and_without_continuations(kind, slip):
+    def say(request, branch):
+        return "UDLR"[(branch + request.turn) % 4]
+
+    arguments = {**COMPACT, "max_turns": 3, "reward": "sparse"}
+    plain = run(kind(**arguments), task(slip), ScriptedLLM(say), branch=UNIFORM)
+    probed = run(kind(**arguments, continuations=2), task(slip), ScriptedLLM(say), branch=UNIFORM)
+    assert told(one for one in probed.replies if not one.probe) == told(plain.replies)
+    assert (plain.answer, plain.info) == (probed.answer, probed.info)
+    assert len(probed.replies) > len(plain.replies)
+
+
+def test_the_sketch_of_a_planner_is_played_on_by_the_executor_who_reads_it():
+    session = run(
+        PlannerExecutor(**COMPACT, max_turns=2, continuations=1),
+        task(),
+        moves(),
+        branch=BranchSpec(k=4, commit="first"),
+    )
+    sketches = [one for one in session.replies if one.agent == "planner" and one.turn == 0]
+    readers = [one for one in session.replies if one.probe and one.agent == "executor" and one.turn == 0]
+    assert [one.messages[-1]["content"].split()[-2] for one in readers] == [one.text for one in sketches]
+    # An executor's move is followed by the planner of the next turn, who sees the board after it.
+    after = [one for one in session.replies if one.probe and one.agent == "planner"]
+    assert {one.turn for one in after} == {1}
+
+
+@pytest.mark.parametrize("continuations", [0, 1])
+def test_a_score_knows_nothing_of_the_slips_of_the_session(continuations):
+    """If it did, a greedy commit would take the move that is not going to slip."""
+    kept = promised = 0
+    n = 80
+    puzzle = next(one for one in (puzzle_of(0.4, seed) for seed in range(99)) if len(one.best_actions()) == 1)
+    [best] = puzzle.best_actions()
+    seed = next(s for s in range(99) if puzzle_of(0.4, s).render() == puzzle.render())
+    for session in range(n):
+        workflow = SinglePlayer(**COMPACT, max_turns=1, continuations=continuations)
+        done = run(workflow, task(0.4, seed, session=session), ScriptedLLM(best), branch=BranchSpec(k=8))
+        [one] = [one for one in done.replies if one.committed]
+        promised += one.team_reward == pytest.approx(1 / puzzle.initial_distance)
+        kept += done.team_reward == pytest.approx(1 / puzzle.initial_distance)
+    # The best of eight did not slip; the move of the session does so as often as any.
+    assert promised / n > 0.95 and kept / n == pytest.approx(0.6, abs=0.2)
+
+
+def test_sessions_of_one_board_slip_differently_and_a_repetition_slips_the_same():
+    def answer(session):
+        llm = ScriptedLLM(lambda request, branch: "UDLR"[request.turn % 4])
+        return run(SinglePlayer(**COMPACT, max_turns=6), task(0.4, session=session), llm).answer
+
+    answers = [answer(session) for session in range(8)]
+    assert len(set(answers)) > 1 and answers == [answer(session) for session in range(8)]
+
+
+def test_a_fork_on_the_first_act_trains_every_course_to_its_end():
+    session = run(PlannerExecutor(**COMPACT, max_turns=3, fork="first"), task(0.4), moves(), branch=UNIFORM)
+    assert {(one.agent, one.turn, one.branch) for one in session.replies} >= {
+        (agent, turn, branch) for agent in ("planner", "executor") for turn in (0, 1) for branch in range(4)
+    }
+    rewards = {branch: {one.team_reward for one in session.replies if one.branch == branch} for branch in range(4)}
+    assert all(len(found) == 1 for found in rewards.values())
+    [kept] = {one.branch for one in session.replies if one.committed}
+    assert rewards[kept] == {session.team_reward} and not any(one.probe for one in session.replies)
+
+
+def test_a_round_robin_forks_at_the_first_act_of_either_agent_and_shares_what_came_before():
+    forking = set()
+    for number in range(12):
+        workflow = PlannerExecutor(**COMPACT, max_turns=2, fork="round_robin")
+        session = run(workflow, task(session=number), moves(), branch=UNIFORM)
+        first = [one for one in session.replies if one.agent == "planner" and one.turn == 0]
+        forking.add("planner" if len(first) == 4 else "executor")
+        if len(first) == 1:
+            ends = {one.branch: one.team_reward for one in session.replies if one.agent == "executor"}
+            assert first[0].team_reward == pytest.approx(sum(ends.values()) / 4)
+        assert len([one for one in session.replies if one.agent == "executor" and one.turn == 0]) == 4
+    assert forking == {"planner", "executor"}
+
+
+@pytest.mark.parametrize("arguments", [{"continuations": 2}, {"fork": "first"}, {"fork": "round_robin"}])
+def test_in_validation_nothing_is_played_on(arguments):
+    workflow = PlannerExecutor(**COMPACT, max_turns=2, **arguments)
+    session = run(workflow, task(validate=True), moves(), branch=UNIFORM)
+    assert len(session.replies) == 2 * session.info["turns"]
+    assert all(one.team_reward is None and one.branch == 0 for one in session.replies)
+
+
+def test_a_turn_that_asks_other_agents_when_it_is_called_again_is_refused():
+    class Fickle(Play):
+        agents = ("a", "b")
+
+        def __post_init__(self):
+            super().__post_init__()
+            self.asked = 0
+
+        async def turn(self, puzzle, choose):
+            self.asked += 1
+            await choose("ab"[self.asked % 2], puzzle, "x")
+            return (await choose("a", puzzle, "x")).score.after
+
+    with pytest.raises(SessionFault, match="act 0 of a turn was by a, and by b when"):
+        run(Fickle(moves=1, max_turns=1, continuations=1), task(), moves(), branch=UNIFORM)
+
+
+def test_forks_and_continuations_exclude_each_other():
+    with pytest.raises(ConfigError, match="fork=first with mas"):
+        SinglePlayer(fork="first", continuations=1)
+
+
+@pytest.mark.parametrize("arguments", [{"continuations": 1}, {"fork": "first"}, {"fork": "round_robin"}])
+def test_teams_that_play_on_pass_check_workflow(arguments):
+    report = check_workflow(lambda: PlannerExecutor(max_turns=2, **arguments), "<actions>U R</actions>", task())
+    assert report.ok, str(report)

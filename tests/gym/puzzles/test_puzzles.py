@@ -1,0 +1,224 @@
+"""Properties of every puzzle."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.gym.puzzles.boards import board, board_of, row
+from verl_mas.gym.puzzles.scoring import DENSE, Weights, score_actions
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow.codecs import ActionList, Malformed
+
+KINDS = [
+    ("plan_path", {"size": 4}),
+    ("plan_path", {"size": 10, "walls": 0.3}),
+    ("sokoban", {"size": 5, "min_distance": 2}),
+    ("sokoban", {"size": 6, "boxes": 2}),
+    ("sudoku", {"size": 4}),
+    ("sudoku", {"size": 9, "blanks": 20}),
+]
+kinds = st.sampled_from(KINDS)
+seeds = st.integers(0, 300)
+# Without a deadline: a busy machine is not a failure.
+relaxed = settings(deadline=None, max_examples=60)
+
+
+def wander(puzzle, rng: random.Random, steps: int) -> None:
+    for _ in range(steps):
+        puzzle.step(rng.choice(puzzle.legal_actions()))
+
+
+@relaxed
+@given(kinds, seeds)
+def test_the_same_seed_gives_the_same_board_and_a_plan_of_the_stated_length_solves_it(kind, seed):
+    name, size = kind
+    puzzle = board(name, seed, TRAIN, size)
+    assert puzzle.render() == board(name, seed, TRAIN, size).render()
+    assert puzzle.distance() == puzzle.initial_distance > 0
+    for left in range(puzzle.initial_distance, 0, -1):
+        assert puzzle.distance() == left and not puzzle.solved
+        assert puzzle.step(puzzle.best_actions()[0])
+    assert puzzle.solved and puzzle.value() == 1.0
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 12), st.integers(0, 2**16))
+def test_distance_drops_by_at_most_one_and_only_along_the_best_actions(kind, seed, steps, walk):
+    puzzle = board(kind[0], seed, TRAIN, kind[1])
+    wander(puzzle, random.Random(walk), steps)
+    here, best = puzzle.distance(), puzzle.best_actions()
+    if here is None:
+        assert not best
+        return
+    assert bool(best) == (here > 0)
+    for action in puzzle.legal_actions():
+        after = puzzle.copy()
+        assert after.step(action)
+        there = after.distance()
+        assert (action in best) == (there == here - 1)
+        assert there is None or there >= here - 1
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 2**16))
+def test_a_copy_is_independent(kind, seed, walk):
+    puzzle = board(kind[0], seed, TRAIN, kind[1])
+    before = puzzle.key(), puzzle.render(), puzzle.distance(), puzzle.compact()
+    twin = puzzle.copy()
+    assert (twin.key(), twin.render()) == before[:2]
+    wander(twin, random.Random(walk), 5)
+    assert (puzzle.key(), puzzle.render(), puzzle.distance(), puzzle.compact()) == before
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 2**16))
+def test_drawings_differ_exactly_as_states_do(kind, seed, walk):
+    puzzle, rng = board(kind[0], seed, TRAIN, kind[1]), random.Random(walk)
+    pictures: dict = {}
+    for _ in range(30):
+        assert pictures.setdefault(puzzle.render(), puzzle.key()) == puzzle.key()
+        if not puzzle.solved:
+            wander(puzzle, rng, 1)
+    assert len(set(pictures.values())) == len(pictures)
+
+
+@pytest.mark.parametrize(("name", "size"), KINDS)
+def test_train_and_test_layouts_never_overlap(name, size):
+    def layouts(split):
+        puzzles = [board(name, seed, split, size) for seed in range(40)]
+        return {layout_of(puzzle) for puzzle in puzzles}
+
+    train, test = layouts(TRAIN), layouts(TEST)
+    assert not train & test
+    assert len(train) > 5 and len(test) > 5
+
+
+def layout_of(puzzle):
+    owner = getattr(puzzle, "board", None) or getattr(puzzle, "level", None)
+    return owner.layout if owner else puzzle.sheet.solution
+
+
+@relaxed
+@given(kinds, seeds, st.integers(0, 2**16), st.integers(1, 4))
+def test_returning_to_a_state_earns_nothing(kind, seed, walk, limit):
+    """Between two visits of an unsolved state the sum of rewards is not positive, whatever the acts in between."""
+    puzzle, rng = board(kind[0], seed, TRAIN, kind[1]), random.Random(walk)
+    earned, visits = 0.0, {puzzle.key(): [0.0]}
+    for _ in range(40):
+        actions = some_act(puzzle, rng, limit)
+        score = score_actions(puzzle, actions, limit=limit)
+        if score.after.solved:
+            continue
+        puzzle, earned = score.after, earned + score.team + score.local
+        for before in visits.setdefault(puzzle.key(), []):
+            assert earned <= before + 1e-9
+        visits[puzzle.key()].append(earned)
+
+
+def some_act(puzzle, rng, limit):
+    if rng.random() < 0.1:
+        return Malformed("noise")
+    actions = [rng.choice(puzzle.legal_actions()) for _ in range(rng.randint(1, limit))]
+    if rng.random() < 0.2:
+        actions[0] = {"sudoku": "aA1"}.get(puzzle.name, "U")
+    return actions
+
+
+def test_a_move_and_its_reverse_earn_exactly_nothing():
+    """They would earn something if only gains were counted, or if gamma were below one."""
+    puzzle = board("plan_path", 3, TRAIN, {"size": 6, "walls": 0.1, "min_distance": 4})
+    forward = puzzle.best_actions()[0]
+    back = {"U": "D", "D": "U", "L": "R", "R": "L"}[forward]
+    there = score_actions(puzzle, [forward], limit=2)
+    again = score_actions(there.after, [back], limit=2)
+    assert there.team > 0 and there.local > 0
+    assert there.team + again.team == pytest.approx(0)
+    assert there.local + again.local == pytest.approx(0)
+
+
+@relaxed
+@given(kinds, seeds)
+def test_solving_earns_the_team_one_and_ends_the_actions(kind, seed):
+    puzzle = board(kind[0], seed, TRAIN, kind[1])
+    while puzzle.distance() > 1:
+        puzzle.step(puzzle.best_actions()[0])
+    last = puzzle.best_actions()[0]
+    score = score_actions(puzzle, [last, last, last], limit=3)
+    assert score.after.solved and score.team == 1.0 and score.legal_share == 1.0
+    assert not puzzle.solved
+
+
+def test_malformed_and_illegal_acts_cost_their_weight():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4})
+    illegal = next(move for move in "UDLR" if move not in puzzle.legal_actions())
+    assert score_actions(puzzle, Malformed("x"), limit=2).local == pytest.approx(-(DENSE.format + DENSE.legal))
+    assert score_actions(puzzle, [illegal], limit=2).local == pytest.approx(-DENSE.legal)
+    assert score_actions(puzzle, [illegal], limit=2, weights=Weights(legal=0.5)).local == pytest.approx(-0.5)
+
+
+def test_the_sparse_reward_depends_only_on_a_solution():
+    puzzle = board("plan_path", 0, TRAIN, {"size": 4, "min_distance": 3})
+    best = puzzle.best_actions()[:1]
+    for actions in (best, Malformed("x"), ["U", "U"]):
+        score = score_actions(puzzle, actions, limit=2, weights=None)
+        assert score.team == score.local == 0.0
+    while puzzle.distance() > 1:
+        puzzle.step(puzzle.best_actions()[0])
+    assert score_actions(puzzle, puzzle.best_actions(), limit=2, weights=None).team == 1.0
+
+
+@pytest.mark.parametrize(("name", "size"), KINDS)
+@pytest.mark.parametrize("tag", ["actions", None])
+def test_rendered_actions_are_read_back_and_other_text_is_malformed(name, size, tag):
+    puzzle = board(name, 1, TRAIN, size)
+    codec = ActionList(puzzle.action_pattern, 3, tag, puzzle.action_help)
+    plan = puzzle.legal_actions()[:2]
+    assert codec.parse(codec.render(plan)) == plan
+    close = f"<{tag}>{{}}</{tag}>" if tag else "{}"
+    assert codec.parse(close.format(plan)) == plan
+    many = "".join([plan[0]] * 4)
+    for body in ("", "please", plan[0] + "?", "x" + plan[0], many):
+        assert isinstance(codec.parse(close.format(body)), Malformed)
+
+
+def test_the_board_of_a_dataset_row_is_restored():
+    made = row("sokoban", 7, TEST, {"size": 5, "min_distance": 2})
+    read = {**made["extra_info"], "size": {**made["extra_info"]["size"], "blanks": None}}
+    expected = board("sokoban", 7, TEST, {"size": 5, "min_distance": 2}).render()
+    assert board_of(read).render() == expected
+    # As pandas reads it when rows of other puzzles have no such number.
+    assert board_of(read | {"size": read["size"] | {"size": 5.0, "min_distance": 2.0}}).render() == expected
+    with pytest.raises(DataError, match="seed"):
+        board_of({"puzzle": "sokoban"})
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "size", "says"),
+    [
+        ("plan_path", "valid", {}, "train, test"),
+        ("plan_path", TRAIN, {"wall": 0.2}, "did you mean 'walls'"),
+        ("plan_path", TRAIN, {"walls": 0.9}, "at least 0 and below 0.6"),
+        ("plan_path", TRAIN, {"size": 1}, "2 to 52"),
+        ("plan_path", TRAIN, {"size": 3, "min_distance": 30}, "smaller min_distance"),
+        ("plan_path", TEST, {"walls": 0.0}, "change the share of walls"),
+        ("sokoban", TRAIN, {"size": 12, "boxes": 4}, "at most 200000 states"),
+        ("sokoban", TRAIN, {"size": 3}, "space for its boxes"),
+        ("sokoban", TRAIN, {"size": 5, "min_distance": 99}, "smaller min_distance"),
+        ("sudoku", TRAIN, {"size": 6}, "size 4 or 9"),
+        ("sudoku", TRAIN, {"blanks": 0}, "1 or more"),
+        ("sudoku", TRAIN, {"blanks": 3.5}, "of type int"),
+        ("sokoban", TRAIN, {"min_distance": 0}, "1 or more"),
+        ("sokoban", TRAIN, {"walls": True}, "of type float"),
+        ("sokoban", TRAIN, {"boxes": None}, "of type int"),
+        ("plan_path", TRAIN, {"walls": float("nan")}, "of type float"),
+        ("plan_pth", TRAIN, {}, "did you mean 'plan_path'"),
+    ],
+)
+def test_an_impossible_board_is_refused_with_the_fix(name, split, size, says):
+    with pytest.raises(ConfigError, match=says):
+        board(name, 0, split, size)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from verl_mas.gym.puzzles.grid import neighbours
+from verl_mas.gym.puzzles.kinds.sokoban import Level, Sokoban, solve_backwards, words_of
+
+
+def level(*rows: str) -> Sokoban:
+    """The level of a drawing."""
+    text, size = "".join(rows), len(rows)
+    walls = frozenset(i for i, sign in enumerate(text) if sign == "#")
+    targets = frozenset(i for i, sign in enumerate(text) if sign in "Tab")
+    moves = neighbours(size, walls)
+    plain = text.replace("A", ".").replace("B", ".").replace("a", "T").replace("b", "T")
+    distances = solve_backwards(targets, moves)
+    boxes = tuple(i for i, sign in enumerate(text) if sign in "Bb")
+    player = next(i for i, sign in enumerate(text) if sign in "Aa")
+    return Sokoban(Level(size, targets, moves, distances, plain, words_of(size, plain)), player, boxes, 1)
+
+
+def test_a_box_in_a_corner_is_a_deadlock():
+    corner = level("#####", "#B.T#", "#.A.#", "#...#", "#####")
+    assert corner.distance() is None and not corner.best_actions()
+
+
+def test_a_push_moves_a_box_unless_a_wall_or_a_box_is_behind_it():
+    puzzle = level("######", "#ABT.#", "#BB..#", "#....#", "#...T#", "######")
+    assert puzzle.step("R") and puzzle.render().splitlines()[1] == "#.Ab.#"
+    blocked = level("#####", "#AB##", "#...#", "#..T#", "#####")
+    assert not blocked.step("R")
+    row = level("######", "#ABB.#", "#....#", "#....#", "#TT..#", "######")
+    assert not row.step("R")
+
+
+def test_the_compact_text_has_one_word_per_row_position_offset_and_neighbourhood():
+    puzzle = level("######", "#A.B.#", "#.#..#", "#BT.T#", "#....#", "######")
+    assert puzzle.compact() == ".... .#.. .... .... Abb Bbd Bdb Tdc Tde mo ol om mn #.#."
+    assert puzzle.step("R")
+    assert puzzle.compact().split()[4:6] == ["Abc", "Bbd"] and puzzle.compact()[-4:] == "##.B"
+
+
+def forward_distance(start: Sokoban) -> int | None:
+    """Breadth-first search forwards."""
+    seen, queue = {start.key()}, deque([(start, 0)])
+    while queue:
+        puzzle, length = queue.popleft()
+        if puzzle.solved:
+            return length
+        for action in puzzle.legal_actions():
+            after = puzzle.copy()
+            after.step(action)
+            if after.key() not in seen:
+                seen.add(after.key())
+                queue.append((after, length + 1))
+    return None
+
+
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_the_backward_search_agrees_with_a_forward_search_also_on_deadlocks(boxes):
+    dead = 0
+    for seed in range(6):
+        puzzle = Sokoban.generate(seed, size=5, boxes=boxes, min_distance=2)
+        for action in "UDLRRDLU" * 2:
+            assert puzzle.distance() == forward_distance(puzzle)
+            dead += puzzle.distance() is None
+            puzzle.step(action)
+    assert dead

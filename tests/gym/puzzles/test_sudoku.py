@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from verl_mas.gym.puzzles.kinds.sudoku import Sheet, Sudoku, allowed_digits, dig, full_grid, place, solutions
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_a_full_grid_has_every_digit_once_per_row_column_and_box(size):
+    grid = full_grid(random.Random(1), size)
+    rows = [grid[i * size : (i + 1) * size] for i in range(size)]
+    digits = set(range(1, size + 1))
+    assert all(set(row) == digits for row in rows)
+    assert all(set(column) == digits for column in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_there_is_exactly_one_solution(size):
+    for seed in range(5):
+        puzzle = Sudoku.generate(seed, size=size)
+        assert solutions(puzzle.cells.copy(), size) == 1
+
+
+def test_all_288_small_grids_are_generated():
+    rng = random.Random(0)
+    assert len({tuple(full_grid(rng, 4)) for _ in range(6000)}) == 288
+
+
+def test_two_solutions_are_told_from_one():
+    assert solutions([0] * 16, 4, most=1000) == 288
+    assert solutions([0] * 16, 4) == 2
+
+
+def test_no_cell_is_emptied_that_would_allow_a_second_solution():
+    rng = random.Random(3)
+    grid = full_grid(rng, 4)
+    cells = dig(rng, grid, 4, blanks=16)
+    assert 0 < cells.count(0) < 16
+    assert solutions(cells.copy(), 4) == 1
+
+
+def test_a_wrong_digit_can_be_replaced_and_a_printed_one_cannot():
+    puzzle = Sudoku.generate(0)
+    cell = puzzle.cells.index(0)
+    name = place(cell, 4)
+    right = puzzle.sheet.solution[cell]
+    wrong = next(int(a[2]) for a in puzzle.legal_actions() if a[:2] == name and int(a[2]) != right)
+    assert puzzle.step(f"{name}{wrong}") and puzzle.distance() == puzzle.initial_distance
+    assert puzzle.step(f"{name}{right}") and puzzle.distance() == puzzle.initial_distance - 1
+    printed = next(i for i, digits in enumerate(puzzle.sheet.allowed) if not digits)
+    before = puzzle.render()
+    for digit in range(1, 5):
+        assert not puzzle.step(f"{place(printed, 4)}{digit}")
+    assert not puzzle.step("iI9")
+    assert puzzle.render() == before
+
+
+def test_the_compact_text_has_each_open_cell_with_its_digit_and_the_possible_digits():
+    cells = [2, 0, 0, 1, 4, 1, 0, 2, 0, 4, 2, 3, 3, 2, 1, 4]
+    solution = (2, 3, 4, 1, 4, 1, 3, 2, 1, 4, 2, 3, 3, 2, 1, 4)
+    puzzle = Sudoku(Sheet(4, solution, allowed_digits(cells, 4)), cells, 4, 4)
+    assert puzzle.compact() == "aBOc aCOcd bCOc cAOa"
+    assert puzzle.step("aC4")
+    assert puzzle.compact() == "aBOc aCDcd bCOc cAOa"
+    assert puzzle.step("aC3")
+    assert puzzle.compact() == "aBO aCCcd bCO cAOa"

@@ -1,0 +1,190 @@
+"""Teams on puzzles: their prompts, the scores of candidates, and which candidate is executed."""
+
+from __future__ import annotations
+
+import pytest
+from in_process_programs import NAME
+
+from verl_mas.config.schema import BranchSpec
+from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.execution.executor import Execution
+from verl_mas.gym.puzzles.boards import board, row
+from verl_mas.gym.teams.planner_executor import PlannerExecutor
+from verl_mas.gym.teams.single_player import SinglePlayer
+from verl_mas.gym.teams.tool_user_planner import ToolUserPlanner
+from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Task
+from verl_mas.workflow.run import run
+
+SIZE = {"size": 5, "min_distance": 4}
+KINDS = {"plan_path": SIZE, "sokoban": {"size": 5, "min_distance": 4}, "sudoku": {"size": 4, "blanks": 4}}
+
+
+def task(name: str = "plan_path", seed: int = 0) -> Task:
+    made = row(name, seed, TRAIN, KINDS[name])
+    return Task(made["prompt"], extra_info=made["extra_info"])
+
+
+def puzzle_of(name: str = "plan_path", seed: int = 0):
+    return board(name, seed, TRAIN, KINDS[name])
+
+
+def best(name: str, workflow):
+    """An LLM that tracks the board and replies to every act with the best action."""
+    puzzle = puzzle_of(name)
+    stepping, actions = workflow.agents[-1], []
+
+    def say(request, branch):
+        if branch == 0:
+            actions.append(puzzle.best_actions()[0])
+            if request.agent == stepping:
+                puzzle.step(actions[-1])
+        return workflow.codec(puzzle).render([actions[-1]])
+
+    return ScriptedLLM(say)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("kind", [PlannerExecutor, SinglePlayer])
+@pytest.mark.parametrize("text", ["words", "compact"])
+def test_a_team_with_the_best_actions_solves_the_board_in_the_fewest_turns(name, kind, text):
+    workflow = kind(moves=1, max_turns=30, text=text)
+    session = run(workflow, task(name), best(name, workflow))
+    length = puzzle_of(name).initial_distance
+    assert session.info == {"acc": 1.0, "turns": length} and session.team_reward == 1.0
+    assert len(session.replies) == length * len(workflow.agents)
+
+
+def test_the_executor_sees_the_committed_sketch_and_every_prompt_shows_the_current_state():
+    workflow = PlannerExecutor(moves=1, max_turns=3)
+    llm = best("plan_path", workflow)
+    run(workflow, task(), llm, branch=BranchSpec(k=2))
+    twin = puzzle_of()
+    for plan, execute in zip(llm.requests[::2], llm.requests[1::2], strict=True):
+        action = twin.best_actions()[0]
+        assert twin.render() in plan.messages[-1]["content"]
+        assert twin.render() in execute.messages[-1]["content"]
+        assert f"proposes: {action}" in execute.messages[-1]["content"]
+        twin.step(action)
+
+
+def candidates(request, branch):
+    """Candidate 0 does not move, 1 takes the best action, 2 is malformed."""
+    puzzle = puzzle_of()
+    wall = next(move for move in "UDLR" if move not in puzzle.legal_actions())
+    return [wall, puzzle.best_actions()[0], "hm"][branch]
+
+
+def test_every_candidate_is_scored_on_its_own_copy_and_the_best_alone_is_stepped():
+    session = run(
+        PlannerExecutor(moves=1, max_turns=1, text="compact"), task(), ScriptedLLM(candidates), branch=BranchSpec(k=3)
+    )
+    length = puzzle_of().initial_distance
+    for agent in ("planner", "executor"):
+        wall, good, noise = [reply for reply in session.replies if reply.agent == agent]
+        assert [wall.reward, good.reward, noise.reward] == pytest.approx([-0.1, 0.8, -0.2])
+        assert [wall.team_reward, good.team_reward, noise.team_reward] == pytest.approx([0, 1 / length, 0])
+        assert [reply.committed for reply in (wall, good, noise)] == [False, True, False]
+        assert noise.malformed and not wall.malformed
+    assert session.answer == moved(puzzle_of(), 1).render()
+
+
+def moved(puzzle, steps):
+    for _ in range(steps):
+        puzzle.step(puzzle.best_actions()[0])
+    return puzzle
+
+
+def test_agents_after_the_first_are_scored_by_their_own_candidates_not_by_the_first_ones():
+    def say(request, branch):
+        return candidates(request, 1 if request.agent == "planner" else branch)
+
+    session = run(
+        PlannerExecutor(moves=1, max_turns=1, text="compact"), task(), ScriptedLLM(say), branch=BranchSpec(k=2)
+    )
+    rewards = {agent: {r.team_reward for r in session.replies if r.agent == agent} for agent in ("planner", "executor")}
+    assert len(rewards["planner"]) == 1 and len(rewards["executor"]) == 2
+
+
+def test_without_branching_the_session_and_not_the_act_has_the_team_reward():
+    workflow = PlannerExecutor(moves=1, max_turns=2)
+    session = run(workflow, task(), best("plan_path", workflow))
+    length = puzzle_of().initial_distance
+    assert all(reply.team_reward is None for reply in session.replies)
+    assert session.team_reward == pytest.approx(2 / length) and session.info["acc"] == 0.0
+
+
+def test_sparse_reward_is_zero_until_the_goal():
+    workflow = PlannerExecutor(moves=1, max_turns=2, reward="sparse")
+    session = run(workflow, task(), best("plan_path", workflow), branch=BranchSpec(k=2))
+    assert {(r.reward, r.team_reward) for r in session.replies} == {(0.0, 0.0)} and session.team_reward == 0.0
+    solved = PlannerExecutor(moves=1, max_turns=30, reward="sparse")
+    assert run(solved, task(), best("plan_path", solved), branch=BranchSpec(k=2)).team_reward == 1.0
+
+
+def test_a_lost_game_ends_the_session():
+    lost = board("sokoban", 0, TRAIN, KINDS["sokoban"])
+    seed = next(s for s in range(200) if dead_first_move(s))
+    lost = board("sokoban", seed, TRAIN, KINDS["sokoban"])
+    move = dead_first_move(seed)
+    session = run(SinglePlayer(moves=1, text="compact"), task("sokoban", seed), ScriptedLLM(move))
+    assert lost.distance() and session.info == {"acc": 0.0, "turns": 1} and session.team_reward == 0.0
+
+
+def dead_first_move(seed):
+    puzzle = board("sokoban", seed, TRAIN, KINDS["sokoban"])
+    for move in puzzle.legal_actions():
+        after = puzzle.copy()
+        after.step(move)
+        if after.distance() is None:
+            return move
+    return None
+
+
+def test_the_planner_decides_on_what_the_program_printed():
+    good = puzzle_of().best_actions()[0]
+    llm = ScriptedLLM(
+        {
+            "tool_user": lambda request, branch: [
+                "```python\nprint(1 // 0)\n```",
+                f"```python\nprint('<actions>{good}</actions>')\n```",
+                "no code",
+            ][branch],
+            "planner": f"<actions>{good}</actions>",
+        }
+    )
+    session = run(
+        ToolUserPlanner(moves=1, max_turns=1, execution=Execution(executor=NAME)), task(), llm, branch=BranchSpec(k=3)
+    )
+    failed, printed, no_code = session.replies[:3]
+    assert [failed.reward, printed.reward, no_code.reward] == pytest.approx([-0.1, 0.8, -0.2])
+    assert no_code.malformed and not failed.malformed
+    assert f"printed: {good}" in llm.requests[-1].messages[-1]["content"]
+    assert session.team_reward == pytest.approx(1 / puzzle_of().initial_distance)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: PlannerExecutor(text="prose"), "words, compact"),
+        (lambda: PlannerExecutor(reward="shaped"), "dense, sparse"),
+        (lambda: SinglePlayer(moves=0), "at least 1"),
+        (lambda: ToolUserPlanner(execution=Execution(executor="containd")), "executor=containd"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make().check()
+
+
+def test_an_argument_that_does_not_fit_is_refused_when_the_team_is_made():
+    with pytest.raises(ConfigErrors, match="at least 1"):
+        SinglePlayer(moves=0, text="prose")
+
+
+@pytest.mark.parametrize("kind", [PlannerExecutor, SinglePlayer])
+def test_they_pass_check_workflow(kind):
+    report = check_workflow(lambda: kind(max_turns=2), "<actions>U R</actions>", task())
+    assert report.ok, str(report)

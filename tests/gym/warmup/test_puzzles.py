@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from verl_mas.gym.puzzles.boards import board
+from verl_mas.gym.teams.planner_executor import PlannerExecutor
+from verl_mas.gym.teams.single_player import SinglePlayer
+from verl_mas.gym.warmup.puzzles import lessons, noisy_plan
+from verl_mas.gym.warmup.train import WarmUp, loss, tokenize, warm_up
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Malformed
+
+KINDS = {"plan_path": {"size": 4}, "sokoban": {"size": 5, "min_distance": 2}, "sudoku": {"size": 4, "blanks": 4}}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_noise_every_plan_is_a_shortest_one(name):
+    for seed in range(10):
+        puzzle = board(name, seed, TRAIN, KINDS[name])
+        plan = noisy_plan(puzzle, 100, 0.0, random.Random(seed))
+        assert len(plan) == puzzle.initial_distance
+        assert all(puzzle.step(action) for action in plan) and puzzle.solved
+
+
+def test_more_noise_gives_more_wrong_actions():
+    def wrong(noise):
+        puzzles = [board("plan_path", seed, TRAIN, {"size": 6}) for seed in range(400)]
+        return sum(noisy_plan(p, 1, noise, random.Random(i))[0] not in p.best_actions() for i, p in enumerate(puzzles))
+
+    assert wrong(0.0) == 0 < wrong(0.4) < wrong(1.0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_lessons_are_the_workflows_own_prompts_with_replies_that_it_reads(name):
+    workflow = PlannerExecutor(text="compact", moves=2)
+    taught = list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))
+    assert [lesson.agent for lesson in taught[:4]] == ["planner", "executor"] * 2
+    codec = workflow.codec(board(name, 0, TRAIN, KINDS[name]))
+    for plan, execute in zip(taught[::2], taught[1::2], strict=True):
+        assert not isinstance(codec.parse(plan.reply), Malformed)
+        assert plan.prompt[-2:] == " P" and execute.prompt == f"{plan.prompt[:-1]}{plan.reply} E"
+    assert taught == list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))
+
+
+def test_a_tiny_model_learns_its_lessons_and_is_saved_with_a_template_that_adds_no_text(tmp_path):
+    from transformers import AutoTokenizer
+
+    losses = []
+    source = lessons(SinglePlayer(text="compact", moves=1), "plan_path", {"size": 3, "min_distance": 1}, noise=0.0)
+    config = WarmUp(hidden=32, layers=1, steps=60, batch=32, lessons=300, learning_rate=5e-3)
+    folder = warm_up(tmp_path / "model", source, config, lambda step, value: losses.append(value))
+    assert len(losses) == 60 and losses[-1] < 1.0 < losses[0]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    messages = [{"role": "user", "content": "..#"}]
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == "..#"
+
+
+def test_the_loss_is_of_the_replies_and_with_a_weight_of_the_prompts():
+    import torch
+
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=11, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                         num_attention_heads=2, num_key_value_heads=2))  # fmt: skip
+    # (prompt and reply, length of the reply)
+    rows = [([1, 2, 3, 4, 5], 2), ([6, 7, 8], 1)]
+    logs = [model(torch.tensor([ids])).logits[0].log_softmax(-1) for ids, _ in rows]
+    of_replies = -torch.stack([logs[0][2, 4], logs[0][3, 5], logs[1][1, 8]]).mean()
+    of_prompts = -torch.stack([logs[0][0, 2], logs[0][1, 3], logs[1][0, 7]]).mean()
+    assert loss(model, rows).item() == pytest.approx(of_replies.item(), rel=1e-5)
+    assert loss(model, rows, 0.5).item() == pytest.approx((of_replies + 0.5 * of_prompts).item(), rel=1e-5)
+
+
+def test_a_word_is_a_token_and_lessons_are_tokenized_as_in_training(tmp_path):
+    from transformers import AutoTokenizer
+
+    workflow = PlannerExecutor(text="compact", moves=2)
+    taught = list(islice(lessons(workflow, "plan_path", {"size": 4}, noise=0.5), 2000))
+    config = WarmUp(hidden=32, layers=1, steps=1, batch=2, lessons=len(taught))
+    tokenizer = AutoTokenizer.from_pretrained(warm_up(tmp_path / "model", iter(taught), config, lambda *_: None))
+    for lesson, (ids, length) in zip(taught, tokenize(tokenizer, taught), strict=True):
+        chat = [{"role": "user", "content": lesson.prompt}, {"role": "assistant", "content": lesson.reply}]
+        assert ids[:-length] == tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, return_dict=False)
+        assert tokenizer.decode(ids) == tokenizer.apply_chat_template(chat, tokenize=False)
+        assert len(ids) == len(lesson.prompt.split(" ")) + 2 and length == 2

@@ -1,0 +1,72 @@
+"""The package without its toy tasks: a copy from which `verl_mas/gym` and its entry points are deleted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GROUPS = re.compile(r'\[project\.entry-points\."verl_mas\.\w+"\]\n(?:.+\n)*\n')
+USES = """
+import importlib, pkgutil, verl_mas
+SKIPPED = tuple(f"verl_mas.{name}" for name in ("__main__", "config.hydra.recipe", "engines.vllm", "platform.fsdp"))
+from verl_mas.cli import main
+for module in pkgutil.walk_packages(verl_mas.__path__, "verl_mas."):
+    # vLLM needs its wheel, and `platform.fsdp` is imported by a hook while verl imports its engines.
+    if not module.name.startswith(SKIPPED):
+        importlib.import_module(module.name)
+assert main(["list", "teams"]) == main(["list"]) == 0
+assert main(["demo"]) == 1
+"""
+CHECK = (
+    "+mas=solver_verifier +platform=cpu +recipe=first_run/laptop algorithm.adv_estimator=agent_grpo "
+    "data.max_prompt_length=512 data.train_files={0}/train.parquet data.val_files={0}/test.parquet "
+    "actor_rollout_ref.model.path={0}/model"
+)
+FAST = "test_registry config/test_groups workflows/test_shipped".split()
+
+
+@pytest.fixture(scope="module")
+def without_gym(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("without_gym")
+    for name in ("verl_mas", "hydra_plugins", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", "gym")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    project, groups = GROUPS.subn("", (ROOT / "pyproject.toml").read_text())
+    assert groups >= 4 and "verl_mas.gym" not in project
+    (folder / "pyproject.toml").write_text(project)
+    for name in ("setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    assert run(folder, "setup.py", "-q", "egg_info").returncode == 0
+    return folder
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = (sys.executable, *command)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_every_module_is_imported_and_the_commands_know_what_is_left(without_gym):
+    done = run(without_gym, "-c", USES)
+    assert done.returncode == 0, done.stderr
+    assert "solver_verifier" in done.stdout and "estimators" in done.stdout
+    assert "split_clues" not in done.stdout and "puzzles" not in done.stdout
+    assert "no demo is installed" in done.stderr
+
+
+def test_a_team_passes_the_check(without_gym, letters):
+    done = run(without_gym, "-m", "verl_mas", "check", *CHECK.format(letters).split())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tests_of_the_core_pass(without_gym):
+    files = [f"tests/{name}.py" for name in FAST]
+    done = run(without_gym, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert done.returncode == 0, done.stdout

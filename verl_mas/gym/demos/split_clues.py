@@ -1,0 +1,72 @@
+"""A sender and a receiver, each with half of the clues: they learn a message that no agent alone can replace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from verl_mas.data.prepare import Prepared
+from verl_mas.gym import split_clues
+from verl_mas.gym.demos.team import Curves, Levels, Settings, TeamDemo
+from verl_mas.gym.warmup.split_clues import TAUGHT, lessons, tiny_workflow
+from verl_mas.gym.warmup.train import warm_up
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.util.text import printable
+
+NOISE, HELD_OUT = 0.6, 140
+SUCCESS = "success on held-out tasks"
+
+
+class SplitClues(TeamDemo):
+    name = "split_clues"
+    title = (
+        "Split clues: one of eight letters is right. A sender and a receiver have three letters each and share only "
+        "that one.\nThe sender writes three letters, the receiver answers. Without a message, one answer in three is "
+        "right."
+    )
+    recipe = "split_clues/laptop"
+    folder = Path("runs/demo")
+    overrides = (
+        *("trainer.total_training_steps=40", "trainer.test_freq=4", "trainer.save_freq=8"),
+        *("trainer.max_actor_ckpt_to_keep=1", "mas.trajectories.enabled=true"),
+    )
+    success = f"val-core/{split_clues.SOURCE}/acc/mean@1"
+    solved = "the held-out tasks right"
+    measured: ClassVar[Curves] = {
+        SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{split_clues.SHUFFLED}/acc/mean@1"},
+        "letters of its own in a message": {"sender": f"val-aux/{split_clues.SOURCE}/named/mean@1"},
+        "reward": {"team": "agent/receiver/reward/score"},
+        "gradient norm": {"team": "actor/grad_norm"},
+    }
+    levels: ClassVar[Levels] = {SUCCESS: {"the best agent alone": 1 / 3}}
+    warm_up = TAUGHT
+
+    def version(self, settings: Settings) -> object:
+        return [NOISE, HELD_OUT, asdict(self.warm_up)]
+
+    def make(self, settings: Settings, progress: Callable[[int, float], None]) -> None:
+        train = split_clues.items(None, split=TRAIN)
+        held_out = split_clues.items(HELD_OUT, split=TEST)
+        test = [*held_out, *split_clues.shuffled(held_out)]
+        Prepared(train, test, test).write(self.folder)
+        warm_up(self.folder / "model", lessons(tiny_workflow(2, 1), noise=NOISE), self.warm_up, progress)
+
+    def draw(self, step: int, settings: Settings) -> str:
+        sessions = self.sessions(step)
+        own = sorted(
+            index for index, session in sessions.items() if session["task"]["data_source"] == split_clues.SOURCE
+        )
+        return "\n".join(_drawn(sessions[index]) for index in random.Random(0).sample(own, 5))
+
+
+def _drawn(session: Mapping[str, Any]) -> str:
+    sender, receiver = (printable(act["text"], keep="") or "(empty)" for act in session["acts"])
+    parts = session["task"]["messages"][0]["content"].rstrip("?").split("|")
+    ending = "right" if session["outcome"]["reward"] else f"wrong: {session['task']['ground_truth']}"
+    return f"sender has {parts[0]}, writes {sender:8}  receiver has {parts[1]}, answers {receiver:8} {ending}"
+
+
+run = SplitClues().run

@@ -1,0 +1,196 @@
+"""What the demos of teams share: data and a model are made once, a run is watched or resumed, and a report ends it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
+
+from verl_mas.config.hydra import group_files
+from verl_mas.errors import ConfigError
+from verl_mas.gym.demos.live import Run
+from verl_mas.gym.warmup.train import WarmUp
+from verl_mas.run_folder.checkpoints import latest
+from verl_mas.run_folder.metrics import Step, series
+from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.report import report
+from verl_mas.sessions.run import RunFolder, open_run
+from verl_mas.sessions.view import ViewOptions, write_view
+
+Settings: TypeAlias = dict[str, Any]
+Curves: TypeAlias = Mapping[str, Mapping[str, str]]
+Levels: TypeAlias = Mapping[str, Mapping[str, float]]
+STEPS = "trainer.total_training_steps"
+LINES = 30  # of the warm-up, where the output is no terminal
+
+
+class TeamDemo:
+    """A recipe for a laptop, run in a folder of its own, so that neither resumes from the other's checkpoints."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    team: ClassVar[tuple[str, ...]] = ()
+    """The team's word, where the recipe does not have it. It comes first, as a later word wins."""
+
+    recipe: ClassVar[str]
+    folder: ClassVar[Path]
+    overrides: ClassVar[tuple[str, ...]] = ()
+    """Of the recipe; those of the user come after them."""
+
+    success: ClassVar[str]
+    """The metric of success in a validation; its interval is beside it as pass@1/low and pass@1/high."""
+
+    solved: ClassVar[str]
+    """What that is the share of."""
+
+    measured: ClassVar[Curves]
+    """The metrics to display: what is measured -> of whom -> key."""
+
+    levels: ClassVar[Levels] = {}
+    """Constants to draw beside them: what is measured -> name -> value."""
+
+    warm_up: WarmUp
+
+    def version(self, settings: Settings) -> object:
+        """What data and model are made of."""
+        raise NotImplementedError
+
+    def make(self, settings: Settings, progress: Callable[[int, float], None]) -> None:
+        """Write train.parquet, test.parquet and the warmed-up model into the folder."""
+        raise NotImplementedError
+
+    def draw(self, step: int, settings: Settings) -> str:
+        """Sessions of a validation as text, on the same tasks at every step."""
+        raise NotImplementedError
+
+    def run(self, overrides: list[str], console: Console, *, fresh: bool = False) -> None:
+        """Train to the end, from the last checkpoint if there is one. `fresh` deletes it first."""
+        settings: Settings = yaml.safe_load(group_files("recipe")[self.recipe].read_text())
+        overrides = [*self.overrides, *overrides]
+        steps_in_all = _steps_in_all(overrides, settings)
+        if fresh:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        console.print(self.title)
+        self.prepare(settings, console)
+        checkpoint = latest(self.folder / "checkpoints")
+        done = checkpoint.step if checkpoint else 0
+        training = Run(
+            overrides=[
+                *("+platform=cpu", *self.team, f"+recipe={self.recipe}"),
+                *(f"data.train_files={self.folder}/train.parquet", f"data.val_files={self.folder}/test.parquet"),
+                f"actor_rollout_ref.model.path={self.folder}/model",
+                f"trainer.default_local_dir={self.folder}/checkpoints",
+                *overrides,
+            ],
+            folder=self.folder,
+            steps_in_all=steps_in_all,
+            resume=done > 0,
+            table=self.table,
+        )
+        if done < steps_in_all:
+            if done:
+                console.print(f"resumes from step {done}; --fresh starts over")
+            training.watch(self.success, console)
+        else:
+            console.print(f"already trained to step {done}; --fresh starts over")
+        self._report(training, training.steps(), settings, console)
+
+    def prepare(self, settings: Settings, console: Console) -> None:
+        """Write data and model, unless an earlier demo has."""
+        done = self.folder / "model" / "warm"
+        made = json.dumps(self.version(settings))
+        if done.exists():
+            if done.read_text() != made:
+                raise ConfigError(
+                    str(self.folder),
+                    rule="the folder's tasks and model are from this version of the demo",
+                    fix=f"verl-mas demo {self.name} --fresh",
+                )
+            return
+        # One bar is enough.
+        disable_progress_bar()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        steps = self.warm_up.steps
+        if not console.is_terminal:
+            console.print("warm-up: writing tasks and demonstrations")
+        with console.status("warm-up: writing tasks and demonstrations") as status:
+
+            def progress(step: int, loss: float) -> None:
+                line = f"warm-up on demonstrations: step {step} of {steps}, loss {loss:.2f}"
+                if console.is_terminal:
+                    status.update(line)
+                elif step % max(steps // LINES, 1) == 0:
+                    console.print(line)
+
+            self.make(settings, progress)
+        done.write_text(made)
+
+    def table(self, steps: list[Step]) -> Table:
+        """The last value and the curve of every metric."""
+        grid = Table(box=None, show_header=False)
+        for measured, of in self.measured.items():
+            for who, key in of.items():
+                _, values = series(steps, key)
+                if values:
+                    grid.add_row(measured, who, f"{values[-1]:.2f}", sparkline(values))
+            for name, value in self.levels.get(measured, {}).items():
+                grid.add_row(measured, name, f"{value:.2f}", "")
+        return grid
+
+    def panels(self, steps: list[Step]) -> list[Panel]:
+        return [
+            Panel(measured, {who: series(steps, key) for who, key in of.items()}, self.levels.get(measured, {}))
+            for measured, of in self.measured.items()
+        ]
+
+    def _report(self, run: Run, steps: list[Step], settings: Settings, console: Console) -> None:
+        pass_at_1 = self.success.replace("acc/mean@1", "pass@1")
+        low, high = f"{pass_at_1}/low", f"{pass_at_1}/high"
+        validated = [step for step in steps if self.success in step.values]
+        for when, step in (("before", validated[0]), ("after", validated[-1])):
+            values = step.values
+            interval = f" (95 % interval {values[low]:.3f} to {values[high]:.3f})" if low in values else ""
+            console.print(f"\n{when}: {values[self.success]:.3f} of {self.solved}{interval}")
+            console.print(self.draw(step.number, settings), markup=False, highlight=False)
+        trained = open_run(self.folder / "checkpoints")
+        found = report(trained)
+        console.print("\n" + "\n".join(found.says()), markup=False, highlight=False)
+        title = self.name.replace("_", " ").capitalize()
+        files = [
+            *(("curves", file) for file in write_curves(self.panels(steps), self.folder / "curves", title)),
+            *(("report", file) for file in found.write(self.folder / "report")),
+            *self._sessions_of(trained),
+            ("metrics", trained.metrics),
+            ("log", run.log),
+        ]
+        console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
+
+    def _sessions_of(self, run: RunFolder) -> list[tuple[str, object]]:
+        """Where they are, and a page to look at them, unless the user has switched them off."""
+        if run.trajectories is None:
+            return [("sessions", "none were recorded")]
+        page, _ = write_view(run.folder, ViewOptions(force=True))
+        return [("view", page), ("sessions", run.trajectories)]
+
+    def sessions(self, step: int) -> dict[int, Mapping[str, Any]]:
+        """The sessions of a validation, by the number of their task."""
+        from verl_mas.sessions.reader import read_sessions
+
+        found = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
+        return {session["task"]["index"]: session for session in found}
+
+
+def _steps_in_all(overrides: list[str], settings: Settings) -> int:
+    """The number of training steps: the last override, or the recipe's."""
+    given = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}=")]
+    steps = given[-1] if given else settings["trainer"]["total_training_steps"]
+    if not str(steps).isdecimal() or int(steps) < 1:
+        raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", fix="leave it out")
+    return int(steps)

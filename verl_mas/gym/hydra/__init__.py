@@ -1,0 +1,1 @@
+"""The teams of the toy tasks, on Hydra's search path."""

@@ -1,0 +1,230 @@
+"""The base of workflows that play a puzzle in turns; each candidate is scored on its own copy of the puzzle."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Literal
+
+from verl_mas.config.values import Count, Range
+from verl_mas.errors import ConfigError, WorkflowError
+from verl_mas.gym.puzzles.base import Puzzle
+from verl_mas.gym.puzzles.boards import board_of
+from verl_mas.gym.puzzles.scoring import DENSE, SPARSE, ActionScore, Weights, played, score_actions
+from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow, restored
+from verl_mas.workflow.tasks import together
+
+REWARDS = {"dense": DENSE, "sparse": SPARSE}
+COMPACT = "compact"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One candidate: its actions and their score."""
+
+    actions: Sequence[str] | Malformed
+    score: ActionScore
+
+    @property
+    def readable(self) -> Sequence[str]:
+        return () if isinstance(self.actions, Malformed) else self.actions
+
+    def ending(self, after: Puzzle) -> Attempt:
+        """The same attempt, with which the board became `after`."""
+        return replace(self, score=replace(self.score, after=after))
+
+
+# (agent, puzzle, prompt) -> the committed attempt.
+Choose = Callable[[str, Puzzle, str], Awaitable[Attempt]]
+# The number of a turn, and of an act in it.
+Place = tuple[int, int]
+
+
+@dataclass
+class Position:
+    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
+
+    A turn that is played on is called again from its start, and finds these attempts in place of new acts.
+    """
+
+    puzzle: Puzzle
+    turns: int = 0
+    made: dict[Place, tuple[str, Attempt]] = field(default_factory=dict)
+    # Of a candidate that is played on: what its agent acted on.
+    facing: Puzzle | None = None
+
+    def copy(self) -> Position:
+        made = {place: (agent, one.ending(restored(one.score.after))) for place, (agent, one) in self.made.items()}
+        return Position(restored(self.puzzle), self.turns, made, restored(self.facing))
+
+    def reseed(self, rng: random.Random) -> None:
+        """Nothing that chance decides from here on is known to the original."""
+        for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.made.values())):
+            if puzzle is not None:
+                puzzle.reseed(rng)
+
+    def now(self, facing: Puzzle) -> Position:
+        """The position before an act of this turn."""
+        made = {place: one for place, one in self.made.items() if place[0] == self.turns}
+        return Position(self.puzzle, self.turns, made, facing)
+
+    def again(self, place: Place, agent: str) -> Attempt:
+        then, attempt = self.made[place]
+        if agent != then:
+            raise WorkflowError(
+                f"act {place[1]} of a turn was by {then}, and by {agent} when the turn was called again",
+                rule="a candidate is played on by calling `turn` again, which asks the same agents in the same order",
+                fix="let the order depend on the puzzle and on earlier attempts alone",
+            )
+        return attempt
+
+
+class Play(Workflow):
+    """Plays one puzzle until it is solved, cannot be solved, or `max_turns` are over.
+
+    Override `agents` and `turn`. The base class owns the board, the scores and the outcome.
+    """
+
+    branches = True
+    max_turns: Count = 4
+    """The maximum number of turns. In a turn every agent acts once."""
+
+    moves: Count = 4
+    """The maximum number of actions in one reply."""
+
+    text: Literal["words", "compact"] = "words"
+    """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
+
+    reward: Literal["dense", "sparse"] = "dense"
+    """dense: a team part and a local part per act. sparse: 1 for an act or a session that solves the puzzle, else 0."""
+
+    continuations: Annotated[int, Range(0, 64)] = 0
+    """How often each candidate is played on to the end; its reward is the mean outcome. 0: it is scored by its own
+    actions."""
+
+    fork: Literal["none", "first", "round_robin"] = "none"
+    """The one act that branches, whose candidates are all played on and trained on: none (every act branches, and one
+    candidate is played on), the first act of the session, or the first act of an agent drawn for the session."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.continuations and self.forks:
+            raise ConfigError(
+                f"mas.workflow.args.fork={self.fork} with mas.workflow.args.continuations={self.continuations}",
+                rule="the candidates of a fork are all played on by acts that are trained on, which scores them",
+                fix="set mas.workflow.args.continuations=0, or mas.workflow.args.fork=none",
+            )
+
+    @property
+    def probes(self) -> bool:
+        return self.continuations > 0
+
+    @property
+    def forks(self) -> bool:
+        return self.fork != "none"
+
+    @property
+    def sparse(self) -> bool:
+        return self.reward == "sparse" and not self.probes and not self.forks
+
+    @property
+    def weights(self) -> Weights | None:
+        """Of an act's own reward; with continuations the outcome alone counts."""
+        return SPARSE if self.probes else REWARDS[self.reward]
+
+    async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
+        """The puzzle after one turn. Each agent acts by `await choose(agent, puzzle, prompt)`."""
+        raise NotImplementedError
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        puzzle = board_of(task.extra_info)
+        puzzle.reseed(team.random("chance"))
+        return await self._play(team, Position(puzzle))
+
+    async def _play(self, team: Team, at: Position) -> Outcome:
+        """To the end, from any position."""
+        if not at.turns:
+            team.draw(at.puzzle.render, "start")
+        while at.turns < self.max_turns and not at.puzzle.solved and at.puzzle.distance() is not None:
+            at.puzzle = await self.turn(at.puzzle, partial(self._choose, team, at, itertools.count()))
+            at.turns += 1
+            team.draw(at.puzzle.render, f"after turn {at.turns}")
+        solved = float(at.puzzle.solved)
+        return Outcome(
+            answer=at.puzzle.render(),
+            reward=at.puzzle.value() if self.reward == "dense" else solved,
+            info={"acc": solved, "turns": at.turns},
+        )
+
+    async def _choose(
+        self, team: Team, at: Position, numbers: Iterator[int], agent: str, puzzle: Puzzle, prompt: str
+    ) -> Attempt:
+        """Sample candidates for the prompt, score each on its own copy, commit one."""
+        place = at.turns, next(numbers)
+        if place in at.made:
+            return at.again(place, agent)
+        replies = await team[agent].branch(prompt) if self._branches(team, agent) else [await team[agent].act(prompt)]
+        scored = [self.attempt(reply, self._board(team, puzzle, reply), len(replies)) for reply in replies]
+        attempts = dict(zip(replies, await asyncio.gather(*scored), strict=True))
+        courses: dict[Reply, Position] = {}
+
+        async def play_on(team: Team, reply: Reply, state: Position) -> Outcome:
+            courses[reply] = state
+            assert state.facing is not None
+            state.made[place] = agent, self._taken(attempts[reply], state.facing)
+            return await self._play(team, state)
+
+        if self.forks and len(replies) > 1:
+            await team.fork(replies, play_on, at.now(puzzle))
+            # The rest of the session is that of the committed fork.
+            at.made |= next(courses[reply].made for reply in replies if reply.committed)
+            return at.again(place, agent)
+        if self.probes:
+            now = at.now(puzzle)
+            await together([partial(team.continue_from, reply, play_on, now, self.continuations) for reply in replies])
+        attempt = self._taken(attempts[team.commit(replies)], puzzle)
+        at.made[place] = agent, attempt
+        return attempt
+
+    def _branches(self, team: Team, agent: str) -> bool:
+        return self.fork != "round_robin" or agent == team.random("fork").choice(self.agents)
+
+    def _board(self, team: Team, puzzle: Puzzle, reply: Reply) -> Puzzle:
+        """What a candidate is scored on. Where there are others, it must not know what chance will decide."""
+        if reply.among == 1 or not puzzle.chance:
+            return puzzle
+        board = puzzle.copy()
+        board.reseed(team.random(f"{reply.agent}/{reply.turn}/{reply.branch}"))
+        return board
+
+    def _taken(self, attempt: Attempt, puzzle: Puzzle) -> Attempt:
+        """The attempt, made on this board."""
+        if not puzzle.chance:
+            return attempt.ending(restored(attempt.score.after))
+        return attempt.ending(played(puzzle, attempt.readable, self.moves).after)
+
+    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
+        """Read and score one of `among` candidates."""
+        actions = reply.parse(self.codec(puzzle))
+        return self.scored(reply, actions, puzzle, among)
+
+    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> Attempt:
+        """Set the reply's rewards. Without other candidates the act's team reward is the session's."""
+        score = score_actions(puzzle, actions, limit=self.moves, weights=self.weights)
+        reply.reward = score.local
+        if among > 1 and not self.probes and not self.forks:
+            reply.team_reward = score.team
+        return Attempt(actions, score)
+
+    def codec(self, puzzle: Puzzle) -> ActionList:
+        """The format of replies: between tags for language models, without tags for tiny ones."""
+        tag = None if self.text == COMPACT else "actions"
+        return ActionList(puzzle.action_pattern, self.moves, tag, puzzle.action_help)
+
+    def scene(self, puzzle: Puzzle) -> str:
+        """The rules and the current state, as a prompt for language models."""
+        return f"{' '.join([puzzle.rules, puzzle.chance]).rstrip()}\n\n{puzzle.render()}"

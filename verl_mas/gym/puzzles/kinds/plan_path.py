@@ -1,0 +1,178 @@
+"""Plan-Path: walk from the start to the goal on a grid with walls, on which moves may slip."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from verl_mas.errors import ConfigError
+from verl_mas.gym.puzzles.base import Puzzle, register_puzzle, stream
+from verl_mas.gym.puzzles.grid import FREE, MOVES, NAMES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.util.splits import TRAIN, split_of
+
+AGENT, GOAL = "A", "G"
+_LARGEST = len(NAMES)
+_ATTEMPTS = 10_000
+
+
+def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
+    """The number of moves from each cell to the goal; None where the goal cannot be reached."""
+    found: list[int | None] = [None] * len(table)
+    found[goal] = 0
+    frontier, length = [goal], 0
+    while frontier:
+        length += 1
+        reached = []
+        for cell in frontier:
+            for to in table[cell].values():
+                if found[to] is None:
+                    found[to] = length
+                    reached.append(to)
+        frontier = reached
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The constant part of a puzzle, shared by its copies."""
+
+    size: int
+    goal: int
+    moves: tuple[dict[str, int], ...]
+    to_goal: list[int | None]
+    picture: str
+    layout: str
+    # The rows of the layout, for `compact`.
+    words: str
+    # The probability that a move slips.
+    slip: float
+
+
+@register_puzzle("plan_path")
+class PlanPath(Puzzle):
+    __slots__ = ("at", "board", "initial_distance", "moved", "seed")
+
+    name = "plan_path"
+    rules = (
+        f"The grid shows walls ({WALL}), free cells ({FREE}), you ({AGENT}) and the goal ({GOAL}). "
+        "Walk to the goal; you cannot enter a wall or leave the grid."
+    )
+    action_help = "U, D, L, R: one cell up, down, left, right"
+    action_pattern = re.compile("[UDLR]")
+
+    def __init__(self, board: Board, at: int, initial_distance: int, seed: int = 0, moved: int = 0):
+        self.board, self.at, self.initial_distance = board, at, initial_distance
+        # Slips depend on the seed and on the number of moves so far.
+        self.seed, self.moved = seed, moved
+
+    @classmethod
+    def generate(
+        cls,
+        seed: int,
+        split: str = TRAIN,
+        *,
+        size: int = 10,
+        walls: float = 0.22,
+        min_distance: int = 2,
+        slip: float = 0.0,
+    ) -> PlanPath:
+        """A board whose start is at least `min_distance` moves from the goal; a move slips with probability `slip`."""
+        check_share("walls", walls)
+        check_slip(slip)
+        check_distance(min_distance)
+        if not 2 <= size <= _LARGEST:
+            raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="use a size in that range")
+        rng = stream(cls.name, seed, split)
+        cells = range(size * size)
+        for _ in range(_ATTEMPTS):
+            blocked = frozenset(rng.sample(cells, round(walls * len(cells))))
+            layout = "".join(WALL if cell in blocked else FREE for cell in cells)
+            if split_of(layout) != split:
+                continue
+            table = neighbours(size, blocked)
+            goal = rng.choice([cell for cell in cells if cell not in blocked])
+            to_goal = distances(goal, table)
+            starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
+            if starts:
+                return cls(_board(size, goal, table, to_goal, layout, slip), *rng.choice(starts), seed)
+        raise ConfigError(
+            f"plan_path size={size} walls={walls} min_distance={min_distance}",
+            rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind",
+            fix="change the share of walls, use a larger grid or a smaller min_distance",
+        )
+
+    def copy(self) -> PlanPath:
+        return PlanPath(self.board, self.at, self.initial_distance, self.seed, self.moved)
+
+    @property
+    def chance(self) -> str:
+        if not self.board.slip:
+            return ""
+        return f"With probability {self.board.slip:g} a move slips: it goes in another direction that is free."
+
+    def reseed(self, rng: random.Random) -> None:
+        self.seed, self.moved = rng.getrandbits(64), 0
+
+    def certain(self) -> PlanPath:
+        twin = self.copy()
+        twin.board = replace(self.board, slip=0.0) if self.board.slip else self.board
+        return twin
+
+    def legal_actions(self) -> list[str]:
+        return list(self.board.moves[self.at])
+
+    def step(self, action: str) -> bool:
+        to = self.board.moves[self.at].get(action)
+        if to is None:
+            return False
+        self.at = self._slipped(to) if self.board.slip else to
+        self.moved += 1
+        return True
+
+    def _slipped(self, to: int) -> int:
+        """Where a move to `to` ends: there, or by a slip on one of the other free neighbours; without any, here."""
+        draw = blake2b(f"{self.seed}/{self.moved}".encode(), digest_size=8).digest()
+        number = int.from_bytes(draw, "little") / 2**64
+        if number >= self.board.slip:
+            return to
+        others = [cell for cell in self.board.moves[self.at].values() if cell != to]
+        return others[int(number / self.board.slip * len(others))] if others else self.at
+
+    def distance(self) -> int | None:
+        return self.board.to_goal[self.at]
+
+    def value(self) -> float:
+        return 1 - self.bounded_distance() / self.initial_distance
+
+    def render(self) -> str:
+        index = self.at + self.at // self.board.size
+        picture = self.board.picture
+        return picture[:index] + AGENT + picture[index + 1 :]
+
+    def compact(self) -> str:
+        """Rows of walls, positions of agent and goal, the offset between them, the cells up, down, left and right."""
+        board, at, size = self.board, self.at, self.board.size
+        sides = "".join(FREE if move in board.moves[at] else WALL for move in MOVES)
+        places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"
+        return f"{board.words} {places} {offset(at, board.goal, size)} {sides}"
+
+    def key(self) -> tuple[int]:
+        return (self.at,)
+
+
+def check_slip(slip: float) -> None:
+    if not 0 <= slip < 1:
+        raise ConfigError(
+            f"slip={slip}", rule="the probability that a move slips is at least 0 and below 1", fix="use 0.2"
+        )
+
+
+def _board(
+    size: int, goal: int, table: tuple[dict[str, int], ...], to_goal: list[int | None], layout: str, slip: float
+) -> Board:
+    cells = layout[:goal] + GOAL + layout[goal + 1 :]
+    rows = [cells[i : i + size] for i in range(0, len(cells), size)]
+    words = " ".join(layout[i : i + size] for i in range(0, len(cells), size))
+    return Board(size, goal, table, to_goal, "\n".join(rows), layout, words, slip)

@@ -1,0 +1,202 @@
+"""Sudoku 4x4 and 9x9 with one solution. A wrong digit can be replaced, so every state can be solved."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+
+from verl_mas.errors import ConfigError
+from verl_mas.gym.puzzles.base import Puzzle, register_puzzle, stream
+from verl_mas.util.splits import TRAIN, split_of
+
+EMPTY = "."
+# Tokenizers split digits; a cell named by two letters can be one token.
+_ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"
+# The digits as letters in `compact`; 0 is an empty cell.
+_LETTERS = "o" + _ROWS
+_SIGNS = (EMPTY + "123456789").encode().ljust(256)
+_BLANKS = {4: 9, 9: 45}
+
+
+def _peers(size: int) -> tuple[tuple[int, ...], ...]:
+    """Of each cell the other cells of its row, column and box."""
+    box = math.isqrt(size)
+    zones = [(i // size, size + i % size, 2 * size + i // size // box * box + i % size // box) for i in range(size**2)]
+    return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
+
+
+_PEERS = {size: _peers(size) for size in _BLANKS}
+
+
+def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
+    """The empty cell with the fewest possible digits, and those digits; None when the grid is full."""
+    best, choices, fewest = -1, 0, size + 1
+    for cell, digit in enumerate(cells):
+        if digit:
+            continue
+        free = (1 << size) - 1
+        for peer in _PEERS[size][cell]:
+            if cells[peer]:
+                free &= ~(1 << (cells[peer] - 1))
+        if free.bit_count() < fewest:
+            best, choices, fewest = cell, free, free.bit_count()
+            if fewest <= 1:
+                break
+    if best < 0:
+        return None
+    return best, [digit for digit in range(1, size + 1) if choices >> (digit - 1) & 1]
+
+
+def solutions(cells: list[int], size: int, most: int = 2) -> int:
+    """The number of solutions of the grid (0 is empty), counted up to `most`."""
+    narrowest = _narrowest(cells, size)
+    if narrowest is None:
+        return 1
+    cell, digits = narrowest
+    found = 0
+    for digit in digits:
+        cells[cell] = digit
+        found += solutions(cells, size, most - found)
+        if found >= most:
+            break
+    cells[cell] = 0
+    return found
+
+
+def fill(rng: random.Random, cells: list[int], size: int) -> bool:
+    """Complete the grid in place, at random. A grid that cannot be completed is unchanged, and False is returned."""
+    narrowest = _narrowest(cells, size)
+    if narrowest is None:
+        return True
+    cell, digits = narrowest
+    for digit in rng.sample(digits, len(digits)):
+        cells[cell] = digit
+        if fill(rng, cells, size):
+            return True
+    cells[cell] = 0
+    return False
+
+
+def full_grid(rng: random.Random, size: int) -> list[int]:
+    cells = [0] * size**2
+    fill(rng, cells, size)
+    return cells
+
+
+def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list[int]:
+    """The solution with up to `blanks` cells emptied; it stays the only solution."""
+    cells = list(solution)
+    for cell in rng.sample(range(len(cells)), len(cells)):
+        if blanks == 0:
+            break
+        cells[cell] = 0
+        if solutions(cells, size) == 1:
+            blanks -= 1
+        else:
+            cells[cell] = solution[cell]
+    return cells
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """The constant part of a puzzle: the solution, and the digits that the printed ones allow in each cell."""
+
+    size: int
+    solution: tuple[int, ...]
+    allowed: tuple[frozenset[int], ...]
+
+
+def place(cell: int, size: int) -> str:
+    """Row and column of a cell as two letters."""
+    return _ROWS[cell // size] + _COLUMNS[cell % size]
+
+
+def allowed_digits(cells: list[int], size: int) -> tuple[frozenset[int], ...]:
+    digits = frozenset(range(1, size + 1))
+    return tuple(
+        frozenset() if digit else digits - {cells[peer] for peer in _PEERS[size][cell]}
+        for cell, digit in enumerate(cells)
+    )
+
+
+@register_puzzle("sudoku")
+class Sudoku(Puzzle):
+    __slots__ = ("cells", "initial_distance", "sheet", "wrong")
+
+    name = "sudoku"
+    rules = (
+        f"Fill the empty cells ({EMPTY}) so that every row, column and box holds every digit once. "
+        "Rows are a, b, c, ... from the top, columns A, B, C, ... from the left. Printed digits stay."
+    )
+    action_help = "row, column and digit: bC4 writes a 4 into row b, column C"
+    action_pattern = re.compile("[a-i][A-I][1-9]")
+
+    def __init__(self, sheet: Sheet, cells: list[int], wrong: int, initial_distance: int):
+        self.sheet, self.cells, self.wrong, self.initial_distance = sheet, cells, wrong, initial_distance
+
+    @classmethod
+    def generate(cls, seed: int, split: str = TRAIN, *, size: int = 4, blanks: int | None = None) -> Sudoku:
+        """A grid with `blanks` empty cells, or fewer if the solution would not be unique."""
+        if size not in _BLANKS:
+            raise ConfigError(f"sudoku size={size}", rule="a sudoku has boxes of 2x2 or 3x3", fix="use size 4 or 9")
+        blanks = _BLANKS[size] if blanks is None else blanks
+        if blanks < 1:
+            raise ConfigError(f"sudoku blanks={blanks}", rule="at least one cell is empty", fix="use 1 or more")
+        rng = stream(cls.name, seed, split)
+        solution = full_grid(rng, size)
+        while split_of("".join(map(str, solution))) != split:
+            solution = full_grid(rng, size)
+        cells = dig(rng, solution, size, blanks)
+        empty = cells.count(0)
+        return cls(Sheet(size, tuple(solution), allowed_digits(cells, size)), cells, empty, empty)
+
+    def copy(self) -> Sudoku:
+        return Sudoku(self.sheet, self.cells.copy(), self.wrong, self.initial_distance)
+
+    def legal_actions(self) -> list[str]:
+        size = self.sheet.size
+        return [
+            f"{place(cell, size)}{digit}" for cell, digits in enumerate(self.sheet.allowed) for digit in sorted(digits)
+        ]
+
+    def step(self, action: str) -> bool:
+        size = self.sheet.size
+        if not self.action_pattern.fullmatch(action):
+            return False
+        row, column, digit = _ROWS.index(action[0]), _COLUMNS.index(action[1]), int(action[2])
+        cell = row * size + column
+        if max(row, column) >= size or digit not in self.sheet.allowed[cell]:
+            return False
+        right = self.sheet.solution[cell]
+        self.wrong += (digit != right) - (self.cells[cell] != right)
+        self.cells[cell] = digit
+        return True
+
+    def distance(self) -> int:
+        """The number of empty or wrong cells; each takes one action, in any order."""
+        return self.wrong
+
+    def value(self) -> float:
+        return float(self.wrong == 0)
+
+    def render(self) -> str:
+        size = self.sheet.size
+        text = bytes(self.cells).translate(_SIGNS).decode()
+        return "\n".join(" ".join(text[start : start + size]) for start in range(0, len(text), size))
+
+    def compact(self) -> str:
+        """A word of letters for each cell to fill, which can be one token: its row, column and digit, and the digits
+        that no peer has."""
+        cells, size = self.cells, self.sheet.size
+        words = []
+        for cell, digits in enumerate(self.sheet.allowed):
+            if digits:
+                held = {cells[peer] for peer in _PEERS[size][cell]}
+                left = "".join(_LETTERS[digit] for digit in sorted(digits - held))
+                words.append(place(cell, size) + _LETTERS[cells[cell]].upper() + left)
+        return " ".join(words)
+
+    def key(self) -> tuple[int, ...]:
+        return tuple(self.cells)

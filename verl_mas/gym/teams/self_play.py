@@ -1,0 +1,116 @@
+"""A game of two players: the learner against itself, an earlier self, or a player without an LLM."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, TypeAlias
+
+from verl_mas.config.values import Count
+from verl_mas.gym.games.base import STRATEGIES, Game, Player, draw, start_of
+from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Task, Team, Workflow, instances, register_workflow
+
+Opponent: TypeAlias = Literal["self", "past", "random", "optimal"]
+SEATS = ("first", "second")
+PAST = "opponent"
+COMPACT = "compact"
+MOVE = Tag("move")
+# A player's action; None for a reply without a legal one.
+Choose: TypeAlias = Callable[[Game], Awaitable[str | None]]
+
+
+@register_workflow("self_play")
+class SelfPlay(Workflow):
+    """The learner is agent `first` where it plays as player 0, and `second` as player 1: it has a baseline per seat."""
+
+    opponent: Opponent = "self"
+    """Who plays against the learner: self, the other seat, which learns as well; past, an agent `opponent`, whose
+    policy should be a snapshot of the learner's; random or optimal, a player without an LLM."""
+
+    validation_opponent: Opponent = "random"
+    """The same in validation."""
+
+    opponents: Count = 1
+    """Earlier selves. More than one are `opponent_0`, `opponent_1`, ..., each on a policy; a session draws one."""
+
+    text: Literal["words", "compact"] = "words"
+    """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        past = instances(PAST, self.opponents) if self.opponents > 1 else (PAST,)
+        return SEATS + (past if "past" in (self.opponent, self.validation_opponent) else ())
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        start = start_of(task.question)
+        # The learner changes seats from session to session; in validation, with one session, from task to task.
+        seat: Player = (task.session + int(task.extra_info.get("index", 0))) % 2  # type: ignore[assignment]
+        moves = [0, 0]
+        acts: tuple[list[Reply], list[Reply]] = ([], [])
+        players = self.players(task, team, seat, acts)
+        game, forfeited = start, None
+        while game.actions() and forfeited is None:
+            action = await players[game.player](game)
+            moves[game.player] += 1
+            if action is None:
+                forfeited = game.player
+            else:
+                game = game.after(action)
+        won = game.result() if forfeited is None else game.stake * (1 if forfeited == 1 else -1)
+        for player, replies in enumerate(acts):
+            for reply in replies:
+                reply.team_reward = won if player == 0 else -won
+        own = won if seat == 0 else -won
+        return Outcome(
+            answer=f"{game.name}: {won:+g}",
+            reward=own,
+            info={
+                "acc": float(own > 0),
+                "draw": float(own == 0),
+                "loss": float(own < 0),
+                "illegal": float(forfeited == seat),
+                "opponent_illegal": float(forfeited == 1 - seat),
+                "moves": sum(moves),
+            },
+        )
+
+    def players(self, task: Task, team: Team, seat: Player, acts: Sequence[list[Reply]]) -> list[Choose]:
+        """Player 0 and player 1, who add their replies to `acts`."""
+        kind = self.validation_opponent if task.validate else self.opponent
+        # In training the uid has the step; in validation every step repeats the same draws.
+        rng = random.Random(f"{task.question} {'' if task.validate else task.uid} {task.session}")
+
+        def with_llm(agent: str, player: int) -> Choose:
+            async def choose(game: Game) -> str | None:
+                reply = await team[agent].act(self.prompt(game))
+                acts[player].append(reply)
+                return self.read(reply, game)
+
+            return choose
+
+        async def scripted(game: Game) -> str | None:
+            return draw(STRATEGIES[kind], game, rng)
+
+        players = [with_llm(agent, player) for player, agent in enumerate(SEATS)]
+        if kind == "past":
+            players[1 - seat] = with_llm(rng.choice(self.agents[2:]), 1 - seat)
+        elif kind != "self":
+            players[1 - seat] = scripted
+        return players
+
+    def prompt(self, game: Game) -> str:
+        if self.text == COMPACT:
+            return game.compact()
+        return (
+            f"{game.rules}\n\n{game.view()}\nLegal moves: {', '.join(game.actions())}\n\nChoose a move. {MOVE.prompt()}"
+        )
+
+    def read(self, reply: Reply, game: Game) -> str | None:
+        """The legal action in a reply. One that cannot be read is malformed, too."""
+        move: str | Malformed = reply.text
+        if self.text != COMPACT:
+            move = reply.parse(MOVE)
+        if isinstance(move, Malformed):
+            return None
+        legal = {action.casefold(): action for action in game.actions()}
+        return legal.get(move.strip().casefold())

@@ -1,0 +1,92 @@
+"""Demonstrations of teams on arithmetic chains, with errors at a set rate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from verl_mas.config.schema import FreeSettings, WorkflowSpec
+from verl_mas.gym.arithmetic import chain_split, draw, signed
+from verl_mas.gym.warmup.demonstrations import Lesson, demonstrate
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Boxed, Request, Task
+from verl_mas.workflow.base import resolve
+from verl_mas.workflows.leader_workers import Delegation, Moves
+from verl_mas.workflows.solver_verifier import Verdict
+
+DEFAULT, LEADER = "solver_verifier", "leader_workers"
+# The arguments of workflows whose agents, but for a `verifier`, answer with a box; and of one whose leader delegates.
+TEAMS: Mapping[str, FreeSettings] = {
+    DEFAULT: {},
+    "debate": {},
+    "generate_verify_refine": {},
+    "cory": {},
+    LEADER: {"max_rounds": 1, "max_workers": 2},
+}
+
+
+def lessons(terms: int, largest: int, *, noise: float, seed: int = 0, team: str = DEFAULT) -> Iterator[Lesson]:
+    """Endless; only training chains. `noise` is the share of steps whose result is random."""
+    rng = random.Random(f"lessons {seed}")
+    workflow = resolve(WorkflowSpec(team, args=TEAMS[team]))
+    while True:
+        chain = draw(terms, largest, rng)
+        if chain_split(chain) == TRAIN:
+            task = Task([{"role": "user", "content": chain}], ground_truth=str(sum(signed(chain))))
+            expert = ScriptedLeader(chain, noise, rng) if team == LEADER else ScriptedTeam(chain, largest, noise, rng)
+            yield from demonstrate(workflow, task, expert)
+
+
+class ScriptedTeam:
+    """Each agent works through the chain and ends with the result, or a verifier with its verdict."""
+
+    def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
+        self._first, *self._steps = signed(chain)
+        self._largest, self._noise, self._rng = largest, noise, rng
+        self._proposed = 0
+
+    def __call__(self, request: Request) -> str:
+        working, result = self._work()
+        if request.agent != "verifier":
+            self._proposed = result
+            return f"{working} {Boxed().render(str(result))}"
+        verdict = Verdict.APPROVE if result == self._proposed else Verdict.REJECT
+        return f"{working} {Verdict.render(verdict)}"
+
+    def _work(self) -> tuple[str, int]:
+        """For 7+1-2= the text 7+1=8-2=6, and the 6. A wrong result is used by the next step."""
+        total, working = self._first, str(self._first)
+        for step in self._steps:
+            total = min(self._largest, max(0, total + step))
+            if self._rng.random() < self._noise:
+                total = self._rng.randint(0, self._largest)
+            working += f"{step:+d}={total}"
+        return working, total
+
+
+class ScriptedLeader:
+    """The leader delegates the two halves of the chain, and adds what two workers report; each may be one off."""
+
+    def __init__(self, chain: str, noise: float, rng: random.Random):
+        numbers = signed(chain)
+        half = (len(numbers) + 1) // 2
+        self._halves = numbers[:half], numbers[half:]
+        self._noise, self._rng = noise, rng
+        self._reports: list[int] = []
+
+    def __call__(self, request: Request) -> str:
+        if request.agent == "leader" and not self._reports:
+            return Moves(len(self._halves)).render(Delegation(tuple(map(_written, self._halves))))
+        if request.agent == "leader":
+            return Boxed().render(str(self._inexact(sum(self._reports))))
+        half = self._halves[len(self._reports)]
+        self._reports.append(self._inexact(sum(half)))
+        return f"{_written(half)}{self._reports[-1]}"
+
+    def _inexact(self, total: int) -> int:
+        return total + self._rng.choice((-1, 1)) * (self._rng.random() < self._noise)
+
+
+def _written(numbers: Sequence[int]) -> str:
+    """As in a chain: 3+5=, and of a later part -2+1=."""
+    return f"{numbers[0]}{''.join(f'{number:+d}' for number in numbers[1:])}="

@@ -1,0 +1,170 @@
+"""Supervised training of a tiny model on demonstrations, as a start for reinforcement learning."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
+from verl_mas.errors import ConfigError
+from verl_mas.gym.warmup.demonstrations import Lesson
+from verl_mas.testing.tiny_model import TURN_END, tiny_model
+
+# Only the contents: the prompts identify the roles, and fewer tokens are faster on a laptop.
+BARE_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ '" + TURN_END + "' }}{% endif %}{% endfor %}"
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PATH = "warm-up"
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How a tiny model is created and trained."""
+
+    hidden: Count = 64
+    """Width of the model."""
+
+    layers: Count = 2
+    """Layers of the model."""
+
+    initial: Positive = 0.02
+    """Standard deviation of the initial weights. A width of 32 learns from 0.1, and hardly from 0.02."""
+
+    steps: Count = 800
+    """Optimiser steps."""
+
+    batch: Count = 128
+    """Lessons per step."""
+
+    learning_rate: Positive = 2e-3
+    """The maximum of a one-cycle schedule, reached after a twentieth of the steps."""
+
+    lessons: Count = 300_000
+    """Distinct lessons, each used `steps * batch / lessons` times on average."""
+
+    texts: Count = 10_000
+    """Lessons that the tokenizer is trained on: the first `texts`."""
+
+    vocabulary: Count = 1024
+    """The number of tokens of the tokenizer."""
+
+    prompts: NotNegative = 0.0
+    """Weight of the loss on the prompts' tokens. It speeds up learning to copy from long prompts; short prompts do not
+    need it."""
+
+    seed: int = 0
+    """Seed of the initial weights and of the order of lessons."""
+
+    start: str = ""
+    """A folder with a model to train further, instead of a new one."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, PATH)
+        if self.start and not (Path(self.start) / "config.json").is_file():
+            raise ConfigError(
+                f"{PATH}.start={self.start}", rule="the folder has a model with its config.json", fix="leave it out"
+            )
+
+    def changed(self, given: Mapping[str, object]) -> WarmUp:
+        """The configuration with values from the command line."""
+        return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
+
+
+# Called with the step and its loss.
+Progress = Callable[[int, float], None]
+# The tokens of a prompt and its reply, and how many of them are the reply's.
+TokenizedLesson = tuple[list[int], int]
+
+
+def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: Progress) -> Path:
+    """Train a model on `lessons` and save it, with a tokenizer whose chat template adds no text."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    used = list(islice(lessons, config.lessons))
+    start = Path(config.start) if config.start else _new_model(folder, used, config)
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.chat_template = BARE_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    _train(model, tokenize(tokenizer, used), config, progress)
+    model.save_pretrained(folder)
+    return folder
+
+
+def log_loss(step: int, loss: float) -> None:
+    """Report the loss every 100 steps."""
+    if step % 100 == 0:
+        sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
+
+
+def _new_model(folder: Path, lessons: list[Lesson], config: WarmUp) -> Path:
+    return tiny_model(
+        folder,
+        hidden=config.hidden,
+        layers=config.layers,
+        text=(text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply)),
+        vocabulary=config.vocabulary,
+        max_length=512,
+        initial=config.initial,
+        seed=config.seed,
+    )
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, lessons: list[Lesson]) -> list[TokenizedLesson]:
+    """Tokens as in reinforcement learning, where prompt and reply are tokenized separately."""
+    prompts = tokenizer([lesson.prompt for lesson in lessons], add_special_tokens=False)["input_ids"]
+    replies = tokenizer([lesson.reply + TURN_END for lesson in lessons], add_special_tokens=False)["input_ids"]
+    return [(prompt + reply, len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+
+
+def _train(model: PreTrainedModel, lessons: list[TokenizedLesson], config: WarmUp, progress: Progress) -> None:
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, config.learning_rate, total_steps=config.steps + 1, pct_start=0.05
+    )
+    order = torch.Generator().manual_seed(config.seed)
+    model.train()
+    for step in range(config.steps):
+        chosen = torch.randint(len(lessons), (config.batch,), generator=order).tolist()
+        mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts)
+        optimizer.zero_grad()
+        mean_loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        progress(step + 1, mean_loss.item())
+
+
+def loss(model: PreTrainedModel, rows: list[TokenizedLesson], prompts: float = 0.0) -> Tensor:
+    """Cross entropy of the replies, plus `prompts` times that of the prompts. Right padding needs no attention mask."""
+    import torch
+
+    length = max(len(ids) for ids, _ in rows)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    of_prompts, of_replies = (torch.zeros(len(rows), length, dtype=torch.bool) for _ in range(2))
+    for place, (tokens, reply) in enumerate(rows):
+        ids[place, : len(tokens)] = torch.tensor(tokens)
+        of_prompts[place, 1 : len(tokens) - reply] = True
+        of_replies[place, len(tokens) - reply : len(tokens)] = True
+    hidden = model.base_model(input_ids=ids[:, :-1]).last_hidden_state
+
+    head = model.get_output_embeddings()
+
+    def entropy(mask: Tensor) -> Tensor:
+        # Only these tokens' logits: those of all tokens would cost more than the model.
+        return torch.nn.functional.cross_entropy(head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
+
+    return entropy(of_replies) + prompts * entropy(of_prompts) if prompts else entropy(of_replies)
