@@ -15,7 +15,7 @@ from pathlib import Path
 from pages.markdown import plain
 from verl_mas.cli import GROUPS
 from verl_mas.cli._parser import Parser, with_default
-from verl_mas.cli._parsers import parsers
+from verl_mas.cli.completion import parsers
 
 HEAD = """\
 # Commands

@@ -20,7 +20,7 @@ before it, of the validation. verl's own metrics keep verl's names. Each number 
 trained policy verl's metrics of an actor have verl's names only: `actor/grad_norm`; in a team of several,
 `policy/solver/actor/grad_norm`.
 
-`verl-mas dashboard` arranges them for TensorBoard and Weights & Biases: [dashboards](#dashboards).
+`scripts/dashboard.py` arranges them for TensorBoard and Weights & Biases: [dashboards](#dashboards).
 
 ## The ten to watch
 
@@ -29,16 +29,15 @@ Look at these first. What to do when one of them is not as it should be: [a team
 DASHBOARDS = """\
 ## Dashboards
 
-TensorBoard and Weights & Biases make one section of everything before the first slash, so all agents share one. A
-layout has the ten to watch first, and then a section per agent, per policy and per kind of metric:
+TensorBoard and Weights & Biases make one section of everything before the first slash, so all agents share one.
+`scripts/dashboard.py` of the repository lays out what a run has logged, the ten to watch first, and then a section per
+agent, per policy and per kind of metric:
 
-    verl-mas dashboard checkpoints/my_run --tensorboard tensorboard_log/my_project/my_run
-    verl-mas dashboard checkpoints/my_run --wandb my_entity/my_project --out dashboard.py
+    python scripts/dashboard.py checkpoints/my_run --tensorboard tensorboard_log/my_project/my_run
+    python scripts/dashboard.py checkpoints/my_run --wandb my_entity/my_project
 
-The agents and policies are those that the run has logged, so it has made a step. The first command writes the folder
-`dashboard` into the folder of event files that TensorBoard displays, for its tab Custom Scalars. The second writes a
-short program, because Weights & Biases keeps layouts on its server and has none in a file: with `pip install wandb-
-workspaces` and your key, `python dashboard.py` creates a workspace in the project and prints its address.
+The first writes the folder `dashboard` into the folder of event files that TensorBoard displays, for its tab Custom
+Scalars. The second creates a workspace in the project and prints its address; it needs `pip install wandb-workspaces`.
 """
 
 

@@ -82,7 +82,6 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, capsys):
         ["new", "adders", "--out", "/proc/none"],
         ["data", "rows", str(rows), "--out", "/proc/none.parquet"],
         ["data", "split_clues", "--out", "/proc/none", "--train-rows", "8", "--test-rows", "8"],
-        ["dashboard", str(tmp_path), "--wandb", "us/math", "--out", "/proc/none.py"],
     ):
         assert cli.main(command) == 1
         assert "/proc/none" in (error := capsys.readouterr().err) and "cannot be written" in error, command

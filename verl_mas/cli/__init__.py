@@ -19,7 +19,7 @@ GROUPS = {
     "Getting started": ["demo", "doctor", "new", "try", "list", "explain"],
     "Data": ["data", "retriever"],
     "Training (python -m verl.trainer.main_ppo trains)": ["check", "plan"],
-    "Looking at a run": ["view", "report", "dashboard"],
+    "Looking at a run": ["view", "report"],
     "After training": ["export", "chat", "serve", "eval"],
     "Shell": ["completion"],
 }

@@ -1,56 +1,46 @@
 """A layout of charts for what a run logs: the ten to watch, then a section per agent, policy and kind of number.
 
+    python scripts/dashboard.py checkpoints/my_run --tensorboard tensorboard_log/my_project/my_run
+    python scripts/dashboard.py checkpoints/my_run --wandb my_entity/my_project     # pip install wandb-workspaces
+
 TensorBoard and Weights & Biases make a section of everything before the first slash, so all agents would share one.
+The agents and policies are those that the run has logged. The first writes the folder `dashboard` into the folder of
+event files that TensorBoard displays, for its tab Custom Scalars; the second creates a workspace and prints its URL.
 """
 
 from __future__ import annotations
 
-import pprint
+import argparse
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from string import Template
 from typing import TypeAlias
 
-from verl_mas.errors import DataError
 from verl_mas.metrics.names import AGENT, POLICY, VALIDATION, described, policies_in
 from verl_mas.metrics.table import METRICS, SECTIONS, Metric
+from verl_mas.sessions.run import open_run
 
 # Section -> title of a chart -> the names of its metrics.
 Layout: TypeAlias = Mapping[str, Mapping[str, list[str]]]
 TO_WATCH, OTHERS = "To watch", "Other metrics"
 FOLDER = "dashboard"
 
-PROGRAM = Template('''\
-"""Creates a workspace of Weights & Biases for the runs of $place. Written by `verl-mas dashboard`.
 
-    pip install wandb-workspaces
-    python $file
-"""
-
-import wandb_workspaces.reports.v2 as reports
-import wandb_workspaces.workspaces as workspaces
-
-# Section -> title of a panel -> the metrics in it.
-SECTIONS = $sections
-
-
-def workspace():
-    sections = [
-        workspaces.Section(
-            name=name,
-            panels=[reports.LinePlot(title=title, y=metrics) for title, metrics in panels.items()],
-            is_open=name == "$watch",
-        )
-        for name, panels in SECTIONS.items()
-    ]
-    return workspaces.Workspace(entity=$entity, project=$project, name="verl-mas", sections=sections)
-
-
-if __name__ == "__main__":
-    print(workspace().save().url)
-''')
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="the folder of a run (trainer.default_local_dir)")
+    parser.add_argument("--tensorboard", metavar="DIR", type=Path, help="the TENSORBOARD_DIR of the run")
+    parser.add_argument("--wandb", metavar="ENTITY/PROJECT")
+    options = parser.parse_args(argv)
+    charts = layout(dict.fromkeys(name for step in open_run(options.run).steps() for name in step.values))
+    if not charts:
+        raise SystemExit(f"{options.run} has no metrics yet: repeat this after its first step")
+    if options.tensorboard:
+        print(write_tensorboard(charts, options.tensorboard))
+    if options.wandb:
+        print(create_workspace(charts, *options.wandb.split("/")))
 
 
 def layout(names: Iterable[str]) -> Layout:
@@ -101,30 +91,18 @@ def _title(name: str, metric: Metric) -> str:
     return before + metric.pattern.removeprefix(before).removeprefix("agent/<agent>/").removeprefix("policy/<policy>/")
 
 
-def write_tensorboard(charts: Layout, logs: Path, force: bool = False) -> Path:
-    """A folder beside the event files of runs, for TensorBoard's tab "Custom Scalars".
+def write_tensorboard(charts: Layout, logs: Path) -> Path:
+    """A folder beside the event files of runs, in place of an earlier layout.
 
     A file of its own in the folder of a run would end the display of a run that still writes: TensorBoard takes a later
     file for the continuation.
     """
+    from torch.utils.tensorboard import SummaryWriter
+
     if not logs.is_dir():
-        raise DataError(
-            f"{logs} is not a folder",
-            rule="the layout is written into the folder that `tensorboard --logdir` displays",
-            fix="give the TENSORBOARD_DIR of the run, by default tensorboard_log/<project>/<experiment>",
-        )
-    folder = logs / FOLDER
-    if folder.exists() and not force:
-        raise DataError(f"{folder} exists", rule="a file that exists is kept", fix="add --force to replace it")
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise DataError(
-            f"the layout needs tensorboard: {error}", rule="torch writes it", fix="pip install tensorboard"
-        ) from None
-    if folder.exists():
-        shutil.rmtree(folder)
-    writer = SummaryWriter(str(folder))
+        raise SystemExit(f"{logs} is not a folder: give the one that `tensorboard --logdir` displays")
+    shutil.rmtree(logs / FOLDER, ignore_errors=True)
+    writer = SummaryWriter(str(logs / FOLDER))
     # TensorBoard takes every tag that begins like the expression.
     writer.add_custom_scalars(
         {
@@ -133,17 +111,25 @@ def write_tensorboard(charts: Layout, logs: Path, force: bool = False) -> Path:
         }
     )
     writer.close()
-    return folder
+    return logs / FOLDER
 
 
-def wandb_program(charts: Layout, entity: str, project: str, file: str) -> str:
-    """A program that creates the layout as a workspace: Weights & Biases has none in a file."""
-    sections = pprint.pformat({section: dict(of) for section, of in charts.items()}, width=110, sort_dicts=False)
-    return PROGRAM.substitute(
-        place=f"{entity}/{project}",
-        file=file,
-        sections=sections,
-        watch=TO_WATCH,
-        entity=repr(entity),
-        project=repr(project),
-    )
+def create_workspace(charts: Layout, entity: str, project: str) -> str:
+    """The address of the workspace: Weights & Biases keeps layouts on its server."""
+    import wandb_workspaces.reports.v2 as reports
+    import wandb_workspaces.workspaces as workspaces
+
+    sections = [
+        workspaces.Section(
+            name=section,
+            panels=[reports.LinePlot(title=title, y=names) for title, names in of.items()],
+            is_open=section == TO_WATCH,
+        )
+        for section, of in charts.items()
+    ]
+    workspace = workspaces.Workspace(entity=entity, project=project, name="verl-mas", sections=sections)
+    return str(workspace.save().url)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
-import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from verl_mas.cli import main
 from verl_mas.metrics.names import described
-from verl_mas.sessions.dashboard import layout
+
+SCRIPT = importlib.util.spec_from_file_location("dashboard", Path(__file__).parents[2] / "scripts" / "dashboard.py")
+dashboard = importlib.util.module_from_spec(SCRIPT)
+SCRIPT.loader.exec_module(dashboard)
+layout, main = dashboard.layout, dashboard.main
 
 STEP = {
     "agent/solver/reward/score": 0.5,
@@ -66,13 +70,15 @@ def test_metrics_of_an_actor_are_those_of_the_only_policy_or_of_each():
     assert layout(["actor/lr"]) == {"Policies: verl's metrics of an actor": {"actor/lr": ["actor/lr"]}}
 
 
-def test_tensorboard_reads_the_layout_and_finds_every_metric_by_it(run, tmp_path, capsys):
+def test_tensorboard_reads_the_layout_and_finds_every_metric_by_it(run, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
     logs = tmp_path / "logs"
     logs.mkdir()
-    assert main(["dashboard", str(run), "--tensorboard", str(logs)]) == 0
+    (logs / "dashboard").mkdir()
+    (logs / "dashboard" / "earlier").touch()
+    main([str(run), "--tensorboard", str(logs)])
     events = EventAccumulator(str(logs / "dashboard"))
     events.Reload()
     read = Layout.FromString(events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
@@ -87,59 +93,35 @@ def test_tensorboard_reads_the_layout_and_finds_every_metric_by_it(run, tmp_path
             # As TensorBoard does.
             shown = [name for name in STEP if any(re.compile(tag).match(name) for tag in found[section][title])]
             assert sorted(shown) == sorted(names)
-    assert main(["dashboard", str(run), "--tensorboard", str(logs)]) == 1
-    assert "add --force" in capsys.readouterr().err
-    assert main(["dashboard", str(run), "--tensorboard", str(logs), "--force"]) == 0
+    assert not (logs / "dashboard" / "earlier").exists()
 
 
-def test_the_program_creates_the_workspace(run, tmp_path, monkeypatch, capsys):
+def test_a_workspace_has_the_sections(run, monkeypatch, capsys):
     saved = []
 
     def workspace(**parts):
         return SimpleNamespace(save=lambda: saved.append(parts) or SimpleNamespace(url="https://w"))
 
-    made = SimpleNamespace(Section=dict, Workspace=workspace, LinePlot=dict)
+    module = SimpleNamespace(Section=dict, Workspace=workspace, LinePlot=dict)
     for name in ("wandb_workspaces", "wandb_workspaces.reports", "wandb_workspaces.reports.v2"):
-        monkeypatch.setitem(sys.modules, name, made)
-    monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", made)
-    made.reports = made.v2 = made.workspaces = made
-    program = tmp_path / "made" / "dashboard.py"
-    assert main(["dashboard", str(run), "--wandb", "us/math", "--out", str(program)]) == 0
-    runpy.run_path(str(program), run_name="__main__")
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", module)
+    module.reports = module.v2 = module.workspaces = module
+    main([str(run), "--wandb", "us/math"])
     (parts,) = saved
-    assert (parts["entity"], parts["project"]) == ("us", "math")
+    assert (parts["entity"], parts["project"]) == ("us", "math") and capsys.readouterr().out == "https://w\n"
     sections = {part["name"]: {panel["title"]: panel["y"] for panel in part["panels"]} for part in parts["sections"]}
     assert sections == layout(STEP)
     assert [part["name"] for part in parts["sections"] if part["is_open"]] == ["To watch"]
-    assert capsys.readouterr().out.endswith("https://w\n")
-    assert main(["dashboard", str(run), "--wandb", "us/math", "--out", str(program)]) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "add --tensorboard DIR or --wandb"),
-        (["--wandb", "math"], "use --wandb my_team/my_project"),
-        (["--tensorboard", "nowhere"], "nowhere is not a folder"),
-    ],
-)
-def test_what_cannot_be_written_is_refused(run, arguments, words, capsys):
-    assert main(["dashboard", str(run), *arguments]) == 1
-    assert words in capsys.readouterr().err
-
-
-def test_an_earlier_layout_is_kept_where_none_can_be_written(run, tmp_path, monkeypatch, capsys):
-    (tmp_path / "logs" / "dashboard").mkdir(parents=True)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert main(["dashboard", str(run), "--tensorboard", str(tmp_path / "logs"), "--force"]) == 1
-    assert "pip install tensorboard" in capsys.readouterr().err
-    assert (tmp_path / "logs" / "dashboard").exists()
-
-
-def test_a_run_before_its_first_step_has_no_dashboard(run, capsys, tmp_path):
+def test_without_event_files_or_a_step_nothing_is_written(run, tmp_path):
+    with pytest.raises(SystemExit, match="nowhere is not a folder"):
+        main([str(run), "--tensorboard", "nowhere"])
     (run / "metrics.jsonl").write_text("")
-    assert main(["dashboard", str(run), "--tensorboard", str(tmp_path)]) == 1
-    assert "repeat this after the first step" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="repeat this after its first step"):
+        main([str(run), "--tensorboard", str(tmp_path)])
+    assert not (tmp_path / "dashboard").exists()
 
 
 def test_the_examples_are_metrics_of_ours():
