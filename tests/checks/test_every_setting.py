@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.settings import check_keys, check_override_keys, check_override_values, check_values
 from verl_mas.checks.verl_values import takes
-from verl_mas.config.load import load
+from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems, settable
 from verl_mas.config.verl_settings import Section, verl_settings
@@ -180,8 +180,8 @@ def reported(config: DictConfig) -> dict[str, str]:
     """Setting -> what the checks of single settings say of it."""
     errors: list[Problem] = [*check_keys(config), *check_values(config)]
     try:
-        mas = load(config.get("mas"))
-        errors += [*check_override_keys(config, mas), *check_override_values(config, mas)]
+        run = Run.of(config)
+        errors += [*check_override_keys(run), *check_override_values(run)]
     except ConfigError as error:
         errors += error.errors if isinstance(error, ConfigErrors) else [error]
     said: dict[str, str] = defaultdict(str)
