@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.settings import check_keys, check_override_keys, check_override_values, check_values
 from verl_mas.checks.verl_values import takes
+from verl_mas.config.load import load
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems, settable
