@@ -1,9 +1,8 @@
-"""A Python that starts with torch, Ray and verl imported. A short run is ten processes that do little else.
+"""A Python that starts with torch and transformers imported. A short run is ten processes that do little else.
 
 `WarmPython` makes an executable to use in place of `python`. A program of verl's, a Ray worker and `-c` are forked from
-a template process that has imported these libraries; any other program is started as usual. verl loads what
-VERL_USE_EXTERNAL_MODULES names when it is imported: such processes, and those with a path of their own, have a template
-without verl and import it themselves.
+a template process that has imported these libraries; any other program is started as usual. The template holds neither
+Ray nor verl nor verl_mas: each process imports them itself, in its own environment.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARIES = ("torch", "tensordict", "pandas", "transformers", "datasets", "peft", "aiohttp", "fastapi", "hydra")
-VERL = ("ray", "verl.trainer.main_ppo", "verl_mas.plugin")
-# Python and the libraries read these when they start: processes that differ in one have different templates.
-AT_START = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "VERL_PLATFORM")
+# Python and torch read these when they start: processes that differ in one have different templates.
+AT_START = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
 LARGEST_REQUEST = 1 << 20
 
 
@@ -69,12 +67,9 @@ def serve(address: str) -> None:
         client, _ = listening.accept()
         message, streams, _, _ = socket.recv_fds(client, LARGEST_REQUEST, 3)
         environment = json.loads(message)["environment"]
-        own_path = environment.get("PYTHONPATH") != os.environ.get("PYTHONPATH")
-        plain = own_path or "VERL_USE_EXTERNAL_MODULES" in environment
-        key = (str(plain), *(environment.get(name) for name in AT_START))
+        key = tuple(environment.get(name) for name in AT_START)
         if key not in templates:
-            kept = {name: value for name, value in environment.items() if not (plain and name == "PYTHONPATH")}
-            templates[key] = Template(kept, () if plain else VERL)
+            templates[key] = Template({name: value for name, value in environment.items() if name != "PYTHONPATH"})
         templates[key].hand_over(message, [*streams, client.detach()])
     for template in templates.values():
         template.close()
@@ -83,9 +78,9 @@ def serve(address: str) -> None:
 class Template:
     """The server's end of a process that has imported what runs import."""
 
-    def __init__(self, environment: dict[str, str], more: tuple[str, ...]):
+    def __init__(self, environment: dict[str, str]):
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-u", __file__, "template", str(other.fileno()), *more]
+        command = [sys.executable, "-u", __file__, "template", str(other.fileno())]
         subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, pass_fds=[other.fileno()])
         other.close()
 
@@ -164,10 +159,10 @@ class Forks:
         client.close()
 
 
-def import_libraries(more: list[str]) -> None:
+def import_libraries() -> None:
     # Python puts the folder of this file here.
     sys.path.pop(0)
-    for name in (*LIBRARIES, *more):
+    for name in LIBRARIES:
         importlib.import_module(name)
     # A fork keeps one thread. The thread of Arrow's allocator is the exception: the allocator restarts it.
     names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
@@ -208,7 +203,7 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
 
 if __name__ == "__main__":
     if sys.argv[1] == "template":
-        import_libraries(sys.argv[3:])
+        import_libraries()
         become(**Forks(socket.socket(fileno=int(sys.argv[2]))).serve())
     else:
         serve(sys.argv[1])
