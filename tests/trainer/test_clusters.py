@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from ray_start import RayStart
 
+from verl_mas import read_sessions
+
 pytestmark = pytest.mark.e2e
 RUN = (
     *("-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop", "algorithm.adv_estimator=agent_grpo"),
@@ -68,5 +70,5 @@ def test_a_submitted_job_spans_two_nodes_with_the_workflow_of_the_folder_that_it
         f"trainer.default_local_dir={tmp_path}/out",
     )
     assert "succeeded" in output
-    sessions = [json.loads(line) for file in (tmp_path / "out").rglob("*.jsonl") for line in file.open()]
-    assert len(sessions) >= 8
+    sessions = list(read_sessions(tmp_path / "out" / "trajectories"))
+    assert len(sessions) == 8
