@@ -44,11 +44,11 @@ REPEATABLE = (
     "trainer.resume_mode=disable",
 )
 # Run in each checkout, so that settings may have other names there.
-MATRIX = """
+MATRIX = f"""
 import json
 from benchmarks.evidence import matrix
-print(json.dumps([matrix.SETTINGS, {name: [arm.workflow, arm.overrides] for name, arm in matrix.ARMS.items()
-                                    if isinstance(arm, matrix.Training)}]))
+arms = [matrix.ARMS[name] for name in {ARMS}]
+print(json.dumps({{arm.name: [arm.workflow, *arm.trial.settings, *arm.overrides] for arm in arms}}))
 """
 
 Metrics = dict[int, dict[str, float]]
@@ -64,11 +64,11 @@ class Checkout:
 
     def commands(self) -> dict[str, list[str]]:
         """The overrides of every run."""
-        settings, arms = json.loads(self._python("-c", MATRIX))
-        recipe = next(setting for setting in settings if "plan_path" in setting)
+        arms: dict[str, list[str]] = json.loads(self._python("-c", MATRIX))
+        recipe = next(setting for setting in arms[ARMS[0]] if "plan_path" in setting)
         small = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"]
         runs = {"demo": ["+mas=planner_executor", recipe, *small]}
-        return runs | {name: [f"+mas={arms[name][0]}", *settings, *arms[name][1]] for name in ARMS}
+        return runs | {name: [f"+mas={workflow}", *settings] for name, (workflow, *settings) in arms.items()}
 
     def start(self) -> str:
         """Write boards and model to `start`, and return a hash of the boards."""
