@@ -7,203 +7,100 @@ from typing import TYPE_CHECKING
 from verl_mas.util.lazy import lazy
 
 if TYPE_CHECKING:
-    from verl_mas.advantage.estimator import compute_advantages, estimator, within
-    from verl_mas.advantage.kernel import to_tokens
-    from verl_mas.advantage.options import AdvantageOptions
-    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores
-    from verl_mas.config.mcp import McpSpec
-    from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
-    from verl_mas.config.values import Above, Range
-    from verl_mas.endpoints.openai import OpenAIClient
-    from verl_mas.engines.facts import register_engine
-    from verl_mas.errors import (
-        ConfigError,
-        DataError,
-        FaultKind,
-        InvalidInput,
-        MasError,
-        SessionFault,
-        WorkflowError,
-    )
-    from verl_mas.execution.executor import Execution, Executor, register_executor
-    from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
-    from verl_mas.execution.problem import Problem
-    from verl_mas.execution.unit_tests import Returns, Stdio, Verdict, run_tests
-    from verl_mas.grading.grader import grader, register_grader
-    from verl_mas.grading.math import AnswerChecker, Grade
-    from verl_mas.gym.puzzles.base import Puzzle, register_puzzle
-    from verl_mas.gym.puzzles.boards import board
-    from verl_mas.mcp.servers import McpServers
-    from verl_mas.retrieval.client import RetrieverClient, SearchResult
-    from verl_mas.retrieval.corpus import Passage
-    from verl_mas.serve.load import TrainedTeam, load
-    from verl_mas.sessions.reader import SessionIndex, read_sessions
-    from verl_mas.testing.check_workflow import check_workflow
-    from verl_mas.testing.scripted_llm import ScriptedLLM, calls
-    from verl_mas.workflow.base import Workflow, nested, register_workflow
-    from verl_mas.workflow.client import Generation, LLMClient, Message, Request, ToolCall
-    from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Tag
-    from verl_mas.workflow.codecs.base import Codec, Malformed, between, checked, only, visible
-    from verl_mas.workflow.commit import register_commit_rule
-    from verl_mas.workflow.members import instances
-    from verl_mas.workflow.outcome import Outcome
-    from verl_mas.workflow.reply import Reply
-    from verl_mas.workflow.run import arun, run, run_many
-    from verl_mas.workflow.session import Session, SessionResult
-    from verl_mas.workflow.streaming import ActText
-    from verl_mas.workflow.task import Task, with_instruction
-    from verl_mas.workflow.team import Agent, Conversation, Team
-    from verl_mas.workflow.tool_loop import ToolLimits
-    from verl_mas.workflow.tools import CallContext, Tool, ToolResult
+    from verl_mas.advantage.estimator import compute_advantages as compute_advantages
+    from verl_mas.advantage.estimator import estimator as estimator
+    from verl_mas.advantage.estimator import within as within
+    from verl_mas.advantage.kernel import to_tokens as to_tokens
+    from verl_mas.advantage.options import AdvantageOptions as AdvantageOptions
+    from verl_mas.advantage.record import AdvantageInput as AdvantageInput
+    from verl_mas.advantage.record import AdvantageOutput as AdvantageOutput
+    from verl_mas.advantage.record import RunningScores as RunningScores
+    from verl_mas.config.mcp import McpSpec as McpSpec
+    from verl_mas.config.schema import AgentSpec as AgentSpec
+    from verl_mas.config.schema import BranchSpec as BranchSpec
+    from verl_mas.config.schema import FaultSpec as FaultSpec
+    from verl_mas.config.values import Above as Above
+    from verl_mas.config.values import Range as Range
+    from verl_mas.endpoints.openai import OpenAIClient as OpenAIClient
+    from verl_mas.engines.facts import register_engine as register_engine
+    from verl_mas.errors import ConfigError as ConfigError
+    from verl_mas.errors import DataError as DataError
+    from verl_mas.errors import FaultKind as FaultKind
+    from verl_mas.errors import InvalidInput as InvalidInput
+    from verl_mas.errors import MasError as MasError
+    from verl_mas.errors import SessionFault as SessionFault
+    from verl_mas.errors import WorkflowError as WorkflowError
+    from verl_mas.execution.executor import Execution as Execution
+    from verl_mas.execution.executor import Executor as Executor
+    from verl_mas.execution.executor import register_executor as register_executor
+    from verl_mas.execution.limits import Answer as Answer
+    from verl_mas.execution.limits import Call as Call
+    from verl_mas.execution.limits import Limits as Limits
+    from verl_mas.execution.limits import Result as Result
+    from verl_mas.execution.limits import Status as Status
+    from verl_mas.execution.problem import Problem as Problem
+    from verl_mas.execution.unit_tests import Returns as Returns
+    from verl_mas.execution.unit_tests import Stdio as Stdio
+    from verl_mas.execution.unit_tests import Verdict as Verdict
+    from verl_mas.execution.unit_tests import run_tests as run_tests
+    from verl_mas.grading.grader import grader as grader
+    from verl_mas.grading.grader import register_grader as register_grader
+    from verl_mas.grading.math import AnswerChecker as AnswerChecker
+    from verl_mas.grading.math import Grade as Grade
+    from verl_mas.gym.puzzles.base import Puzzle as Puzzle
+    from verl_mas.gym.puzzles.base import register_puzzle as register_puzzle
+    from verl_mas.gym.puzzles.boards import board as board
+    from verl_mas.mcp.servers import McpServers as McpServers
+    from verl_mas.retrieval.client import RetrieverClient as RetrieverClient
+    from verl_mas.retrieval.client import SearchResult as SearchResult
+    from verl_mas.retrieval.corpus import Passage as Passage
+    from verl_mas.serve.load import TrainedTeam as TrainedTeam
+    from verl_mas.serve.load import load as load
+    from verl_mas.sessions.reader import SessionIndex as SessionIndex
+    from verl_mas.sessions.reader import read_sessions as read_sessions
+    from verl_mas.testing.check_workflow import check_workflow as check_workflow
+    from verl_mas.testing.scripted_llm import ScriptedLLM as ScriptedLLM
+    from verl_mas.testing.scripted_llm import calls as calls
+    from verl_mas.workflow.base import Workflow as Workflow
+    from verl_mas.workflow.base import nested as nested
+    from verl_mas.workflow.base import register_workflow as register_workflow
+    from verl_mas.workflow.client import Generation as Generation
+    from verl_mas.workflow.client import LLMClient as LLMClient
+    from verl_mas.workflow.client import Message as Message
+    from verl_mas.workflow.client import Request as Request
+    from verl_mas.workflow.client import ToolCall as ToolCall
+    from verl_mas.workflow.codecs import ActionList as ActionList
+    from verl_mas.workflow.codecs import Boxed as Boxed
+    from verl_mas.workflow.codecs import Choice as Choice
+    from verl_mas.workflow.codecs import CodeBlock as CodeBlock
+    from verl_mas.workflow.codecs import JsonBlock as JsonBlock
+    from verl_mas.workflow.codecs import Tag as Tag
+    from verl_mas.workflow.codecs.base import Codec as Codec
+    from verl_mas.workflow.codecs.base import Malformed as Malformed
+    from verl_mas.workflow.codecs.base import between as between
+    from verl_mas.workflow.codecs.base import checked as checked
+    from verl_mas.workflow.codecs.base import only as only
+    from verl_mas.workflow.codecs.base import visible as visible
+    from verl_mas.workflow.commit import register_commit_rule as register_commit_rule
+    from verl_mas.workflow.members import instances as instances
+    from verl_mas.workflow.outcome import Outcome as Outcome
+    from verl_mas.workflow.reply import Reply as Reply
+    from verl_mas.workflow.run import arun as arun
+    from verl_mas.workflow.run import run as run
+    from verl_mas.workflow.run import run_many as run_many
+    from verl_mas.workflow.session import Session as Session
+    from verl_mas.workflow.session import SessionResult as SessionResult
+    from verl_mas.workflow.streaming import ActText as ActText
+    from verl_mas.workflow.task import Task as Task
+    from verl_mas.workflow.task import with_instruction as with_instruction
+    from verl_mas.workflow.team import Agent as Agent
+    from verl_mas.workflow.team import Conversation as Conversation
+    from verl_mas.workflow.team import Team as Team
+    from verl_mas.workflow.tool_loop import ToolLimits as ToolLimits
+    from verl_mas.workflow.tools import CallContext as CallContext
+    from verl_mas.workflow.tools import Tool as Tool
+    from verl_mas.workflow.tools import ToolResult as ToolResult
 
 __version__ = "0.1.0"
-__all__ = [
-    "Above",
-    "ActText",
-    "ActionList",
-    "AdvantageInput",
-    "AdvantageOptions",
-    "AdvantageOutput",
-    "Agent",
-    "AgentSpec",
-    "Answer",
-    "AnswerChecker",
-    "Boxed",
-    "BranchSpec",
-    "Call",
-    "CallContext",
-    "Choice",
-    "CodeBlock",
-    "Codec",
-    "ConfigError",
-    "Conversation",
-    "DataError",
-    "Execution",
-    "Executor",
-    "FaultKind",
-    "FaultSpec",
-    "Generation",
-    "Grade",
-    "InvalidInput",
-    "JsonBlock",
-    "LLMClient",
-    "Limits",
-    "Malformed",
-    "MasError",
-    "McpServers",
-    "McpSpec",
-    "Message",
-    "OpenAIClient",
-    "Outcome",
-    "Passage",
-    "Problem",
-    "Puzzle",
-    "Range",
-    "Reply",
-    "Request",
-    "Result",
-    "RetrieverClient",
-    "Returns",
-    "RunningScores",
-    "ScriptedLLM",
-    "SearchResult",
-    "Session",
-    "SessionFault",
-    "SessionIndex",
-    "SessionResult",
-    "Status",
-    "Stdio",
-    "Tag",
-    "Task",
-    "Team",
-    "Tool",
-    "ToolCall",
-    "ToolLimits",
-    "ToolResult",
-    "TrainedTeam",
-    "Verdict",
-    "Workflow",
-    "WorkflowError",
-    "arun",
-    "between",
-    "board",
-    "calls",
-    "check_workflow",
-    "checked",
-    "compute_advantages",
-    "estimator",
-    "grader",
-    "instances",
-    "load",
-    "nested",
-    "only",
-    "read_sessions",
-    "register_commit_rule",
-    "register_engine",
-    "register_executor",
-    "register_grader",
-    "register_puzzle",
-    "register_workflow",
-    "run",
-    "run_many",
-    "run_tests",
-    "to_tokens",
-    "visible",
-    "with_instruction",
-    "within",
-]
-
 # verl imports this package in every process, so a name is imported when it is asked for.
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "verl_mas.advantage.kernel": ("to_tokens",),
-        "verl_mas.advantage.estimator": ("compute_advantages", "estimator", "within"),
-        "verl_mas.advantage.options": ("AdvantageOptions",),
-        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput", "RunningScores"),
-        "verl_mas.config.mcp": ("McpSpec",),
-        "verl_mas.config.schema": ("AgentSpec", "BranchSpec", "FaultSpec"),
-        "verl_mas.config.values": ("Above", "Range"),
-        "verl_mas.engines.facts": ("register_engine",),
-        "verl_mas.errors": (
-            "ConfigError",
-            "DataError",
-            "FaultKind",
-            "InvalidInput",
-            "MasError",
-            "SessionFault",
-            "WorkflowError",
-        ),
-        "verl_mas.execution.executor": ("Execution", "Executor", "register_executor"),
-        "verl_mas.execution.limits": ("Answer", "Call", "Limits", "Result", "Status"),
-        "verl_mas.execution.problem": ("Problem",),
-        "verl_mas.execution.unit_tests": ("Returns", "Stdio", "Verdict", "run_tests"),
-        "verl_mas.grading.grader": ("grader", "register_grader"),
-        "verl_mas.grading.math": ("AnswerChecker", "Grade"),
-        "verl_mas.gym.puzzles.base": ("Puzzle", "register_puzzle"),
-        "verl_mas.gym.puzzles.boards": ("board",),
-        "verl_mas.retrieval.client": ("RetrieverClient", "SearchResult"),
-        "verl_mas.retrieval.corpus": ("Passage",),
-        "verl_mas.serve.load": ("TrainedTeam", "load"),
-        "verl_mas.sessions.reader": ("SessionIndex", "read_sessions"),
-        "verl_mas.testing.check_workflow": ("check_workflow",),
-        "verl_mas.testing.scripted_llm": ("ScriptedLLM", "calls"),
-        "verl_mas.workflow.base": ("Workflow", "nested", "register_workflow"),
-        "verl_mas.workflow.client": ("Generation", "LLMClient", "Message", "Request", "ToolCall"),
-        "verl_mas.workflow.codecs": ("ActionList", "Boxed", "Choice", "CodeBlock", "JsonBlock", "Tag"),
-        "verl_mas.workflow.codecs.base": ("Codec", "Malformed", "between", "checked", "only", "visible"),
-        "verl_mas.workflow.commit": ("register_commit_rule",),
-        "verl_mas.mcp.servers": ("McpServers",),
-        "verl_mas.workflow.members": ("instances",),
-        "verl_mas.endpoints.openai": ("OpenAIClient",),
-        "verl_mas.workflow.outcome": ("Outcome",),
-        "verl_mas.workflow.reply": ("Reply",),
-        "verl_mas.workflow.run": ("arun", "run", "run_many"),
-        "verl_mas.workflow.session": ("Session", "SessionResult"),
-        "verl_mas.workflow.streaming": ("ActText",),
-        "verl_mas.workflow.task": ("Task", "with_instruction"),
-        "verl_mas.workflow.team": ("Agent", "Conversation", "Team"),
-        "verl_mas.workflow.tool_loop": ("ToolLimits",),
-        "verl_mas.workflow.tools": ("CallContext", "Tool", "ToolResult"),
-    },
-)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

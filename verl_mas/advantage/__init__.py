@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.util.lazy import lazy
 
 if TYPE_CHECKING:
-    from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages, options_for
-    from verl_mas.advantage.kernel import to_tokens, trained_tokens
-    from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores
+    from verl_mas.advantage.estimator import ESTIMATORS as ESTIMATORS
+    from verl_mas.advantage.estimator import compute_advantages as compute_advantages
+    from verl_mas.advantage.estimator import options_for as options_for
+    from verl_mas.advantage.kernel import to_tokens as to_tokens
+    from verl_mas.advantage.kernel import trained_tokens as trained_tokens
+    from verl_mas.advantage.options import AdvantageOptions as AdvantageOptions
+    from verl_mas.advantage.record import AdvantageInput as AdvantageInput
+    from verl_mas.advantage.record import AdvantageOutput as AdvantageOutput
+    from verl_mas.advantage.record import RunningScores as RunningScores
 
-__all__ = [
-    "ESTIMATORS",
-    "AdvantageInput",
-    "AdvantageOptions",
-    "AdvantageOutput",
-    "RunningScores",
-    "compute_advantages",
-    "options_for",
-    "to_tokens",
-    "trained_tokens",
-]
-
-# These load torch.
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "verl_mas.advantage.kernel": ("to_tokens", "trained_tokens"),
-        "verl_mas.advantage.estimator": ("ESTIMATORS", "compute_advantages", "options_for"),
-        "verl_mas.advantage.record": ("AdvantageInput", "AdvantageOutput", "RunningScores"),
-    },
-)
+# Most of these load torch.
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 
 
-def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package, whose public names are listed by the module that defines them."""
-    home_of = {name: home for home, names in homes.items() for name in names}
+def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` for a package, of the imports under `if TYPE_CHECKING` in its file.
+
+    So the list that editors and type checkers read is the only one.
+    """
+    (block,) = (node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If))
+    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    home_of = {alias.name: str(node.module) for node in found for alias in node.names}
 
     def get(name: str) -> object:
         if name not in home_of:
@@ -22,4 +29,4 @@ def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[st
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})
 
-    return get, names
+    return get, names, sorted(home_of)
