@@ -45,7 +45,7 @@ def sync(engine: LLM, model: torch.nn.Module) -> None:
         handle = f"ipc:///tmp/rl-colocate-zmq-{os.environ['VERL_RAY_JOB_ID']}-replica-0-rank-0.sock"
         # A bucket of 1 MB is smaller than the model: weights arrive in several.
         sender = WatchedWeightSender(handle, 1, receiver)
-        asyncio.run(sender.async_send_weights(iter(model.state_dict().items())))  # type: ignore[no-untyped-call]
+        asyncio.run(sender.async_send_weights(iter(model.state_dict().items())))
         receiver.result()
     engine.reset_prefix_cache()
 

@@ -12,17 +12,19 @@ import os
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.engines.facts import facts_of, set_adapter
+from verl_mas.verl_.types import Passed
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
     from verl.single_controller.ray import RayWorkerGroup
     from verl.workers.config import RolloutConfig
-
-    Config: TypeAlias = "DictConfig | RolloutConfig"
+    from verl.workers.rollout.base import BaseRollout
+    from verl.workers.rollout.replica import RolloutReplica
+else:
+    BaseRollout = RolloutReplica = object
 
 # A class of a Ray actor, or of an engine: untyped.
 EngineClass: TypeAlias = Any
@@ -33,18 +35,18 @@ OUTSTANDING = 100_000
 actor is a coroutine and takes no thread."""
 
 
-class OffsetReplica:
+class OffsetReplica(RolloutReplica):
     """Mix in before a replica class of verl."""
 
     server_class: EngineClass
     server_mixin: type[object] | None = None
 
-    def __init__(self, replica_rank: int, config: Config, *args: object, **kwargs: object):
+    def __init__(self, replica_rank: int, config: RolloutConfig, *args: Passed, **kwargs: Passed):
         self.offset = EngineTag.of(config).rank_offset
         if EngineTag.is_in(config):
             # The rank is of this policy only, and its adapters look the server up by it.
             kwargs.pop("name_suffix", None)
-        super().__init__(replica_rank + self.offset, config, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(replica_rank + self.offset, config, *args, **kwargs)
         if self.server_mixin and EngineTag.is_in(config):
             self.server_class = with_mixin(self.server_mixin, self.server_class)
 
@@ -54,8 +56,9 @@ class OffsetReplica:
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
         # verl takes the workers from world_size x rank on, so places for the other policies' workers come first.
-        others = [None] * (self.offset * self.world_size)  # type: ignore[attr-defined]
-        await super().init_hybrid(SimpleNamespace(workers=[*others, *worker_group.workers]))  # type: ignore[misc]
+        others = [None] * (self.offset * self.world_size)
+        placed = SimpleNamespace(workers=[*others, *worker_group.workers])
+        await super().init_hybrid(cast("RayWorkerGroup", placed))
 
 
 def with_mixin(mixin: type[object], server: EngineClass) -> EngineClass:
@@ -66,14 +69,14 @@ def with_mixin(mixin: type[object], server: EngineClass) -> EngineClass:
     return ray.remote(type(stock.__name__, (mixin, stock), {}))
 
 
-class OffsetAdapter:
+class OffsetAdapter(BaseRollout):
     """Mix in before an adapter class of verl."""
 
-    def __init__(self, config: RolloutConfig, model_config: object, device_mesh: object, replica_rank: int = -1):
+    def __init__(self, config: RolloutConfig, model_config: Passed, device_mesh: Passed, replica_rank: int = -1):
         if replica_rank == -1:
             size = gpus_of_replica(partial(getattr, config))
             replica_rank = int(os.environ["RANK"]) // size + EngineTag.of(config).rank_offset
-        super().__init__(config, model_config, device_mesh, replica_rank)  # type: ignore[call-arg]
+        super().__init__(config, model_config, device_mesh, replica_rank)
 
 
 def register_replica(engine: str, replica: ModuleType) -> None:

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines.adapters import require, wanted, wants
+from verl_mas.verl_.types import Passed
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
+    from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
     from vllm.lora.request import LoRARequest
+else:
+    vLLMHttpServer = object
 
 # vLLM's, which is not installed where this is checked.
 Engine: TypeAlias = Any
@@ -22,7 +26,7 @@ FIRST_ID = 1000
 PATH = "in memory"
 
 
-class AdapterServer:
+class AdapterServer(vLLMHttpServer):
     """Mix in before verl's server. Without adapters it changes nothing."""
 
     spare_slots = 0
@@ -33,21 +37,21 @@ class AdapterServer:
 
     @property
     def adapters(self) -> dict[str, Adapter]:
-        return read_table(self.config.custom)  # type: ignore[attr-defined]
+        return read_table(self.config.custom)
 
     def _get_worker_extension_cls(self) -> str:
-        stock: str = super()._get_worker_extension_cls()  # type: ignore[misc]
+        stock: str = super()._get_worker_extension_cls()
         return EXTENSION if self.adapters else stock
 
     async def run_server(self, args: Namespace) -> None:
-        await super().run_server(self._with_slots(args))  # type: ignore[misc]
+        await super().run_server(self._with_slots(args))
         if table := self.adapters:
             self._engine = self.engine = AdapterEngine(self.engine, table)
             await self._engine.collective_rpc("set_adapters", args=(self._engine.ids,))
 
     async def run_headless(self, args: Namespace) -> None:
         """The part of a replica on another node."""
-        await super().run_headless(self._with_slots(args))  # type: ignore[misc]
+        await super().run_headless(self._with_slots(args))
 
     def _with_slots(self, args: Namespace) -> Namespace:
         # verl writes `max_loras=1` after the user's own options.
@@ -55,16 +59,16 @@ class AdapterServer:
             args.max_loras = args.max_cpu_loras = len(self.adapters) + self.spare_slots
         return args
 
-    async def generate(self, *args: object, adapter: str | None = None, **kwargs: object) -> TokenOutput:
+    async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         # vLLM's engine ends when a request has an adapter that was not loaded.
         require(adapter, self.adapters, ready=self._engine is not None and self._engine.version > 0)
         with wants(adapter):
-            output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
+            output: TokenOutput = await super().generate(*args, **kwargs)
             return output
 
     async def set_global_steps(self, global_steps: int) -> None:
         """Called when new weights have arrived."""
-        await super().set_global_steps(global_steps)  # type: ignore[misc]
+        await super().set_global_steps(global_steps)
         if self._engine:
             self._engine.version += 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from vllm.model_executor.models.utils import WeightsMapper
 from verl_mas.engines.adapters import by_policy
 from verl_mas.engines.vllm_adapters import PATH
 from verl_mas.errors import EngineLost
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Fields, Passed
 
 # vLLM's, which is untyped here.
 ModelRunner: TypeAlias = Any
@@ -29,13 +29,16 @@ def alias_rename_mapper() -> None:
 class AdapterExtension(vLLMColocateWorkerExtension):
     """verl's extension, for a base with any number of adapters."""
 
-    model_runner: ModelRunner  # the vLLM worker's, which this class is mixed into
+    # The vLLM worker's, which this class is mixed into.
+    model_runner: ModelRunner
+    remove_lora: Callable[[int], object]
+    add_lora: Callable[[TensorLoRARequest], object]
     mas_adapters: Mapping[str, int] = MappingProxyType({})
     """vLLM's numbers of the adapters, by policy."""
 
-    def __new__(cls, **kwargs: Any) -> AdapterExtension:
+    def __new__(cls, **kwargs: Passed) -> AdapterExtension:
         alias_rename_mapper()
-        made: AdapterExtension = super().__new__(cls, **kwargs)  # type: ignore[no-untyped-call]
+        made: AdapterExtension = super().__new__(cls, **kwargs)
         return made
 
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
@@ -52,8 +55,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         tensors = by_policy(weights, self.mas_adapters)
         for policy, number in self.mas_adapters.items():
             self._require_modules(policy, tensors[policy])
-            self.remove_lora(number)  # type: ignore[attr-defined]  # the vLLM worker's
-            self.add_lora(  # type: ignore[attr-defined]
+            self.remove_lora(number)
+            self.add_lora(
                 TensorLoRARequest(
                     lora_name=policy,
                     lora_int_id=number,

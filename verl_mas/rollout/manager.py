@@ -28,7 +28,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
     """`llm_client` is verl's client, or one client per policy, by name."""
 
     def __init__(self, *args: object, **kwargs: object):
-        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        super().__init__(*args, **kwargs)
         self._full = False
         # verl's __init__ sets its own class.
         self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]

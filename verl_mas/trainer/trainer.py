@@ -128,9 +128,9 @@ class TeamTrainer(Recorded, Profiled):
 
     def _setup(self) -> None:
         self.record()
-        self._init_tokenizer()  # type: ignore[no-untyped-call]
-        self._init_dataloader()  # type: ignore[no-untyped-call]
-        self._init_dump_executor()  # type: ignore[no-untyped-call]
+        self._init_tokenizer()
+        self._init_dataloader()
+        self._init_dump_executor()
         self.pools = Pools(self.run)
         self.pools.create()
         raise_all(check_nodes(self.run, self.pools.nodes))
@@ -247,7 +247,7 @@ class TeamTrainer(Recorded, Profiled):
         if self.resumed:
             self.config.trainer.resume_from_path = str(self.resumed.folder)
             with reading(self.resumed.folder, DATA_FILE):
-                super()._load_checkpoint()  # type: ignore[no-untyped-call]
+                super()._load_checkpoint()
 
     def _save_checkpoint(self) -> None:
         """verl writes its pointer in place, where a crash can leave it empty."""
@@ -415,7 +415,7 @@ class TeamTrainer(Recorded, Profiled):
             data = data_plane.read(rows, wanted)
             prompts, replies, scores = (data[name].unbind() for name in wanted)
             policies = [tag[POLICY] for tag in rows.tags]
-            self._dump_generations(  # type: ignore[no-untyped-call]
+            self._dump_generations(
                 inputs=[self.read_text(policy, ids) for policy, ids in zip(policies, prompts, strict=True)],
                 outputs=[self.read_text(policy, ids) for policy, ids in zip(policies, replies, strict=True)],
                 gts=[None] * len(rows),

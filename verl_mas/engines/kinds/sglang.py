@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -16,19 +16,23 @@ from verl_mas.engines.facts import ENGINES, EngineFacts, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost
 from verl_mas.row import GLOBAL_STEPS
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Actor, Fields, Passed
 
 if TYPE_CHECKING:
     import torch
     from sglang.srt.managers.io_struct import GenerateReqInput
     from verl.workers.rollout.replica import TokenOutput
+    from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
+    from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
+else:
+    SGLangHttpServer = ServerAdapter = object
 
 ENGINE = "sglang"
 # SGLang's, which is not installed where this is checked.
 Manager: TypeAlias = Any
 
 
-class AdapterServer:
+class AdapterServer(SGLangHttpServer):
     """Mix in before verl's server. Without adapters it changes nothing."""
 
     tokenizer_manager: Manager
@@ -36,26 +40,26 @@ class AdapterServer:
 
     @property
     def adapters(self) -> dict[str, Adapter]:
-        return read_table(self.config.custom)  # type: ignore[attr-defined]
+        return read_table(self.config.custom)
 
-    async def launch_server(self, *args: object, **kwargs: object) -> None:
+    async def launch_server(self, *args: Passed, **kwargs: Passed) -> None:
         if table := self.adapters:
             # The bare base takes a place, too.
-            options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}  # type: ignore[attr-defined]
-            self.config.engine_kwargs[ENGINE] = options  # type: ignore[attr-defined]
-        await super().launch_server(*args, **kwargs)  # type: ignore[misc]
+            options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
+            self.config.engine_kwargs[ENGINE] = options
+        await super().launch_server(*args, **kwargs)
         if table:
             self._manager = self.tokenizer_manager = AdapterManager(self.tokenizer_manager, table)
 
-    async def generate(self, *args: object, adapter: str | None = None, **kwargs: object) -> TokenOutput:
+    async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         require(adapter, self.adapters, ready=self._manager is not None and self._manager.ready)
         with wants(adapter):
-            output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
+            output: TokenOutput = await super().generate(*args, **kwargs)
             return output
 
     async def set_global_steps(self, global_steps: int) -> None:
         """Called when new weights have arrived."""
-        await super().set_global_steps(global_steps)  # type: ignore[misc]
+        await super().set_global_steps(global_steps)
         if self._manager:
             self._manager.ready = True
 
@@ -79,43 +83,45 @@ class AdapterManager:
         return replies
 
 
-class AdapterSender:
+class AdapterSender(ServerAdapter):
     """Mix in before verl's adapter, in the training workers. Without adapters it changes nothing."""
 
-    async def update_weights(
+    server_actor: Actor
+
+    async def update_weights(  # type: ignore[override]  # verl's own adapter narrows its base class
         self,
-        weights: Iterable[tuple[str, torch.Tensor]],
-        global_steps: int | None = None,
+        weights: Generator[tuple[str, torch.Tensor], None, None],
+        global_steps: Passed = None,
         wire_format: str = "named_tensors",
-        **kwargs: object,
+        **kwargs: Passed,
     ) -> None:
-        table = read_table(self.config.custom)  # type: ignore[attr-defined]
+        table = read_table(self.config.custom)
         if not table:
-            await super().update_weights(weights, global_steps, wire_format, **kwargs)  # type: ignore[misc]
+            await super().update_weights(weights, global_steps, wire_format, **kwargs)
             return
         configs = cast("dict[str, Fields]", kwargs["peft_config"])
-        await self._init_server_adapter()  # type: ignore[attr-defined]
+        await self._init_server_adapter()
         # In every worker: the tensors are gathered while the stream is read.
         tensors = by_policy(weights, table)
-        if self._engine is None or not self._is_server_tp_leader():  # type: ignore[attr-defined]
+        if self._engine is None or not self._is_server_tp_leader():
             return
-        loaded = {model["id"] for model in (await self._engine.available_models())["data"]}  # type: ignore[attr-defined]
+        loaded = {model["id"] for model in (await self._engine.available_models())["data"]}
         for policy, adapter in table.items():
             if adapter.name in loaded:
-                await self._engine.unload_lora_adapter(adapter.name)  # type: ignore[attr-defined]
+                await self._engine.unload_lora_adapter(adapter.name)
             await self._load(adapter.name, configs[policy], tensors[policy])
-        await self._engine.flush_cache()  # type: ignore[attr-defined]
+        await self._engine.flush_cache()
         if global_steps is not None:
-            await self.server_actor.set_global_steps.remote(global_steps)  # type: ignore[attr-defined]
+            await self.server_actor.set_global_steps.remote(global_steps)
 
     async def _load(self, name: str, config: Fields, tensors: dict[str, torch.Tensor]) -> None:
         from sglang.srt.managers.io_struct import LoadLoRAAdapterFromTensorsReqInput
 
-        config, serialized = self.wrap_lora_params(config, tensors.items())  # type: ignore[attr-defined]
+        config, serialized = self.wrap_lora_params(config, (item for item in tensors.items()))
         request = LoadLoRAAdapterFromTensorsReqInput(
             lora_name=name, config_dict=config, serialized_named_tensors=serialized
         )
-        await self._engine.load_lora_adapter_from_tensor(request)  # type: ignore[attr-defined]
+        await self._engine.load_lora_adapter_from_tensor(request)
 
 
 logger = logging.getLogger(__name__)
@@ -149,12 +155,12 @@ class TeamSglang(AdapterServer):
     _requests: set[asyncio.Task[TokenOutput]]
     _rejecting = False
 
-    def __init__(self, *args: object, **kwargs: object):
+    def __init__(self, *args: Passed, **kwargs: Passed):
         self._requests = set()
         super().__init__(*args, **kwargs)
 
     async def generate(  # type: ignore[override]  # verl names the request, always
-        self, *args: object, request_id: str, adapter: str | None = None, **kwargs: object
+        self, *args: Passed, request_id: str, adapter: str | None = None, **kwargs: Passed
     ) -> TokenOutput:
         if self._rejecting:
             return self._rejected()
@@ -188,20 +194,20 @@ class TeamSglang(AdapterServer):
 
     async def sleep(self) -> None:
         """Also waits where verl's does nothing (`free_cache_engine=False`), because new weights follow."""
-        if self.node_rank == 0:  # type: ignore[attr-defined]
+        if self.node_rank == 0:
             await self._drain()
-        await super().sleep()  # type: ignore[misc]
+        await super().sleep()
 
     async def pause(self) -> None:
         """Drops the weights, too; verl has SGLang keep a copy in host memory."""
         await self.sleep()
 
     async def unpause(self) -> None:
-        if self.node_rank == 0:  # type: ignore[attr-defined]
+        if self.node_rank == 0:
             from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
             # What verl's `sleep` has released: weights that LoRA adapters are added to stay.
-            tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]  # type: ignore[attr-defined]
+            tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]
             request = ResumeMemoryOccupationReqInput(tags=tags)
             await self.tokenizer_manager.resume_memory_occupation(request, None)
 
@@ -217,7 +223,7 @@ class TeamSglang(AdapterServer):
     def _rejected(self) -> TokenOutput:
         from verl.workers.rollout.replica import TokenOutput
 
-        fields = {GLOBAL_STEPS: self.global_steps}  # type: ignore[attr-defined]
+        fields = {GLOBAL_STEPS: self.global_steps}
         return TokenOutput(token_ids=[], log_probs=[], stop_reason="abort", extra_fields=fields)
 
     async def _idle(self) -> bool:

@@ -15,7 +15,7 @@ from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
@@ -39,7 +39,7 @@ class TeamVllm(AdapterServer):
     the weights.
     """
 
-    async def generate(self, *args: object, adapter: str | None = None, **kwargs: object) -> TokenOutput:
+    async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
@@ -51,13 +51,13 @@ class TeamVllm(AdapterServer):
         """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
         if self.engine.errored:
             raise _lost()
-        await super().wait_for_requests_to_drain()  # type: ignore[misc]
+        await super().wait_for_requests_to_drain()
 
     async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> Fields:
         """verl first waits, up to 60 s, until every request has a token; those that vLLM has queued get one only when
         others end. Requests that are aborted meanwhile return at once."""
-        stock = super().abort_all_requests(reset_prefix_cache, reject_request)  # type: ignore[misc]
-        if self.node_rank != 0:  # type: ignore[attr-defined]
+        stock = super().abort_all_requests(reset_prefix_cache, reject_request)
+        if self.node_rank != 0:
             nothing: Fields = await stock
             return nothing
         abort: asyncio.Task[Fields] = asyncio.ensure_future(stock)
@@ -68,12 +68,12 @@ class TeamVllm(AdapterServer):
         return abort.result()
 
     async def pause(self) -> None:
-        if self.node_rank == 0:  # type: ignore[attr-defined]
+        if self.node_rank == 0:
             await self.engine.sleep(level=1)
 
     async def unpause(self) -> None:
-        if self.node_rank == 0:  # type: ignore[attr-defined]
-            await self.engine.wake_up(tags=self._get_wake_up_tags())  # type: ignore[attr-defined]
+        if self.node_rank == 0:
+            await self.engine.wake_up(tags=self._get_wake_up_tags())
 
 
 def _lost() -> EngineLost:

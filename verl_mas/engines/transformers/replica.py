@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -16,13 +16,13 @@ from verl_mas.engines.transformers import ENGINE, server_name
 from verl_mas.engines.transformers.request import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError
-from verl_mas.verl_.types import Actor
+from verl_mas.verl_.types import Actor, Passed
 
 
 class TransformersReplica(OffsetReplica, RolloutReplica):
     """One server process beside one training worker."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Passed, **kwargs: Passed):
         super().__init__(*args, **kwargs)
         if self.world_size != 1:
             raise ConfigError(

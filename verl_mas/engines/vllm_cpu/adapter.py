@@ -60,7 +60,7 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
             bucket_size_mb=self.config.checkpoint_engine.update_weights_bucket_megabytes,
             receiver=reload,
         )
-        await sender.async_send_weights(weights)  # type: ignore[no-untyped-call]
+        await sender.async_send_weights(weights)
         if reload is not None:
             await asyncio.wrap_future(reload)
 
@@ -73,6 +73,6 @@ class WatchedWeightSender(BucketedWeightSender):
         self.receiver = receiver
 
     def _init_socket(self) -> None:
-        super()._init_socket()  # type: ignore[no-untyped-call]
+        super()._init_socket()
         socket = cast("zmq.Socket[bytes]", self.socket)
         self.socket = WatchedSocket(socket, self.receiver)  # type: ignore[assignment]  # verl sets it to None first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
 
 import ray
 from omegaconf import DictConfig
@@ -13,7 +12,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 
 from verl_mas.engines.kinds.vllm import TeamVllm
 from verl_mas.engines.stock import OffsetReplica
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Fields, Passed
 
 # What vLLM's CPU build cannot do: there is no memory to put to sleep, and a compiled graph
 # would keep computing with the packed weights it was traced with.
@@ -30,7 +29,7 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
     def _init_config(self, config: DictConfig) -> RolloutConfig:
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        made: RolloutConfig = super()._init_config(config)  # type: ignore[no-untyped-call]
+        made: RolloutConfig = super()._init_config(config)
         return dataclasses.replace(made, **FIXED)  # type: ignore[arg-type]
 
     def _preprocess_engine_kwargs(self, engine_kwargs: Fields) -> None:
@@ -43,6 +42,6 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
 
 
 class CpuVllmReplica(OffsetReplica, vLLMReplica):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Passed, **kwargs: Passed) -> None:
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(CpuVllmServer)

@@ -86,7 +86,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
         self._is_lora = True
         self._used: str | None = None
         self.training: dict[str, Training] = {}
-        super().initialize()  # type: ignore[no-untyped-call]
+        super().initialize()
         for policy, one in self.adapters.items():
             if one.path is not None:
                 self._load_weights(policy, Path(one.path))
@@ -183,7 +183,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
         for policy, one in self.adapters.items():
             self.optimizer_config = omega_conf_to_dataclass(OmegaConf.create({"optim": one.actor["optim"]}).optim)
             optimizer = build_optimizer(list(self.parameters[policy].values()), self.optimizer_config)
-            schedule = super()._build_lr_scheduler(optimizer)  # type: ignore[no-untyped-call]
+            schedule = super()._build_lr_scheduler(optimizer)
             self.training[policy] = Training(optimizer, schedule, self.optimizer_config, copy.deepcopy(self.scaler))
         self._use(None)
 
@@ -193,7 +193,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
     # -- training ------------------------------------------------------------------------------------------
 
     def optimizer_step(self) -> float:
-        norm: float = super().optimizer_step()  # type: ignore[no-untyped-call]
+        norm: float = super().optimizer_step()
         assert self._used is not None
         self.training[self._used].updates += 1
         return norm

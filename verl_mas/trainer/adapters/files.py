@@ -42,7 +42,7 @@ class Progress:
 
 def plain_config(config: LoraConfig) -> dict[str, object]:
     """A configuration of PEFT as its file has it. Sets become sorted lists: two saves are equal."""
-    found = config.to_dict()  # type: ignore[no-untyped-call]
+    found = config.to_dict()
     given = {key: sorted(value) if isinstance(value, set) else value for key, value in found.items()}
     plain: dict[str, object] = json.loads(json.dumps(given | {"inference_mode": True}))
     return plain

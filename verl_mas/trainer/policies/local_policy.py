@@ -66,7 +66,7 @@ class LocalPolicy(Servers, PPOTrainer):
         super().__init__(view)
 
     def _setup(self) -> None:
-        super()._setup()  # type: ignore[no-untyped-call]
+        super()._setup()
         shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
         self.actor_rollout_wg = Workers(self.actor_rollout_wg)
         if self.use_reference_policy:
@@ -81,7 +81,7 @@ class LocalPolicy(Servers, PPOTrainer):
         """The team reads the data; the number of steps is an argument of `__init__`."""
 
     def _init_resource_pool_mgr(self) -> None:
-        super()._init_resource_pool_mgr()  # type: ignore[no-untyped-call]
+        super()._init_resource_pool_mgr()
         self.resource_pool_manager = _OnePool(self.pool, self.mapping)
 
     def _load_checkpoint(self) -> None:
