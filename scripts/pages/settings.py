@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pages.markdown import cell, table
-from verl_mas.cli._settings import known_settings
+from verl_mas.cli._explained import known_settings
 from verl_mas.config.describe import Setting, settings
 from verl_mas.workflow.base import WORKFLOWS
 

@@ -12,15 +12,22 @@ from functools import cache
 
 import yaml
 
+from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.cli._names import KINDS, recipe_command
-from verl_mas.cli._settings import known_settings
+from verl_mas.config.compose import compose
 from verl_mas.config.describe import Setting, settings
 from verl_mas.config.hydra import group_files
+from verl_mas.config.load import load
 from verl_mas.config.merge import leaves
+from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import describe
 from verl_mas.config.verl_settings import section_at, verl_settings
+from verl_mas.engines.transformers.request import PATH as ENGINE
+from verl_mas.engines.transformers.request import Options
 from verl_mas.errors import ConfigError
 from verl_mas.metrics.names import described
+from verl_mas.user_code import load_user_code
+from verl_mas.workflow.base import WORKFLOWS, find
 
 ARGS = "mas.workflow.args"
 # verl's settings that a policy of a team can have of its own.
@@ -50,6 +57,16 @@ class Explained:
         lines += [f"  {label + ':':9}{text}" for label, text in fields.items() if text]
         lines += ["  settings:", *(f"    {path}" for path in self.settings)] if self.settings else []
         return "\n".join(lines)
+
+
+def known_settings(overrides: Sequence[str] = ()) -> list[Setting]:
+    """Those of `mas` and of the embedded engine; with the arguments of a run those of its workflow, too."""
+    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
+    if overrides:
+        mas = load(compose(overrides).get("mas"))
+        load_user_code(mas)
+        found += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
+    return found
 
 
 def explained(given: str) -> list[Explained]:
@@ -94,8 +111,6 @@ def _in_yaml() -> frozenset[str]:
 
 def _argument(name: str) -> Iterator[Explained]:
     """A field of workflows: `mas.workflow.args.rounds`, or `rounds`."""
-    from verl_mas.workflow.base import WORKFLOWS
-
     prefix, _, last = name.rpartition(".")
     if prefix not in ("", ARGS):
         return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TypeVar
 
 from verl_mas.config.hydra import group_files
@@ -42,18 +43,6 @@ def _comments(file: Path) -> list[str]:
     return [line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("#"), lines)]
 
 
-def workflows() -> Named:
-    from verl_mas.workflow.base import WORKFLOWS
-
-    return _entries(WORKFLOWS)
-
-
-def estimators() -> Named:
-    from verl_mas.advantage.estimator import ESTIMATORS
-
-    return _entries(ESTIMATORS)
-
-
 def codecs() -> Named:
     from verl_mas.workflow import codecs
     from verl_mas.workflow.codecs import Codec, Malformed
@@ -62,34 +51,14 @@ def codecs() -> Named:
     return {name: _paragraph(kind.__doc__) for name, kind in kinds.items() if kind not in (Codec, Malformed)}
 
 
-def data_sets() -> Named:
-    from verl_mas.data.dataset import DATA_SETS
-
-    return _entries(DATA_SETS)
-
-
-def graders() -> Named:
-    from verl_mas.grading.grader import GRADERS
-
-    return _entries(GRADERS)
-
-
-def executors() -> Named:
-    from verl_mas.execution.executor import EXECUTORS
-
-    return _entries(EXECUTORS)
-
-
-def engines() -> Named:
-    from verl_mas.engines.facts import ENGINES
-
-    return _entries(ENGINES)
-
-
 def commit_rules() -> Named:
     from verl_mas.workflow.commit import COMMIT_RULES
 
     return {name: _paragraph(COMMIT_RULES[name].choose.__doc__) for name in COMMIT_RULES}
+
+
+def _of_registry(path: str) -> Named:
+    return _entries(resolve_name(path))
 
 
 def _entries(registry: Registry[T]) -> Named:
@@ -112,19 +81,22 @@ def metrics() -> Named:
     return {name: metric.meaning for metric in METRICS for name in metric.names}
 
 
-# By the name on the command line: where it is set, and the names.
+# By the name on the command line: where it is set, and the names. A registry is imported when its names are asked for.
 KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "teams": ("+mas=NAME", teams),
     "recipes": ("+recipe=NAME", recipes),
-    "workflows": ("mas.workflow.name=NAME", workflows),
-    "estimators": ("algorithm.adv_estimator=NAME", estimators),
+    "workflows": ("mas.workflow.name=NAME", partial(_of_registry, "verl_mas.workflow.base:WORKFLOWS")),
+    "estimators": ("algorithm.adv_estimator=NAME", partial(_of_registry, "verl_mas.advantage.estimator:ESTIMATORS")),
     "codecs": ("verl_mas.NAME, in a workflow", codecs),
     "commit-rules": ("mas.branch.commit=NAME", commit_rules),
-    "graders": ("mas.workflow.args.score=NAME", graders),
-    "executors": ("mas.workflow.args.execution.executor=NAME", executors),
-    "engines": ("actor_rollout_ref.rollout.name=NAME", engines),
+    "graders": ("mas.workflow.args.score=NAME", partial(_of_registry, "verl_mas.grading.grader:GRADERS")),
+    "executors": (
+        "mas.workflow.args.execution.executor=NAME",
+        partial(_of_registry, "verl_mas.execution.executor:EXECUTORS"),
+    ),
+    "engines": ("actor_rollout_ref.rollout.name=NAME", partial(_of_registry, "verl_mas.engines.facts:ENGINES")),
     "metrics": ("logged by a run; docs/metrics.md", metrics),
-    "data": ("verl-mas data NAME", data_sets),
+    "data": ("verl-mas data NAME", partial(_of_registry, "verl_mas.data.dataset:DATA_SETS")),
 }
 # Of packages: an entry point names where such a name is used, and a registry.
 for point in installed("verl_mas.kinds"):

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _schema(overrides: Sequence[str], *, as_json: bool) -> int:
-    from verl_mas.cli._settings import known_settings
+    from verl_mas.cli._explained import known_settings
 
     found = known_settings(overrides)
     if as_json:

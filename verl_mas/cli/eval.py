@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     teams = [options.dir, *([options.compare] if options.compare else [])]
     found = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
-    from verl_mas.cli._eval_tables import tables
+    from verl_mas.cli._eval_output import tables
     from verl_mas.serve.eval_report import difference, summary
 
     made = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, found, strict=True)]
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
     """The sessions of one team. Those that are in its file already are not run again."""
-    from verl_mas.cli._progress import Progress
+    from verl_mas.cli._eval_output import Progress
     from verl_mas.config.values import load_dataclass
     from verl_mas.serve.eval_data import read_rows
     from verl_mas.serve.evaluate import Evaluation, Identity, Results

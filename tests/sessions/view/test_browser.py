@@ -13,7 +13,7 @@ import pytest
 from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
 
 from verl_mas.sessions.view import ViewOptions, write_view
-from verl_mas.sessions.view.live import refresh
+from verl_mas.sessions.view.page import refresh
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason='needs Playwright: pip install ".[browser]"', exc_type=ImportError

@@ -11,9 +11,9 @@ import subprocess
 import pytest
 from view_runs import act, session
 
+from verl_mas.sessions.view.bodies import as_json, packed
 from verl_mas.sessions.view.index import Page, groups_of, index_of, search_of
 from verl_mas.sessions.view.page import HERE, SCRIPTS
-from verl_mas.sessions.view.payload import as_json, packed
 from verl_mas.sessions.view.source import Part
 
 NODE = shutil.which("node")

@@ -1,20 +1,29 @@
-"""Whole sessions, in chunks that the page loads one by one."""
+"""Whole sessions, in chunks that the page loads one by one, and how data is embedded in it.
+
+Data is gzip, then base64, so that no text of a model is HTML or JavaScript.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
+import json
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from verl_mas.run_folder.records import Record
-from verl_mas.sessions.view.payload import as_json
 from verl_mas.sessions.view.source import Part
 
+T = TypeVar("T")
 # A chunk ends with the first session behind this size that ends its group; a large group is divided.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
 IMAGE_BYTES = 2_000_000
+# Of gzip. Higher levels take twice the time and save a tenth.
+LEVEL = 4
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
 
 
@@ -83,3 +92,35 @@ def _part(part: Record, images: Path) -> Record:
     if kind is None or not inside or not file.is_file() or file.stat().st_size > IMAGE_BYTES:
         return part
     return {**part, "data": f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"}
+
+
+def packed(text: str) -> str:
+    # A lone surrogate is text that a model can cause, and that UTF-8 does not have.
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "backslashreplace"), LEVEL, mtime=0)).decode("ascii")
+
+
+def unpacked(payload: str) -> str:
+    return gzip.decompress(base64.b64decode(payload)).decode("utf-8")
+
+
+def as_json(value: object) -> str:
+    try:
+        return _dumped(value)
+    except ValueError:
+        return _dumped(_finite(value))
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def _finite(value: T) -> T:
+    """The same value with each NaN and infinity as text: JSON has none, and a browser refuses the whole payload."""
+    made: object = value
+    if isinstance(value, float):
+        made = value if math.isfinite(value) else str(value)
+    elif isinstance(value, dict):
+        made = {str(name): _finite(item) for name, item in value.items()}
+    elif isinstance(value, list | tuple):
+        made = [_finite(item) for item in value]
+    return made  # type: ignore[return-value]

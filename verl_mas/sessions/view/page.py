@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,8 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.sessions.run import RunFolder, open_run
-from verl_mas.sessions.view.bodies import chunks
-from verl_mas.sessions.view.curves import curves_of
-from verl_mas.sessions.view.index import Page, groups_of, index_of, search_of, searched_of
-from verl_mas.sessions.view.payload import as_json, packed
+from verl_mas.sessions.view.bodies import as_json, chunks, packed
+from verl_mas.sessions.view.index import Page, curves_of, groups_of, index_of, search_of, searched_of
 from verl_mas.sessions.view.source import Part, Source
 from verl_mas.trainer import timeline
 
@@ -29,7 +28,9 @@ STYLE, TEMPLATE = "page.css", "page.html.j2"
 INLINE = 12_000_000
 # Of the timeline: about 2,000 steps.
 SPANS = 20_000
+# The page of a run that trains asks for `live.js`, and loads what is new.
 LIVE = "live"
+SECONDS = 2.0
 # How every file of data begins.
 ARRIVES = b"verlMasView.arrive("
 Progress = Callable[[int, int], None]
@@ -167,6 +168,36 @@ def write_view(
         _replace_folder(data_folder(out), {**head, **view.payloads, LIVE: version(head)} if apart else {})
         write_whole(out, render(opened.name, {} if apart else with_bodies, data_folder(out).name if apart else ""))
     return out, view
+
+
+def follow(out: Path, view: View, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
+    """Until Ctrl-C: `wait` raises KeyboardInterrupt."""
+    try:
+        while True:
+            wait()
+            refresh(out, view)
+    except KeyboardInterrupt:
+        return
+
+
+def refresh(out: Path, view: View) -> bool:
+    """Whether there was something new. Chunks come before the index that names them, and the version is last."""
+    folder, before = data_folder(out), set(view.payloads)
+    view.read()
+    head = view.head()
+    newest = script_of(LIVE, version(head))
+    if (folder / f"{LIVE}.js").read_text(encoding="ascii") == newest:
+        return False
+    for name, payload in {**view.payloads, **head}.items():
+        file = folder / f"{name}.js"
+        if name in head or not file.exists():
+            write_whole(file, script_of(name, payload))
+    write_whole(folder / f"{LIVE}.js", newest)
+    for file in folder.glob("*.js"):
+        # An open page may still show what the last index named.
+        if file.stem not in {LIVE, *head, *view.payloads, *before}:
+            file.unlink()
+    return True
 
 
 def data_folder(out: Path) -> Path:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from verl_mas.run_folder.records import Record
 from verl_mas.run_folder.session_files import PARTITIONS
-from verl_mas.sessions.listing import SessionEntry
-from verl_mas.sessions.reader import SessionIndex
+from verl_mas.sessions.reader import SessionEntry, SessionIndex
 
 
 @dataclass(frozen=True)
