@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_mas.checks.sources import Definition, ancestors, find, own_members, parameters, tree_of
 from verl_mas.verl_ import contract
+from verl_mas.verl_.sources import Definition, ancestors, find, own_members, parameters, tree_of
 
 PACKAGE = Path(contract.__file__).parents[1]
 

@@ -14,9 +14,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.refusals import Problem
-from verl_mas.checks.settings import check_keys, check_override_keys, check_override_values, check_values
-from verl_mas.checks.verl_values import takes
+from verl_mas.checks.policies import check_override_keys, check_override_values
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.checks.verl.settings import check_keys, check_values
+from verl_mas.checks.verl.values import takes
 from verl_mas.config.load import load
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig

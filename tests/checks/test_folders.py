@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from verl_mas.checks.folders import check_logger
+from verl_mas.checks.run import check_logger
 
 
 def test_verls_file_logger_may_not_write_into_the_metrics_of_the_run(two, tmp_path, monkeypatch):

@@ -9,10 +9,10 @@ from wrong_configs.files import text
 from wrong_configs.tools import FUNCTIONS, NATIVE, RING, SERVER
 
 from verl_mas.checks.first_prompt import FORMATS, check_tool_prompts
-from verl_mas.checks.sources import file_of
 from verl_mas.checks.tools import configured_tools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
+from verl_mas.verl_.sources import file_of
 
 SCHEMA = "{type: function, function: {name: press, description: d, parameters: {type: object, properties: {}}}}"
 CLASS = "class_name: verl.tools.base_tool.BaseTool, config: {type: native}"

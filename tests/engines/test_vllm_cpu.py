@@ -23,7 +23,7 @@ import pytest
 import zmq
 from omegaconf import OmegaConf
 
-from verl_mas.checks import served
+from verl_mas.checks.verl import served
 from verl_mas.engines import vllm_cpu
 from verl_mas.engines.kinds import vllm
 from verl_mas.engines.vllm_cpu import alias, readiness

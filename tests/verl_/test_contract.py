@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 
 from verl_mas.checks import contract as check
 from verl_mas.checks import doctor
-from verl_mas.checks.sources import find, named, own_members, root_of, tree_of
 from verl_mas.verl_ import contract
+from verl_mas.verl_.sources import find, named, own_members, root_of, tree_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from lock_overrides import PACKAGE, classes, modules, overridden

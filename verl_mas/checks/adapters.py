@@ -11,9 +11,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trainable, check_unread_rank, targets
-from verl_mas.checks.model_folder import modules, readable_json, settings
-from verl_mas.checks.place import unless_elsewhere
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.model_folder import modules, readable_json, settings
+from verl_mas.checks.verl.place import unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, bases, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.modes import SEPARATE, mode_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.sources import file_of, find, parameters, tree_of
 from verl_mas.verl_ import contract
+from verl_mas.verl_.sources import file_of, find, parameters, tree_of
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import THRESHOLD, Staleness
 from verl_mas.config.run import CORRECTION, Run, View

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from verl_mas.checks.chat_template import ChatTemplate
-from verl_mas.checks.data_files import FirstRow, sound_rows
-from verl_mas.checks.model_folder import local_folder
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.chat_template import ChatTemplate
+from verl_mas.checks.verl.data_files import FirstRow, sound_rows
+from verl_mas.checks.verl.model_folder import local_folder
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec

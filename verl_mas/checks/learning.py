@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from verl_mas.advantage import ESTIMATORS
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, SwapSpec

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.model_folder import modules
-from verl_mas.checks.place import missing
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.model_folder import modules
+from verl_mas.checks.verl.place import missing
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, Targets, plain, targeted
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import SEPARATE, mode_of

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.record import COLUMNS
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec

@@ -12,7 +12,7 @@ from importlib.metadata import requires, version
 from omegaconf import DictConfig
 from packaging.requirements import Requirement
 
-from verl_mas.checks.place import target
+from verl_mas.checks.verl.place import target
 from verl_mas.config.cluster import joined
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, require
 from verl_mas.errors import ConfigError

@@ -12,20 +12,43 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.adapters import check_adapter, check_base
-from verl_mas.checks.divided import check_heads, check_sharding
-from verl_mas.checks.lengths import check_lengths
 from verl_mas.checks.lora import check_frozen_adapter, check_lora
-from verl_mas.checks.refusals import Problem
 from verl_mas.checks.together import check_trained
-from verl_mas.checks.training_engine import check_training_engine
+from verl_mas.checks.verl.lengths import check_lengths
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.checks.verl.settings import check_value, unknown
+from verl_mas.checks.verl.training_engine import check_heads, check_sharding, check_training_engine
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.placement import local_policies, pool_shape
-from verl_mas.config.run import Run
+from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.schema import MasConfig
+from verl_mas.config.verl_settings import Difference, differences, section_at, settings_of
 from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+
+
+def check_override_keys(run: Run) -> Iterator[ConfigError]:
+    """Keys in the overrides of a policy that verl does not read."""
+    yield from (unknown(difference, settings_of(run.config)) for difference in _overrides(run) if not difference.known)
+
+
+def check_override_values(run: Run) -> Iterator[Problem]:
+    """Values in the overrides of a policy that verl does not take or read."""
+    for difference in _overrides(run):
+        if difference.known:
+            yield from check_value(difference)
+
+
+def _overrides(run: Run) -> Iterator[Difference]:
+    for name, spec in run.mas.policies.items():
+        for key, own, path in (
+            ("overrides", spec.overrides, SECTION),
+            ("rollout_correction", spec.rollout_correction, CORRECTION),
+        ):
+            yield from differences(own, section_at(path, settings_of(run.config)), f"mas.policies.{name}.{key}")
+
 
 # Options in `rollout.engine_kwargs` that contradict the settings of verl, or that no engine reads.
 
@@ -57,6 +80,7 @@ def check_unread_options(run: Run) -> Iterator[ConfigWarning]:
         )
 
 
+FSDP = ("fsdp", "fsdp2")
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
 REFUSED_BY_VERL = (
@@ -150,13 +174,26 @@ def check_views(run: Run) -> Iterator[Problem]:
         if spec.is_trained:
             yield from check_adapter(view, name) if spec.adapter_of else check_lora(view, name)
             yield from check_trained(view, name)
-            yield from check_training_engine(view, name)
+            strategy = list(_strategy(view, name))
+            # With another engine its settings are in another section.
+            yield from strategy or check_training_engine(view, name)
             yield from check_sharding(view, name)
         elif on_base:
             yield from check_base(view, name, on_base)
         elif not spec.snapshot:
             yield from check_frozen_adapter(view, name)
         yield from _verl_accepts(view, name, run.config[SECTION])
+
+
+def _strategy(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    for strategy in dict.fromkeys((view[SECTION].actor.strategy, view[SECTION].ref.strategy)):
+        if strategy not in FSDP:
+            yield ConfigError(
+                f"policy {policy}: actor.strategy={strategy}",
+                rule="teams are trained with verl's FSDP: with another engine no team has been run, and verl chooses "
+                "CUDA_DEVICE_MAX_CONNECTIONS for all policies by the strategy of the first",
+                fix=f"leave out model_engine, and set {SECTION}.actor.strategy=fsdp2",
+            )
 
 
 def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:

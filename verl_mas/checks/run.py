@@ -14,22 +14,22 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas import platform
 from verl_mas.checks.cluster import check_addresses, check_cluster
-from verl_mas.checks.data_files import check_data, check_scored
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts, check_tool_prompts
-from verl_mas.checks.folders import check_folders, check_logger
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
-from verl_mas.checks.model_folder import local_folder, readable_json
-from verl_mas.checks.place import run_on, target, unless_elsewhere
-from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.report import Report
-from verl_mas.checks.served import check_served
-from verl_mas.checks.settings import check_keys, check_sections, check_values
 from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
 from verl_mas.checks.tools import configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.user_functions import check_functions
+from verl_mas.checks.verl.data_files import check_data, check_scored
+from verl_mas.checks.verl.folders import check_folders
+from verl_mas.checks.verl.model_folder import local_folder, readable_json
+from verl_mas.checks.verl.place import run_on, target, unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
+from verl_mas.checks.verl.served import check_served
+from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
+from verl_mas.checks.verl.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load
@@ -42,6 +42,7 @@ from verl_mas.planning.known_models import known, names
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import Plan, Served, make_plan
 from verl_mas.planning.reading import read_policy
+from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.trainer.adapter_identity import other_adapters
@@ -82,6 +83,21 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
             yield unless_elsewhere(run.config, error) if given and not Path(given).exists() else error
         else:
             yield from _of_this_team(run, checkpoint) if checkpoint else ()
+
+
+def check_logger(config: DictConfig) -> Iterator[ConfigError]:
+    """Whether verl's logger `file` would write into the metrics file of a team's run."""
+    trainer = config.trainer
+    if not trainer.default_local_dir:
+        return  # Refused by check_folders.
+    names = [trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()
+    theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
+    if metrics.LOGGER in names and theirs.absolute() == (Path(trainer.default_local_dir) / metrics.FILE).absolute():
+        yield ConfigError(
+            f"trainer.logger={list(names)} writes to {theirs}",
+            rule=f"a run writes its own {metrics.FILE} there, whatever its loggers are",
+            fix=f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file",
+        )
 
 
 def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -257,7 +273,7 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
     refusals.of(check_mode(config), check_own_estimator(config))
     if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
-    refusals.of(check_served(config), check_resources(config), check_data(run))
+    refusals.of(check_served(config), check_resources(config), check_data(config, scored=True))
     refusals.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
     if not refusals.errors:
         refusals.of(check_first_prompts(run))
@@ -267,7 +283,9 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
     run, usable = check_config(config, refusals)
     tools: Mapping[str, Tool] = {}
     if run is not None:
-        refusals.of(check_policies(run), check_functions(config), check_folders(config), check_data(run))
+        refusals.of(
+            check_policies(run), check_functions(config), check_folders(config), check_data(config, scored=False)
+        )
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
             refusals.of(check_workflow_ready(run))

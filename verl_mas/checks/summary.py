@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.model_folder import positions
+from verl_mas.checks.verl.model_folder import positions
 from verl_mas.config.adapters import adapters
 from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.merge import (

@@ -16,6 +16,8 @@ from verl_mas.checks.loss import check_filter, check_loss
 from verl_mas.checks.modes import check_modes, check_phases
 from verl_mas.checks.policies import (
     check_batch_sizes,
+    check_override_keys,
+    check_override_values,
     check_remotes,
     check_unread_options,
     check_untrained,
@@ -23,10 +25,10 @@ from verl_mas.checks.policies import (
     check_zero_advantage,
 )
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas, check_team_resources
-from verl_mas.checks.refusals import Problem, Refusals, raised_by, user_code
-from verl_mas.checks.settings import check_override_keys, check_override_values, check_values
 from verl_mas.checks.together import check_together
 from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
+from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
+from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
 from verl_mas.config.capacity import workers
 from verl_mas.config.merge import SECTION, trained

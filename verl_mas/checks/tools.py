@@ -14,8 +14,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.checks.place import missing, unless_elsewhere
-from verl_mas.checks.refusals import Problem, as_refusal, as_refusals, user_code
+from verl_mas.checks.verl.place import missing, unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem, as_refusal, as_refusals, user_code
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput

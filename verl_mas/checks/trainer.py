@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import COLOCATED, KEY, MODES, SYNC, Mode, mode_of
 from verl_mas.config.run import Run

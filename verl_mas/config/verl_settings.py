@@ -140,10 +140,10 @@ def differences(node: DictConfig | Tree, section: Section | None, path: str = ""
             yield difference
 
 
-def deleted(config: DictConfig, engine: str) -> Iterator[str]:
+def deleted(config: DictConfig) -> Iterator[str]:
     """The sections of verl's YAML that the configuration does not have."""
     raw = OmegaConf.to_container(config, resolve=False)
-    yield from _deleted(raw, _own(engine), "")
+    yield from _deleted(raw, _own(_engine(config)), "")
 
 
 def _deleted(node: object, own: Tree, path: str) -> Iterator[str]:
@@ -159,6 +159,15 @@ def _deleted(node: object, own: Tree, path: str) -> Iterator[str]:
 def verl_settings(engine: str = "dp") -> Section:
     """verl's own configuration of a `model_engine`."""
     return Section("", _yaml(engine))
+
+
+def settings_of(config: DictConfig) -> Section:
+    """Those of the engine that the configuration trains with."""
+    return verl_settings(_engine(config))
+
+
+def _engine(config: DictConfig) -> str:
+    return str(config.get("model_engine", "dp"))
 
 
 def section_at(path: str, root: Section) -> Section | None:

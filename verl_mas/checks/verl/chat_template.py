@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.checks.model_folder import read_json
-from verl_mas.workflow.client import Message
+from verl_mas.checks.verl.model_folder import read_json
+from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
     import jinja2
@@ -39,7 +39,7 @@ class ChatTemplate:
         texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()}
         return cls(folder, template, {name: value for name, value in texts.items() if isinstance(value, str)})
 
-    def render(self, messages: Sequence[Message], settings: Mapping[str, object]) -> str:
+    def render(self, messages: Sequence[Fields], settings: Mapping[str, object]) -> str:
         """The text of a prompt; raises ValueError where the template does not take the messages."""
         import jinja2
 

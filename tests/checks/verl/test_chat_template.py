@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from verl_mas.checks.chat_template import ChatTemplate
+from verl_mas.checks.verl.chat_template import ChatTemplate
 
 # What the templates of published models use: loops with controls, JSON, special tokens, generation marks.
 TEMPLATE = """{{ bos_token }}{%- for message in messages %}

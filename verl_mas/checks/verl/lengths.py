@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.model_folder import positions
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.model_folder import positions
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.divided import check_heads, check_sharding
+from verl_mas.checks.verl.training_engine import check_heads, check_sharding
 
 QWEN = {"actor_rollout_ref__model__path": "Qwen/Qwen2.5-7B-Instruct", "actor_rollout_ref__rollout__name": "vllm"}
 

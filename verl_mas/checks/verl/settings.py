@@ -13,14 +13,13 @@ from typing import get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.checks.refusals import Problem, unresolved
-from verl_mas.checks.served import engines_of_verl
-from verl_mas.checks.verl_values import LINES, UNREAD, takes
+from verl_mas.checks.verl.refusals import Problem, unresolved
+from verl_mas.checks.verl.served import engines_of_verl
+from verl_mas.checks.verl.values import LINES, UNREAD, takes
 from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
-from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.values import Hint, core_type, problems
-from verl_mas.config.verl_settings import Difference, Section, deleted, differences, section_at, verl_settings
+from verl_mas.config.verl_settings import Difference, Section, deleted, differences, settings_of
 from verl_mas.engines.facts import ENGINES
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
@@ -32,7 +31,7 @@ REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 
 def check_sections(config: DictConfig) -> Iterator[ConfigError]:
     """Sections of verl that were deleted. `config` is as Hydra composed it."""
-    for path in deleted(config, _engine(config)):
+    for path in deleted(config):
         yield ConfigError(
             f"{path} was deleted or is null", rule="verl reads this section", fix=f"remove ~{path} or {path}=null"
         )
@@ -40,7 +39,7 @@ def check_sections(config: DictConfig) -> Iterator[ConfigError]:
 
 def check_keys(config: DictConfig) -> Iterator[Problem]:
     """Keys that verl does not read. `config` is as Hydra composed it."""
-    verl = _verl(config)
+    verl = settings_of(config)
     yield from check_engine_names(config)
     used = _referred_to(config)
     for difference in differences(config, verl):
@@ -51,14 +50,6 @@ def check_keys(config: DictConfig) -> Iterator[Problem]:
             yield ConfigWarning(error.value, f"{error.rule}; only your data.custom_cls can", error.fix)
         else:
             yield error
-
-
-def _verl(config: DictConfig) -> Section:
-    return verl_settings(_engine(config))
-
-
-def _engine(config: DictConfig) -> str:
-    return str(config.get("model_engine", "dp"))
 
 
 def unknown(difference: Difference, verl: Section) -> ConfigError:
@@ -94,31 +85,10 @@ def _referred_to(config: DictConfig) -> set[str]:
 
 def check_values(config: DictConfig) -> Iterator[Problem]:
     """Values that verl does not take (type, range, choice, texts, interpolations), or does not read."""
-    verl = _verl(config)
+    verl = settings_of(config)
     for difference in differences(config, verl):
         if difference.known:
-            yield from _check_value(difference)
-
-
-def check_override_keys(run: Run) -> Iterator[ConfigError]:
-    """Keys in the overrides of a policy that verl does not read."""
-    yield from (unknown(difference, _verl(run.config)) for difference in _overrides(run) if not difference.known)
-
-
-def check_override_values(run: Run) -> Iterator[Problem]:
-    """Values in the overrides of a policy that verl does not take or read."""
-    for difference in _overrides(run):
-        if difference.known:
-            yield from _check_value(difference)
-
-
-def _overrides(run: Run) -> Iterator[Difference]:
-    for name, spec in run.mas.policies.items():
-        for key, own, path in (
-            ("overrides", spec.overrides, SECTION),
-            ("rollout_correction", spec.rollout_correction, CORRECTION),
-        ):
-            yield from differences(own, section_at(path, _verl(run.config)), f"mas.policies.{name}.{key}")
+            yield from check_value(difference)
 
 
 def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
@@ -133,7 +103,8 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
             )
 
 
-def _check_value(difference: Difference) -> Iterator[Problem]:
+def check_value(difference: Difference) -> Iterator[Problem]:
+    """Of a setting that verl knows."""
     try:
         value = difference.value()
     except OmegaConfBaseException as error:

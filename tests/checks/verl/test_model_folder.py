@@ -5,7 +5,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.model_folder import modules, positions
+from verl_mas.checks.verl.model_folder import modules, positions
 
 
 @pytest.fixture

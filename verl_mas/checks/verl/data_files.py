@@ -11,15 +11,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from verl_mas.checks.place import is_remote, missing
-from verl_mas.checks.refusals import Problem
-from verl_mas.checks.sources import find
-from verl_mas.config.run import Run
+from verl_mas.checks.verl.place import is_remote, missing
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.verl_.sources import find
 from verl_mas.verl_.types import Fields
-from verl_mas.workflow.client import Message
 
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
@@ -38,19 +36,20 @@ class FirstRow:
     validation: bool = False
 
 
-def check_data(run: Run) -> Iterator[Problem]:
-    for setting in () if _read_by_user_code(run.config) else SETTINGS:
-        found = [_first_row(run.config, setting, path) for path in _paths(run.config, setting)]
+def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
+    """`scored`: whether verl's reward manager scores every session; else the run may have rewards of its own."""
+    for setting in () if _read_by_user_code(config) else SETTINGS:
+        found = [_first_row(config, setting, path) for path in _paths(config, setting)]
         if not found:
             fix = f"set {setting}=<file>.parquet"
             yield ConfigError(f"{setting}=[]", rule="verl reads at least one file", fix=fix)
         for first in found:
             if isinstance(first, FirstRow):
-                yield from _columns(run, first)
+                yield from _columns(config, first, scored=scored)
             else:
                 yield first
         if setting == SETTINGS[0]:
-            yield from _one_batch(run.config, found)
+            yield from _one_batch(config, found)
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
@@ -125,8 +124,8 @@ def _json(file: Path) -> FirstRow | None:
     return FirstRow(str(file), list(row), row, None)
 
 
-def _columns(run: Run, first: FirstRow) -> Iterator[Problem]:
-    key = str(run.config.data.prompt_key)
+def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[Problem]:
+    key = str(config.data.prompt_key)
     if key not in first.columns:
         yield ConfigError(
             f"{first.file} has no column {key!r}",
@@ -145,10 +144,10 @@ def _columns(run: Run, first: FirstRow) -> Iterator[Problem]:
             rule="tokenizers take text in UTF-8 without null bytes",
             fix="clean the texts and write the file again",
         )
-    if lacking := list(_reward_columns(run.config, first.row)):
+    if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
-        if run.mode is None:
+        if scored:
             yield ConfigError(value, rule=f"{rule} it", fix=fix)
         else:
             reason = f"{rule} it in every session that the workflow does not reward itself"
@@ -166,7 +165,7 @@ def is_prompt(value: object) -> bool:
     )
 
 
-def _broken(messages: list[Message]) -> str:
+def _broken(messages: object) -> str:
     """Characters that a tokenizer fails at."""
     text = json.dumps(messages, ensure_ascii=False, default=str)
     if any("\ud800" <= character <= "\udfff" for character in text):

@@ -5,8 +5,8 @@ import time
 import pytest
 from wrong_configs.files import ROW, parquet
 
-from verl_mas.checks.data_files import check_data
 from verl_mas.checks.first_prompt import check_first_prompts
+from verl_mas.checks.verl.data_files import check_data
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -18,7 +18,7 @@ def look(make, letters):
         config = make(actor_rollout_ref__model__path=str(letters / "model"), **{**paths, **settings})
         config.mas = config.mas if team else None
         run = Run.of(config)
-        return [*check_data(run), *check_first_prompts(run)]
+        return [*check_data(config, scored=not team), *check_first_prompts(run)]
 
     return look
 

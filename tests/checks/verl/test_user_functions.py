@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.user_functions import check_functions
+from verl_mas.checks.verl.user_functions import check_functions
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from omegaconf import DictConfig
 from wrong_configs.files import model, safetensors
 
-from verl_mas.checks import weights
-from verl_mas.checks.model_folder import local_folder
+from verl_mas.checks.verl import weights
+from verl_mas.checks.verl.model_folder import local_folder
 from verl_mas.errors import ConfigWarning
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 

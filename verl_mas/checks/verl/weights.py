@@ -8,10 +8,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.chat_template import ChatTemplate
-from verl_mas.checks.model_folder import is_hub_name, local_folder, not_json, read_header, read_json
-from verl_mas.checks.place import MADE_BY, is_remote, unless_elsewhere
-from verl_mas.checks.refusals import Problem, raised_by
+from verl_mas.checks.verl.chat_template import ChatTemplate
+from verl_mas.checks.verl.model_folder import is_hub_name, local_folder, not_json, read_header, read_json
+from verl_mas.checks.verl.place import MADE_BY, is_remote, unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem, raised_by
 from verl_mas.errors import ConfigError, ConfigWarning
 
 JSON_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")

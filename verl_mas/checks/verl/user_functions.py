@@ -10,11 +10,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.place import missing
-from verl_mas.checks.refusals import Problem
-from verl_mas.checks.sources import names_in
+from verl_mas.checks.verl.place import missing
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
+from verl_mas.verl_.sources import names_in
 
 FILE, PACKAGE = "file://", "pkg://"
 DEFAULT_MANAGER = "naive"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from verl_mas.checks import served
-from verl_mas.checks.place import run_on
+from verl_mas.checks.verl import served
+from verl_mas.checks.verl.place import run_on
 from verl_mas.config.attention import SETTING
 from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError, ConfigWarning

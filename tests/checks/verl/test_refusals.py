@@ -6,7 +6,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.refusals import Refusals, TimeLimit, user_code
+from verl_mas.checks.verl.refusals import Refusals, TimeLimit, user_code
 from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, DataError
 
 ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from verl_mas.checks import place
-from verl_mas.checks.place import run_on
+from verl_mas.checks.verl import place
+from verl_mas.checks.verl.place import run_on
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 

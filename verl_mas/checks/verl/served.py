@@ -1,23 +1,23 @@
-"""Whether a policy can be served: its model folder and its engine."""
+"""Whether a policy can be served: its model folder, the Python code that comes with it, and its engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas import platform
-from verl_mas.checks.model_folder import local_folder
-from verl_mas.checks.place import missing, unless_elsewhere
-from verl_mas.checks.refusals import Problem, raised_by
-from verl_mas.checks.remote_code import check_remote_code
-from verl_mas.checks.weights import check_model
+from verl_mas.checks.verl.model_folder import local_folder, readable_json
+from verl_mas.checks.verl.place import missing, unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem, raised_by
+from verl_mas.checks.verl.weights import check_model
 from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import nearest
 
 # Of model.override_config: what most models read.
@@ -88,7 +88,7 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
             fix="pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False",
         )
         yield unless_elsewhere(config, error)
-    name, cpu = config.actor_rollout_ref.rollout.name, config.trainer.device == platform.DEVICE
+    name, cpu = config.actor_rollout_ref.rollout.name, config.trainer.device == CPU
     facts = facts_of(name)
     # On the CPU, an engine's own check knows more.
     if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
@@ -131,3 +131,49 @@ def _attention_on_gpus(config: DictConfig) -> Iterator[Problem]:
             fix=f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
         )
         yield unless_elsewhere(config, error)
+
+
+FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+
+
+def check_remote_code(config: DictConfig) -> Iterator[ConfigWarning]:
+    """Warn of a model whose code this run executes, by `trust_remote_code` or by verl's reward workers."""
+    model = config.actor_rollout_ref.model
+    path = str(model.path)
+    code = named_code(path)
+    if model.trust_remote_code:
+        yield ConfigWarning(
+            "actor_rollout_ref.model.trust_remote_code=True",
+            f"every training worker and engine runs {_written(path, code)}",
+            "read that code, and pin it by a local copy of the model; or set trust_remote_code=False",
+        )
+    # verl's reward workers load tokenizers with trust_remote_code=True, whatever the setting.
+    reward = config.reward.reward_model
+    for where in (model.tokenizer_path or path, *([reward.model_path] if reward.enable else [])):
+        if (code := named_code(str(where))) and not (model.trust_remote_code and where == path):
+            yield ConfigWarning(
+                f"{where} names Python code: {', '.join(code)}",
+                "verl's reward workers load the tokenizer with trust_remote_code=True, so they may run it",
+                "read that code, or remove `auto_map` from the JSON files of a local copy",
+            )
+
+
+def named_code(path: str) -> list[str]:
+    """The Python files that the JSON files of a model folder name; empty for a name on the hub."""
+    folder, found = Path(os.path.expanduser(path)), set()
+    for name in FILES:
+        named = readable_json(folder / name).get("auto_map")
+        for classes in named.values() if isinstance(named, Mapping) else ():
+            # "module.Class", "owner/name--module.Class", or a list of these with null.
+            for reference in classes if isinstance(classes, list) else [classes]:
+                if isinstance(reference, str):
+                    found.add(reference.rpartition(".")[0] + ".py")
+    return sorted(found)
+
+
+def _written(path: str, code: list[str]) -> str:
+    if code:
+        return f"{', '.join(code)} of {path}"
+    if Path(os.path.expanduser(path)).is_dir():
+        return f"the Python code that the JSON files of {path} name; now they name none"
+    return f"the Python code that {path} has on the hub when the run starts"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.settings import check_keys, check_sections, check_values
-from verl_mas.checks.verl_values import VALUES, takes
+from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
+from verl_mas.checks.verl.values import VALUES, takes
 from verl_mas.config.compose import compose
 from verl_mas.config.values import problems
 from verl_mas.config.verl_settings import section_at, verl_settings

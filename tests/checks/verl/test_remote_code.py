@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from verl_mas.checks.remote_code import check_remote_code, named_code
+from verl_mas.checks.verl.served import check_remote_code, named_code
 
 
 @pytest.fixture

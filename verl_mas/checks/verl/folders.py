@@ -7,10 +7,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.place import is_remote, not_writable, unless_elsewhere
-from verl_mas.checks.refusals import Problem
+from verl_mas.checks.verl.place import is_remote, not_writable, unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder import metrics
 
 # Setting -> whether it must be set. null turns the others off, or takes a folder below the first.
 FOLDERS = {
@@ -19,21 +18,6 @@ FOLDERS = {
     "trainer.validation_data_dir": False,
     "mas.trajectories.dir": False,
 }
-
-
-def check_logger(config: DictConfig) -> Iterator[ConfigError]:
-    """Whether verl's logger `file` would write into the metrics file of a team's run."""
-    trainer = config.trainer
-    if not trainer.default_local_dir:
-        return  # Refused by check_folders.
-    names = [trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()
-    theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
-    if metrics.LOGGER in names and theirs.absolute() == (Path(trainer.default_local_dir) / metrics.FILE).absolute():
-        yield ConfigError(
-            f"trainer.logger={list(names)} writes to {theirs}",
-            rule=f"a run writes its own {metrics.FILE} there, whatever its loggers are",
-            fix=f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file",
-        )
 
 
 def check_folders(config: DictConfig) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.place import is_remote
+from verl_mas.checks.verl.place import is_remote
 from verl_mas.errors import InvalidInput
 from verl_mas.planning.known_models import known
 
