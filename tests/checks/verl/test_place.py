@@ -11,7 +11,7 @@ from verl_mas.checks.verl.place import run_on
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes"
 TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/*.md")])
 
 
