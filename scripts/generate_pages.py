@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from pages import api, cli, figures, gallery, metrics, settings
+from pages import api, cli, entry_points, figures, gallery, metrics, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -21,6 +22,8 @@ PAGES = {
 }
 
 if __name__ == "__main__":
+    if problem := entry_points.stale(ROOT):
+        sys.exit(problem)
     for name, page in PAGES.items():
         (ROOT / name).parent.mkdir(exist_ok=True)
         (ROOT / name).write_text(page(ROOT))

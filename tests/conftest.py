@@ -6,7 +6,6 @@ import functools
 import gc
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import yaml
 from data_rows import QUESTIONS
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.grammar_parser import parse
+from pages.entry_points import stale
 from ray_cluster import RayCluster
 from warm_python import WarmPython
 
@@ -36,9 +35,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    written = set(re.findall(r'^\w+ = "(verl_mas[\w.:]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
-    if written - {point.value for point in distribution("verl-mas").entry_points}:
-        raise pytest.UsageError("entry points of pyproject.toml are not in the package's metadata: pip install -e .")
+    if problem := stale(ROOT):
+        raise pytest.UsageError(problem)
     # Tests and runs share few cores, and a warm process cannot be forked with more threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ray writes there which cluster runs: no test joins that of the user or of a test beside it.

@@ -35,7 +35,7 @@ FAST = "test_registry config/test_groups workflows/test_shipped".split()
 @pytest.fixture(scope="module")
 def without_gym(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("without_gym")
-    for name in ("verl_mas", "hydra_plugins", "tests"):
+    for name in ("verl_mas", "hydra_plugins", "tests", "scripts"):
         ignored = shutil.ignore_patterns("__pycache__", "gym")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     project, groups = GROUPS.subn("", (ROOT / "pyproject.toml").read_text())

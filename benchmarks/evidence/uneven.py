@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from verl_mas.gym.puzzles.base import Puzzle
 from verl_mas.gym.puzzles.game import Attempt
-from verl_mas.gym.teams.planner_executor import PlannerExecutor
+from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.workflow import Malformed, Reply
 
 

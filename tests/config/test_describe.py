@@ -11,7 +11,7 @@ from verl_mas.config.describe import field_meanings, settings
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Count
 from verl_mas.engines.transformers.request import Options
-from verl_mas.gym.warmup.train import WarmUp
+from verl_mas.gym.warmup import WarmUp
 from verl_mas.workflow.base import WORKFLOWS, find
 
 SHIPPED = [kind for kind in map(find, WORKFLOWS) if kind.__module__.startswith("verl_mas.")]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from generate_pages import PAGES
+from pages.entry_points import stale
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
-
-from generate_pages import PAGES  # noqa: E402
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_is_up_to_date(name):
     assert (ROOT / name).read_text() == PAGES[name](ROOT), "fix: python scripts/generate_pages.py"
+
+
+def test_an_entry_point_that_the_metadata_lacks_is_named_with_the_fix(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('single = "verl_mas.elsewhere"\nverl-mas = "verl_mas.cli:main"\n')
+    assert "metadata: single; fix: pip install -e ." in stale(tmp_path)
 
 
 def test_the_gallery_has_every_recipe_once():

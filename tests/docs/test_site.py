@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import build_site
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
-
-import build_site  # noqa: E402
 
 PAGES = build_site.files(build_site.PAGES)
 # A list right under a paragraph is a list on GitHub and text in the site.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_mas.gym.games.base import GAMES, start_of
-from verl_mas.gym.starts import starts
+from verl_mas.gym.self_play import starts
 from verl_mas.util.splits import TEST, TRAIN
 
 

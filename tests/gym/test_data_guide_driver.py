@@ -7,7 +7,7 @@ import pytest
 
 from verl_mas.errors import DataError
 from verl_mas.gym.guide_driver import GUIDE, SHUFFLED, SMALL, blind_bound, boards_of, items, shuffled
-from verl_mas.gym.puzzles.boards import board, row
+from verl_mas.gym.puzzles.base import board, row
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 from verl_mas.util.splits import TEST, TRAIN
 

@@ -5,8 +5,8 @@ import pytest
 
 from verl_mas.cli.data import main
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.boards import board_of
-from verl_mas.gym.warmup.puzzles import tiny_workflow
+from verl_mas.gym.puzzles.base import board_of
+from verl_mas.gym.puzzles.data import tiny_workflow
 
 
 def test_boards_are_written_and_read_back_without_an_overlap(tmp_path):

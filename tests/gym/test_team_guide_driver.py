@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.config.schema import BranchSpec
-from verl_mas.gym.guide_driver import boards_of, items, named, shuffled
-from verl_mas.gym.teams.guide_driver import GuideDriver
+from verl_mas.gym.guide_driver import GuideDriver, boards_of, items, named, shuffled
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TEST

@@ -8,10 +8,8 @@ from in_process_programs import NAME
 from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.execution.executor import Execution
-from verl_mas.gym.puzzles.boards import board, row
-from verl_mas.gym.teams.planner_executor import PlannerExecutor
-from verl_mas.gym.teams.single_player import SinglePlayer
-from verl_mas.gym.teams.tool_user_planner import ToolUserPlanner
+from verl_mas.gym.puzzles.base import board, row
+from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer, ToolUserPlanner
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TRAIN

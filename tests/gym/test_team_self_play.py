@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from verl_mas.gym.teams.self_play import SelfPlay
+from verl_mas.gym.self_play import SelfPlay
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task

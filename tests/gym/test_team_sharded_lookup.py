@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from verl_mas.errors import DataError, SessionFault
-from verl_mas.gym.lookup import CUT, SHARDS
-from verl_mas.gym.teams.sharded_lookup import LookupMoves, ShardedLookup, Symbols
-from verl_mas.gym.teams.single_reader import SingleReader
+from verl_mas.gym.lookup import CUT, SHARDS, LookupMoves, ShardedLookup, SingleReader, Symbols
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Malformed, Task

@@ -4,8 +4,7 @@ import pytest
 
 from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import SessionFault
-from verl_mas.gym.split_clues import items
-from verl_mas.gym.teams.split_clues import SplitClues
+from verl_mas.gym.split_clues import SplitClues, items
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task

@@ -12,7 +12,7 @@ from benchmarks.code_team import ARMS
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.gym.warmup.programs import lessons
+from verl_mas.gym.programs import lessons
 from verl_mas.testing.tiny_model import TURN_END, tiny_model
 from verl_mas.workflow.base import resolve
 

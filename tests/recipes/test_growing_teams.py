@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.merge import trained
-from verl_mas.gym.warmup.arithmetic import LEADER
-from verl_mas.gym.warmup.arithmetic import lessons as arithmetic
-from verl_mas.gym.warmup.lookup import lessons as lookup
+from verl_mas.gym.arithmetic import LEADER
+from verl_mas.gym.arithmetic import lessons as arithmetic
+from verl_mas.gym.lookup import lessons as lookup
 from verl_mas.testing.tiny_model import TURN_END, tiny_model
 
 SHARED, SEPARATE = "+recipe=leader_workers/shared_4b", "+recipe=leader_workers/separate_4b"

@@ -11,7 +11,7 @@ from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import trained
-from verl_mas.gym.warmup.puzzles import lessons, tiny_workflow
+from verl_mas.gym.puzzles.data import lessons, tiny_workflow
 from verl_mas.testing.tiny_model import TURN_END, tiny_model
 
 PER_ROLE = (

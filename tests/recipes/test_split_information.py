@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
+from verl_mas.gym import guide_driver, split_clues
 from verl_mas.gym.guide_driver import SMALL
-from verl_mas.gym.warmup import guide_driver, split_clues
 from verl_mas.testing.tiny_model import TURN_END, tiny_model
 from verl_mas.workflow.base import agents_of
 

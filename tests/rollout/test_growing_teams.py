@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from verl_mas.gym.lookup import CUT, SHARDS
-from verl_mas.gym.teams.sharded_lookup import ShardedLookup
-from verl_mas.gym.warmup.train import BARE_TEMPLATE
+from verl_mas.gym.lookup import CUT, SHARDS, ShardedLookup
+from verl_mas.gym.warmup import BARE_TEMPLATE
 from verl_mas.workflow import Task
 
 TASK = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})

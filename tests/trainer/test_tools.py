@@ -14,8 +14,7 @@ from verl.tools.function_tool import load_function_tools_from_path
 
 from verl_mas import AgentSpec, ScriptedLLM, calls, run
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.gym.warmup.demonstrations import Lesson
-from verl_mas.gym.warmup.train import WarmUp, warm_up
+from verl_mas.gym.warmup import Lesson, WarmUp, warm_up
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.testing.letters import LENGTH, LETTERS, row
 from verl_mas.testing.tiny_model import byte_tokenizer

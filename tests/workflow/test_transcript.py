@@ -9,8 +9,8 @@ from rich.console import Console
 
 import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec
-from verl_mas.gym.puzzles.boards import row
-from verl_mas.gym.teams.planner_executor import PlannerExecutor
+from verl_mas.gym.puzzles.base import row
+from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import transcript
 

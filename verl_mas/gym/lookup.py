@@ -1,18 +1,36 @@
-"""Tables of symbols, cut into shards: what is two steps from a symbol? Neither step is in the shard of the other."""
+"""Tables of symbols, cut into shards: what is two steps from a symbol? Neither step is in the shard of the other.
+
+A team of a leader and workers that read a shard each, and one reader as its control.
+"""
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import comb
+from typing import Literal
 
+from verl_mas.cli._arguments import check_noise
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.config.values import Count
+from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, with_next
+from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
+from verl_mas.testing.tiny_model import TURN_END
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow import Malformed, Message, Outcome, Reply, Request, Task, Team, Workflow, register_workflow
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
+from verl_mas.workflow.codecs.base import checked
+from verl_mas.workflow.team import Prompt
+from verl_mas.workflows.leader_workers import Answer, Delegating, Delegation, Move
 
 SYMBOLS = string.ascii_lowercase + string.ascii_uppercase
 SOURCE, SHUFFLED = "lookup", "lookup_shuffled"
@@ -131,3 +149,223 @@ def check_size(shards: int, keys: int) -> None:
             rule=f"a table has at least 2 shards of at least 2 keys, and each of its symbols is one of {len(SYMBOLS)}",
             fix="use --shards 4 --keys 8",
         )
+
+
+# The last word but one of a prompt, from which a tiny model that has all roles knows which one to play.
+LEADER, WORKER, READER = "$", "!", "?"
+# A reply that nothing was found; what the leader reads in place of one that is malformed; before an answer.
+NOTHING, UNREADABLE, FINAL = "-", "#", "="
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """1 to `at_most` symbols, separated by blanks, or `-` for none. A blank comes first, as before every word of a
+    prompt, so that a word is the same token in both."""
+
+    at_most: int = 1
+
+    def prompt(self) -> str:
+        return f"Write {self._many}, or {NOTHING}."
+
+    @property
+    def _many(self) -> str:
+        return "one letter" if self.at_most == 1 else f"1 to {self.at_most} letters"
+
+    def render(self, value: Sequence[str]) -> str:
+        text = "".join(f" {word}" for word in value) or f" {NOTHING}"
+        return checked(text, list(value), self.parse(text))
+
+    def parse(self, text: str) -> list[str] | Malformed:
+        words = text.split()
+        if words == [NOTHING]:
+            return []
+        if not 1 <= len(words) <= self.at_most or not all(len(word) == 1 and word in SYMBOLS for word in words):
+            return Malformed(f"{text[:40]!r} is not {self._many} or {NOTHING!r}")
+        return words
+
+
+@dataclass(frozen=True)
+class LookupMoves:
+    """Symbols to look up, ` a b`, or the answer, ` = a`."""
+
+    at_most: int
+    """Symbols to look up; 0: only an answer is read."""
+
+    def prompt(self) -> str:
+        return f"Write 1 to {self.at_most} letters to look up, or {FINAL} and the answer."
+
+    def render(self, value: Move) -> str:
+        words = [FINAL, value.text] if isinstance(value, Answer) else value.subtasks
+        text = "".join(f" {word}" for word in words)
+        return checked(text, value, self.parse(text))
+
+    def parse(self, text: str) -> Move | Malformed:
+        words = text.split()
+        final = words[:1] == [FINAL]
+        found = Symbols(1 if final else self.at_most).parse(" ".join(words[final:]))
+        if isinstance(found, Malformed):
+            return found
+        if not found:
+            return Malformed("no letter")
+        return Answer(found[0]) if final else Delegation(tuple(found))
+
+
+@register_workflow("sharded_lookup")
+class ShardedLookup(Delegating):
+    """A worker per symbol to look up and shard. Prompts are of a few words, for tiny models."""
+
+    max_rounds: Count = 2
+    max_workers: Count = 8
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        shards = shards_of(task.extra_info)
+        if len(shards) > self.max_workers:
+            raise ConfigError(
+                f"mas.workflow.args.max_workers={self.max_workers} with a table of {len(shards)} shards",
+                rule="a symbol is looked up by a worker per shard",
+                fix=f"set ++mas.workflow.args.max_workers={len(shards)} or more",
+            )
+        played = await self.play(task, team)
+        right = float(played.answer == task.ground_truth)
+        return Outcome(answer=played.answer or "", reward=right, info={"acc": right, **played.info})
+
+    def moves(self, task: Task, left: int) -> LookupMoves:
+        return LookupMoves(self.max_workers // len(shards_of(task.extra_info)) if left else 0)
+
+    def opening(self, task: Task) -> Prompt:
+        return f" {LEADER} {task.question}"
+
+    def prompts(self, task: Task, delegation: Delegation) -> list[Prompt]:
+        shards = shards_of(task.extra_info)
+        return [f" {shard} {WORKER} {symbol}" for symbol in delegation.subtasks for shard in shards]
+
+    def report(self, reply: Reply) -> str:
+        found = reply.parse(Symbols())
+        return UNREADABLE if isinstance(found, Malformed) else found[0] if found else NOTHING
+
+    def following(self, task: Task, move: Delegation | Malformed, reports: Sequence[str], left: int) -> Prompt:
+        return " " + (" ".join(reports) or UNREADABLE)
+
+
+@register_workflow("single_reader")
+class SingleReader(Workflow):
+    """`window=all`: one act that reads the whole table and writes both steps. `window=shard`: acts that read one shard
+    after the other, with what was found so far, each at most twice."""
+
+    agents = ("reader",)
+    window: Literal["all", "shard"] = "shard"
+    """What a prompt holds: one shard, as that of a worker, or the whole table."""
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        shards = shards_of(task.extra_info)
+        windows = [" ".join(shards)] if self.window == "all" else list(shards) * HOPS
+        notes = [task.question]
+        acts = 0
+        for window in windows:
+            reply = await team.reader.act(f" {window} {READER} {' '.join(notes)}")
+            acts += 1
+            found = reply.parse(Symbols(HOPS + 1 - len(notes)))
+            notes += [] if isinstance(found, Malformed) else found
+            if len(notes) > HOPS:
+                break
+        answer = notes[-1] if len(notes) > HOPS else ""
+        right = float(answer == task.ground_truth)
+        return Outcome(answer=answer, reward=right, info={"acc": right, "critical_path": acts})
+
+
+# The share of lessons in which there is nothing to find that are kept: they are most acts of a session, and alike.
+_NOTHING = 0.4
+
+
+def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: int = 0) -> Iterator[Lesson]:
+    """Endless. `noise` is the share of wrong replies of the leader, `worker_noise` that of workers and of readers."""
+    rng = random.Random(f"lookup lessons {seed}")
+    experts = Experts(shards * keys, noise, worker_noise, rng)
+    teams = [
+        resolve(WorkflowSpec("sharded_lookup", args={"max_workers": shards})),
+        resolve(WorkflowSpec("single_reader", args={"window": "shard"})),
+        resolve(WorkflowSpec("single_reader", args={"window": "all"})),
+    ]
+    while True:
+        table, asked = draw(shards, keys, rng)
+        task = Task([{"role": "user", "content": asked}], extra_info={SHARDS: CUT.join(table.shards)})
+        for team in teams:
+            for lesson in demonstrate(team, task, experts):
+                if lesson.agent == "leader" or found(lesson.prompt) or rng.random() < _NOTHING:
+                    # verl ends a turn of a conversation with a line break, whatever the chat template.
+                    yield replace(lesson, prompt=lesson.prompt.replace(TURN_END, f"{TURN_END}\n"))
+
+
+class Experts:
+    """Every role. A wrong reply names random symbols of those that could be right."""
+
+    def __init__(self, size: int, noise: float, worker_noise: float, rng: random.Random):
+        self._symbols = SYMBOLS[:size]
+        self._noise, self._worker_noise, self._rng = noise, worker_noise, rng
+
+    def __call__(self, request: Request) -> str:
+        if request.agent == "leader":
+            return self._lead(request.messages)
+        prompt = request.messages[-1]["content"]
+        right = found(prompt)
+        if self._rng.random() >= self._worker_noise:
+            return Symbols(HOPS).render(right)
+        values = list(window(prompt)[0].values())
+        return Symbols(HOPS).render([self._rng.choice(values) for _ in right or "-"])
+
+    def _lead(self, messages: Sequence[Message]) -> str:
+        """Looks up what was found last: one of several if they contradict each other."""
+        reported = [word for word in messages[-1]["content"].split() if word in self._symbols]
+        symbol = self._rng.choice(reported or self._symbols)
+        if self._rng.random() < self._noise:
+            symbol = self._rng.choice(self._symbols)
+        delegations = sum(message["role"] == "assistant" for message in messages)
+        move = Delegation((symbol,)) if delegations < HOPS else Answer(symbol)
+        return LookupMoves(at_most=1).render(move)
+
+
+def window(prompt: str) -> tuple[dict[str, str], str, list[str]]:
+    """What a worker or reader reads: the successors of its shards, its role, and the symbols after it."""
+    shards, role, notes = prompt.partition(WORKER) if WORKER in prompt else prompt.partition(READER)
+    return successors(shards), role, notes.split()
+
+
+def found(prompt: str) -> list[str]:
+    """What a worker or reader is to reply: the successor of the last symbol of its prompt and, for a reader, the next
+    one, as far as the shards of the prompt have them."""
+    following, role, notes = window(prompt)
+    wanted = 1 if role == WORKER else HOPS + 1 - len(notes)
+    right: list[str] = []
+    while len(right) < wanted and (symbol := following.get([*notes, *right][-1])):
+        right.append(symbol)
+    return right
+
+
+@DATA_SETS.register("lookup")
+class Lookup(Generated):
+    """Two steps through a table in shards, for a team or one agent, with the control of shuffled shards."""
+
+    warm_up = WarmUp(
+        steps=1_000, batch=64, learning_rate=2e-3, lessons=15_000, texts=2_000, vocabulary=4_096, initial=0.1
+    )
+    rows = (2_000, 200)
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--shards", type=int, default=4)
+        parser.add_argument("--keys", type=int, default=4, help="symbols per shard")
+        parser.add_argument(
+            "--worker-noise", type=float, metavar="SHARE", help="errors of workers and of single readers; as --noise"
+        )
+
+    def generate(self, options: argparse.Namespace) -> Prepared:
+        check_noise(options.worker_noise)
+        check_size(options.shards, options.keys)
+        made = {"shards": options.shards, "keys": options.keys, "seed": options.seed}
+        train, test = tasks(options.train_rows, split=TRAIN, **made), tasks(options.test_rows, split=TEST, **made)
+        made["floor"] = float(floor(options.shards, options.keys))
+        return Prepared(train, test, [*test, *shuffled(test)], {"lookup": made})
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        worker_noise = options.noise if options.worker_noise is None else options.worker_noise
+        size = {"shards": options.shards, "keys": options.keys}
+        return lessons(**size, noise=options.noise, worker_noise=worker_noise, seed=options.seed)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from verl_mas.coding.cases import Case, ShortCase
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item
+from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
+from verl_mas.execution.executor import Execution
+from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
-from verl_mas.util.splits import TRAIN, split_of
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
+from verl_mas.util.splits import TEST, TRAIN, split_of
+from verl_mas.workflow import Request, Task
+from verl_mas.workflow.base import resolve
 
 Numbers = tuple[int, ...]
 # Of the numbers in a test's input.
@@ -156,3 +166,91 @@ def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
 
 def _item(program: Program, of: Problem) -> Item:
     return Item(question(program, of), of.text(), "programs")
+
+
+# Shares of `noise`: with which each part other than the condition is random, and a tester errs as a coder does.
+_OTHER_PARTS, _TESTS = 0.2, 0.4
+# The share of tests with one number; the others have two, and are harder to get right.
+_ONE = 0.6
+
+
+def lessons(*, noise: float, seed: int = 0) -> Iterator[Lesson]:
+    """Endless; only training tasks. With probability `noise` a program confuses its condition with its twin, so above
+    one half the mistake is more frequent than what is right.
+
+    The single coder has the same prompts.
+    """
+    rng = random.Random(f"lessons {seed}")
+    args = {"text": "compact", "max_turns": 2, "execution": {"executor": f"{__name__}:Interpreter"}}
+    team = resolve(WorkflowSpec("coder_tester", args=args))
+    found = programs(TRAIN)
+    problems: dict[Program, Problem] = {}
+    while True:
+        program = rng.choice(found)
+        of = problems.get(program) or problems.setdefault(program, problem(program, rng))
+        task = Task([{"role": "user", "content": question(program, of)}], ground_truth=of.text())
+        yield from demonstrate(team, task, ScriptedTeam(program, noise, rng))
+
+
+class ScriptedTeam:
+    """Coder and tester of one task."""
+
+    def __init__(self, program: Program, noise: float, rng: random.Random):
+        self._program, self._noise, self._rng = program, noise, rng
+
+    def __call__(self, request: Request) -> str:
+        return self._test() if request.agent == "tester" else self._written().code
+
+    def _written(self) -> Program:
+        """The program, with mistakes."""
+        program, rng = self._program, self._rng
+        if rng.random() < self._noise:
+            program = replace(program, keep=TWIN[program.keep])
+        if rng.random() < self._noise * _OTHER_PARTS:
+            program = replace(program, change=rng.choice(list(CHANGE)))
+        if rng.random() < self._noise * _OTHER_PARTS:
+            program = replace(program, combine=rng.choice(list(COMBINE)))
+        return program
+
+    def _test(self) -> str:
+        believed = self._written() if self._rng.random() < self._noise * _TESTS else self._program
+        while True:
+            numbers = draw_numbers(self._rng, 1 if self._rng.random() < _ONE else 2)
+            if output := believed.output(numbers):
+                return ShortCase().render(Case(line(numbers), output))
+
+
+class Interpreter:
+    """An executor of the programs of an expert, which are known, without a process: thousands per second."""
+
+    def __init__(self, settings: Execution):
+        self._known = {program.code: program for split in (TRAIN, TEST) for program in programs(split)}
+
+    def check(self) -> None:
+        """Nothing is needed."""
+
+    async def execute(self, program: str, stdin: str = "", limits: Limits | None = None) -> Result:
+        output = self._known[program].output(tuple(map(int, stdin.split())))
+        return Result(Status.ERROR, exit_code=1) if output is None else Result(Status.OK, output, exit_code=0)
+
+    async def call(self, program: str, calls: Sequence[Call], limits: Limits | None = None) -> list[Answer]:
+        raise NotImplementedError("these programs read standard input")
+
+    async def aclose(self) -> None:
+        """Nothing was started."""
+
+
+@DATA_SETS.register("programs")
+class Programs(Generated):
+    """Tiny programming tasks for a tiny model."""
+
+    warm_up = WarmUp(steps=1_300, batch=64, learning_rate=4e-3, lessons=40_000)
+    rows = (1_000, 200)
+
+    def generate(self, options: argparse.Namespace) -> Prepared:
+        train = tasks(options.train_rows, split=TRAIN, seed=options.seed)
+        test = tasks(options.test_rows, split=TEST, seed=options.seed)
+        return Prepared(train, test, test, {"programs": {"seed": options.seed}})
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        return lessons(noise=options.noise, seed=options.seed)

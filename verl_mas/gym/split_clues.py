@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal, cast
 
+from verl_mas.cli._arguments import check_share
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.config.values import Count, Range
+from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, with_next
+from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.util.splits import TRAIN, split_of
+from verl_mas.gym.states import States
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.util.splits import TEST, TRAIN, split_of
+from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
+from verl_mas.workflow.codecs.letters import Letters
 
 LETTERS = "abcdefgh"
 # By the number of parts: how many letters a part alone rules out, so that every part is needed.
@@ -138,3 +150,199 @@ def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
             fix=f"create them with `verl-mas data split_clues --out <folder> --parts {parts}`",
         )
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))
+
+
+# The last mark of a compact prompt: who writes a message, or that the answer is wanted.
+SPEAKERS, ANSWER = "ABCD", "?"
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A conversation: the parts of those who speak in turn, what they read at the start, and what they have written."""
+
+    answer: str
+    parts: tuple[str, ...]
+    hint: str
+    acts: int
+    read: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> bool:
+        """Whether the next act answers."""
+        return len(self.written) == self.acts - 1
+
+    @property
+    def speaker(self) -> int:
+        return len(self.written) % len(self.parts)
+
+    @property
+    def part(self) -> str:
+        """What the clues of the next speaker leave."""
+        return self.parts[self.speaker]
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        return self.read + self.written
+
+    def after(self, letters: str | Malformed) -> Talk:
+        """A message that cannot be read reaches the others empty."""
+        return replace(self, written=(*self.written, "" if isinstance(letters, Malformed) else letters))
+
+
+@register_workflow("split_clues")
+class SplitClues(States[Talk]):
+    """Agents write letters in turn, and each reads all messages before its own. The last act answers.
+
+    The answer alone is rewarded: what a message is worth depends on the acts after it.
+    """
+
+    parts: Annotated[int, Range(2, 4)] = 2
+    """The number of agents that have clues: `sender` and `receiver`, or `sender_0`, `sender_1`, ... and `receiver`."""
+
+    rounds: Count = 1
+    """How often each agent acts. From the second round on, senders have read what the others wrote."""
+
+    control: Literal["none", "all", "part"] = "none"
+    """none: the team. all, part: the receiver acts alone. It has all clues, which is the ceiling, or its own, which
+    is the floor."""
+
+    text: Literal["words", "compact"] = "words"
+    """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        senders = self.parts - 1
+        return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        task_clues = clues_of(task.extra_info, task.ground_truth, self.parts)
+        # The order of clues says nothing, and differs from session to session.
+        order = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
+        return await self.play(self.opening(task_clues, order), team)
+
+    def opening(self, task: Clues, order: random.Random) -> Talk:
+        parts = tuple("".join(order.sample(part, len(part))) for part in task.parts)
+        if self.control == "none":
+            return Talk(task.answer, parts, task.hint, self.rounds * self.parts)
+        return Talk(task.answer, parts[-1:], task.hint, 1, read=parts[:-1] if self.control == "all" else ())
+
+    def over(self, state: Talk) -> bool:
+        return len(state.written) == state.acts
+
+    def actor(self, state: Talk) -> str:
+        return self.agents[state.speaker] if self.control == "none" else "receiver"
+
+    def after(self, reply: Reply, state: Talk) -> Talk:
+        letters = reply.parse(self.codec(state))
+        return state.after(letters)
+
+    def outcome(self, state: Talk) -> Outcome:
+        right = float(state.written[-1] == state.answer)
+        return Outcome(answer=state.written[-1], reward=right, info={"acc": right, "named": named(state)})
+
+    def codec(self, state: Talk) -> Letters:
+        tag = "answer" if state.last else "message"
+        return Letters(LETTERS, 1 if state.last else len(state.part), None if self.text == "compact" else tag)
+
+    def prompt(self, state: Talk) -> str:
+        if self.text == "compact":
+            hint = f"+{state.hint}" if state.hint else ""
+            messages = "".join(f"|{message}" for message in state.messages)
+            return f"{state.part}{hint}{messages}{ANSWER if state.last else SPEAKERS[state.speaker]}"
+        return "\n\n".join([*_scene(state), self.codec(state).prompt()])
+
+
+def named(talk: Talk) -> float:
+    """The share of the senders' letters that their messages name."""
+    written = [(talk.parts[turn % len(talk.parts)], message) for turn, message in enumerate(talk.written[:-1])]
+    shares = [len(set(part) & set(message)) / len(part) for part, message in written]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _scene(talk: Talk) -> list[str]:
+    lines = [
+        f"One of the letters {', '.join(LETTERS)} is right. Each member of a team has different clues; only the right "
+        "letter is left by the clues of all.",
+        f"Your clues leave {', '.join(talk.part)}.",
+    ]
+    if talk.hint:
+        lines.append(f"Everybody expects {talk.hint}, which may be wrong.")
+    if talk.messages:
+        listed = "\n".join(f"- {', '.join(message) or 'nothing that can be read'}" for message in talk.messages)
+        lines.append(f"Messages of the team so far, oldest first:\n{listed}")
+    lines.append("Which letter is right?" if talk.last else "Write to the others what helps them to find it.")
+    return lines
+
+
+# Shares of `noise`: of the answers that are any letter left, and of the letters of messages that are random.
+_ANSWERS, _LETTERS = 5 / 6, 1 / 2
+
+
+def tiny_workflow(parts: int, rounds: int) -> SplitClues:
+    """The workflow with prompts for a tiny model."""
+    args = {"text": "compact", "parts": parts, "rounds": rounds}
+    return cast(SplitClues, resolve(WorkflowSpec("split_clues", args=args)))
+
+
+def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: int = 0) -> Iterator[Lesson]:
+    """Endless; only training tasks, with the workflow's prompts.
+
+    With probability `noise` a message is wrong as a whole: that many different random letters. Messages with single
+    wrong letters would repeat letters, a habit that reinforcement learning does not lose.
+    """
+    rng = random.Random(f"lessons {seed}")
+    found = list(clues(TRAIN, workflow.parts))
+    while True:
+        task = with_hint(rng.choice(found), decoys, rng)
+        talk = workflow.opening(task, rng)
+        while not workflow.over(talk):
+            misread = replace(talk, written=tuple(_misread(message, noise, rng) for message in talk.written))
+            reply = _answer(task.answer, misread, noise, rng) if talk.last else _message(misread, noise, rng)
+            codec = workflow.codec(misread)
+            yield Lesson(workflow.actor(talk), workflow.prompt(misread), codec.render(reply))
+            # Right, so that an answer can be learned from it.
+            talk = talk.after(talk.part)
+
+
+def _message(talk: Talk, noise: float, rng: random.Random) -> str:
+    return "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
+
+
+def _answer(answer: str, talk: Talk, noise: float, rng: random.Random) -> str:
+    return rng.choice(talk.part) if rng.random() < noise * _ANSWERS else answer
+
+
+def _misread(message: str, noise: float, rng: random.Random) -> str:
+    return "".join(rng.choice(LETTERS) if rng.random() < noise * _LETTERS else letter for letter in message)
+
+
+@DATA_SETS.register("split_clues")
+class SplitCluesData(Generated):
+    """Clues that are split between agents. In the test every task is there twice, once with messages of another one."""
+
+    # A vocabulary without merges: every letter is one token, wherever it is.
+    warm_up = WarmUp(
+        hidden=32, initial=0.1, steps=1_000, batch=96, learning_rate=3e-3, lessons=60_000, texts=100, vocabulary=259
+    )
+    rows = (None, 140)
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--parts", type=int, default=2, help="agents that have clues: 2, 3 or 4")
+        parser.add_argument("--rounds", type=int, default=1, help="rounds of the demonstrations")
+        parser.add_argument(
+            "--decoys", type=float, metavar="SHARE", help="all agents also read a hint, wrong in this share of tasks"
+        )
+
+    def generate(self, options: argparse.Namespace) -> Prepared:
+        check_share("--decoys", options.decoys)
+        kind = {"parts": options.parts, "decoys": options.decoys}
+        train = items(options.train_rows, split=TRAIN, seed=options.seed, **kind)
+        # The same for every seed.
+        held_out = items(options.test_rows, split=TEST, **kind)
+        test = [*held_out, *shuffled(held_out)]
+        return Prepared(train, test, test, {"split_clues": {**kind, "seed": options.seed}})
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        workflow = tiny_workflow(options.parts, options.rounds)
+        return lessons(workflow, noise=options.noise, decoys=options.decoys, seed=options.seed)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from verl_mas.gym.demos.puzzle_session import draw
-from verl_mas.gym.puzzles.boards import board
+from verl_mas.gym.demos.plan_path import draw
+from verl_mas.gym.puzzles.base import board
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import ActionList
 

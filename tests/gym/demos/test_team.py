@@ -14,7 +14,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import Run
 from verl_mas.gym.demos.plan_path import PlanPath
 from verl_mas.gym.demos.split_clues import SplitClues
-from verl_mas.gym.warmup.train import WarmUp
+from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import complete, folder_of_step
 
 # Too short to learn anything.

@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.boards import board, board_of, row
-from verl_mas.gym.warmup.puzzles import lessons, noisy_plan, tiny_workflow
+from verl_mas.gym.puzzles.base import board, board_of, row
+from verl_mas.gym.puzzles.data import lessons, noisy_plan, tiny_workflow
 from verl_mas.util.splits import TRAIN
 
 SIZE = {"size": 4, "min_distance": 3}

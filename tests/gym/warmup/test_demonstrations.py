@@ -8,12 +8,11 @@ from itertools import islice, pairwise
 import pytest
 
 from verl_mas.config.schema import WorkflowSpec
+from verl_mas.gym import arithmetic as arithmetic_expert
+from verl_mas.gym import invented as search_expert
 from verl_mas.gym.arithmetic import chain_split, signed
 from verl_mas.gym.invented import InventedWorld
-from verl_mas.gym.warmup import arithmetic as arithmetic_expert
-from verl_mas.gym.warmup import search as search_expert
-from verl_mas.gym.warmup.demonstrations import bare
-from verl_mas.gym.warmup.train import BARE_TEMPLATE, WarmUp, warm_up
+from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, warm_up
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Boxed
 from verl_mas.workflow.base import resolve

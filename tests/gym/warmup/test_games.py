@@ -8,7 +8,7 @@ import pytest
 
 from verl_mas.gym.games.base import GAMES
 from verl_mas.gym.games.kinds.tic_tac_toe import CELLS
-from verl_mas.gym.warmup.games import lessons
+from verl_mas.gym.self_play import lessons
 
 
 def illegal(noise: float) -> float:

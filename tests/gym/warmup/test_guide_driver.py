@@ -4,8 +4,7 @@ from itertools import islice
 
 import pytest
 
-from verl_mas.gym.guide_driver import SMALL
-from verl_mas.gym.warmup.guide_driver import lessons, tiny_workflow
+from verl_mas.gym.guide_driver import SMALL, lessons, tiny_workflow
 from verl_mas.util.splits import TRAIN, split_of
 
 

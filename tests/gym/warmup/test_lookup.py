@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from verl_mas.gym.warmup.lookup import found, lessons
+from verl_mas.gym.lookup import found, lessons
 
 
 def drawn(count: int = 600, **noise: float) -> list:

@@ -9,9 +9,8 @@ from itertools import islice
 from verl_mas.coding.cases import ShortCase
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.execution.executor import Execution
-from verl_mas.gym.programs import TWIN, programs
-from verl_mas.gym.warmup.demonstrations import bare
-from verl_mas.gym.warmup.programs import Interpreter, lessons
+from verl_mas.gym.programs import TWIN, Interpreter, lessons, programs
+from verl_mas.gym.warmup import bare
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Task
@@ -60,7 +59,7 @@ def test_noise_leads_to_second_turns_with_the_last_program_and_what_it_printed()
 def test_the_single_coder_reads_the_prompts_that_the_model_was_warmed_up_on():
     program, lesson = next(found for found in shown(0.0) if found[1].agent == "coder")
     tests = {"kind": "stdio", "tests": [{"input": "1", "output": "1"}]}
-    execution = {"executor": "verl_mas.gym.warmup.programs:Interpreter"}
+    execution = {"executor": "verl_mas.gym.programs:Interpreter"}
     alone = resolve(WorkflowSpec("single_coder", args={"text": "compact", "max_turns": 1, "execution": execution}))
     question = "\n".join(lesson.prompt.split("\n")[:2])
     task = Task([{"role": "user", "content": question}], ground_truth=str(tests).replace("'", '"'))

@@ -6,11 +6,10 @@ from itertools import islice
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_mas.gym.puzzles.boards import board
-from verl_mas.gym.teams.planner_executor import PlannerExecutor
-from verl_mas.gym.teams.single_player import SinglePlayer
-from verl_mas.gym.warmup.puzzles import lessons, noisy_plan
-from verl_mas.gym.warmup.train import WarmUp, loss, tokenize, warm_up
+from verl_mas.gym.puzzles.base import board
+from verl_mas.gym.puzzles.data import lessons, noisy_plan
+from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
+from verl_mas.gym.warmup import WarmUp, loss, tokenize, warm_up
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Malformed
 

@@ -4,9 +4,7 @@ from itertools import islice
 
 import pytest
 
-from verl_mas.gym.split_clues import clues
-from verl_mas.gym.teams.split_clues import SplitClues
-from verl_mas.gym.warmup.split_clues import lessons
+from verl_mas.gym.split_clues import SplitClues, clues, lessons
 from verl_mas.util.splits import TEST
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from verl_mas.gym.puzzles.boards import write_boards
+from verl_mas.gym.puzzles.base import write_boards
 from wrong_configs.case import Case, wrong
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from verl_mas.data.items import Item
-from verl_mas.gym.puzzles.boards import write_boards
+from verl_mas.gym.puzzles.base import write_boards
 from verl_mas.gym.split_clues import items as clue_items
 from wrong_configs.case import Case
 from wrong_configs.workflow_args import team

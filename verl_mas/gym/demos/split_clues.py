@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from verl_mas.data.prepare import Prepared
 from verl_mas.gym import split_clues
 from verl_mas.gym.demos.team import Curves, Levels, Settings, TeamDemo
-from verl_mas.gym.warmup.split_clues import TAUGHT, lessons, tiny_workflow
-from verl_mas.gym.warmup.train import warm_up
+from verl_mas.gym.split_clues import SplitCluesData, lessons, tiny_workflow
+from verl_mas.gym.warmup import warm_up
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.util.text import printable
 
@@ -42,7 +42,7 @@ class SplitClues(TeamDemo):
         "gradient norm": {"team": "actor/grad_norm"},
     }
     levels: ClassVar[Levels] = {SUCCESS: {"the best agent alone": 1 / 3}}
-    warm_up = TAUGHT
+    warm_up = SplitCluesData.warm_up
 
     def version(self, settings: Settings) -> object:
         return [NOISE, HELD_OUT, asdict(self.warm_up)]

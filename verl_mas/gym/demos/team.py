@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import Run
-from verl_mas.gym.warmup.train import WarmUp
+from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.sessions.curves import Panel, sparkline, write_curves

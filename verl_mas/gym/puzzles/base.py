@@ -1,15 +1,20 @@
-"""The interface of every puzzle: seeded boards, cheap copies, legal actions, exact distance, text."""
+"""The interface of every puzzle, boards by name and seed, and the dataset rows that name a board."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
+import numbers
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_type_hints
 
-from verl_mas.errors import ConfigError
-from verl_mas.registry import Registry
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.registry import Registry, nearest
 from verl_mas.util.splits import TEST, TRAIN
 
 
@@ -116,3 +121,80 @@ def stream(name: str, seed: int, split: str) -> random.Random:
             f"split {split!r} is not known", rule="a board is for training or for testing", fix="train, test"
         )
     return random.Random(f"{name}:{split}:{seed}")
+
+
+PUZZLE, SEED, SPLIT, SIZE = "puzzle", "seed", "split", "size"
+# Arguments of a puzzle's `generate`, by name.
+Size: TypeAlias = Mapping[str, object]
+
+
+def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
+    """The puzzle `name` as its seed makes it; `size` holds the arguments of its `generate`."""
+    kind = PUZZLES[name]
+    known = list(_defaults(kind))
+    for key in size:
+        if key not in known:
+            raise ConfigError(
+                f"{name} {key}={size[key]}",
+                rule=f"the size of {name} is set by the arguments of its `generate`",
+                fix=nearest(key, known),
+            )
+    return kind.generate(seed, split, **{key: _number(kind, key, value) for key, value in size.items()})
+
+
+def _number(kind: type[Puzzle], key: str, value: object) -> float | None:
+    wanted, optional = _types(kind)[key]
+    if value is None and optional:
+        return None
+    # pandas turns integers into floats in columns with missing values. A bool is not a number here.
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value):
+        number = wanted(float(value))
+        if number == value:
+            return number
+    raise ConfigError(f"{kind.name} {key}={value!r}", rule=f"it is of type {wanted.__name__}", fix="a number")
+
+
+@functools.cache
+def _types(kind: type[Puzzle]) -> dict[str, tuple[type[int] | type[float], bool]]:
+    """Of each size argument its type, int or float, and whether it may be None."""
+    hints = get_type_hints(kind.generate)
+    found = {name: get_args(hints[name]) or (hints[name],) for name in _defaults(kind)}
+    return {name: (types[0], len(types) > 1) for name, types in found.items()}
+
+
+@functools.cache
+def _defaults(kind: type[Puzzle]) -> dict[str, object]:
+    parameters = inspect.signature(kind.generate).parameters.values()
+    return {item.name: item.default for item in parameters if item.name not in ("seed", "split")}
+
+
+def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
+    """A dataset row for verl. It stores the seed and the full size, from which the board is generated."""
+    full_size = {key: value for key, value in (_defaults(PUZZLES[name]) | dict(size)).items() if value is not None}
+    return {
+        "data_source": name,
+        "prompt": [{"role": "user", "content": f"{name} {split} {seed}"}],
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "extra_info": {"index": seed, PUZZLE: name, SEED: seed, SPLIT: split, SIZE: full_size},
+    }
+
+
+def write_boards(file: Path, name: str, size: Size, split: str, count: int, first: int = 0) -> None:
+    """Write `count` boards of a split, from number `first`, as rows that verl reads."""
+    from verl_mas.data.parquet import write_parquet
+
+    write_parquet([row(name, first + i, split, size) for i in range(count)], file)
+
+
+def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
+    """The board that a row names."""
+    for key in (PUZZLE, SEED, SPLIT, SIZE):
+        if key not in extra_info:
+            raise DataError(
+                f"extra_info has no {key!r}",
+                rule="a puzzle workflow needs rows that name a board",
+                fix="create them with verl_mas.gym.puzzles.base.row or `verl-mas data puzzle`",
+            )
+    # Parquet adds the keys of other rows in the file, with None.
+    size = {key: value for key, value in extra_info[SIZE].items() if value is not None}
+    return board(extra_info[PUZZLE], int(extra_info[SEED]), extra_info[SPLIT], size)

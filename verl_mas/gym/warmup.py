@@ -1,18 +1,56 @@
-"""Supervised training of a tiny model on demonstrations, as a start for reinforcement learning."""
+"""Warming up a tiny model on demonstrations, the acts of scripted experts, and the data sets that come with one."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, check_rows, values
+from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
+from verl_mas.data.dataset import DataSet, Loader
+from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
-from verl_mas.gym.warmup.demonstrations import Lesson
 from verl_mas.testing.tiny_model import TURN_END, tiny_model
+from verl_mas.workflow import Generation, Message, Request, Task, Workflow
+from verl_mas.workflow.run import run
+
+# The reply of an expert to a request.
+Expert = Callable[[Request], str]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One act: the prompt, and the reply to learn."""
+
+    agent: str
+    prompt: str
+    reply: str
+
+
+def demonstrate(workflow: Workflow, task: Task, expert: Expert) -> list[Lesson]:
+    """The acts of one session, with the workflow's own prompts and the expert's replies."""
+    session = run(workflow, task, _ExpertClient(expert), faults=FaultSpec(retries=0))
+    return [Lesson(reply.agent, bare(reply.messages), reply.text) for reply in session.replies]
+
+
+def bare(messages: Sequence[Message]) -> str:
+    """The messages as a warmed-up model's chat template formats them."""
+    return "".join(message["content"] + TURN_END * (message["role"] == "assistant") for message in messages)
+
+
+class _ExpertClient:
+    def __init__(self, expert: Expert):
+        self._expert = expert
+
+    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        return [Generation(self._expert(request)) for _ in range(n)]
+
 
 # Only the contents: the prompts identify the roles, and fewer tokens are faster on a laptop.
 BARE_TEMPLATE = (
@@ -168,3 +206,45 @@ def loss(model: PreTrainedModel, rows: list[TokenizedLesson], prompts: float = 0
         return torch.nn.functional.cross_entropy(head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
 
     return entropy(of_replies) + prompts * entropy(of_prompts) if prompts else entropy(of_replies)
+
+
+class Generated(DataSet):
+    """A data set of any size and, on request, a tiny model that is warmed up on demonstrations of its tasks."""
+
+    warm_up: ClassVar[WarmUp]
+    # The default numbers of rows to train on (None: as many as there are) and held out. None: all are written.
+    rows: ClassVar[tuple[int | None, int] | None] = None
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        """Add options of its own."""
+
+    def generate(self, options: argparse.Namespace) -> Prepared:
+        raise NotImplementedError
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        """Endless; refuses wrong options at once, before anything is written."""
+        raise NotImplementedError
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        self.options(parser)
+        if self.rows:
+            add_rows(parser, train=self.rows[0], test=self.rows[1])
+        add_seed(parser, "seed of what is generated; the held-out rows of a puzzle are the same for every seed")
+        parser.add_argument(
+            "--noise",
+            type=float,
+            metavar="SHARE",
+            help="also write a tiny model to model/, warmed up on demonstrations with this share of errors",
+        )
+        add_settings(parser, "--warm-up", "settings of the warm-up: steps, batch, hidden, ...")
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        if self.rows:
+            check_rows(options)
+        check_noise(options.noise)
+        config = self.warm_up.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
+        lessons = None if options.noise is None else self.lessons(options)
+        prepared = self.generate(options)
+        if lessons is not None:
+            warm_up(options.out / "model", lessons, config, log_loss)
+        return prepared

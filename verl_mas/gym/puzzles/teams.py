@@ -1,4 +1,4 @@
-"""The team of AT-GRPO: a tool user writes Python that prints an action list; the planner reads it and decides."""
+"""Teams that play a puzzle, and one agent that plays it alone, as their control."""
 
 from __future__ import annotations
 
@@ -8,8 +8,57 @@ from typing import Literal
 
 from verl_mas.execution.executor import Execution
 from verl_mas.gym.puzzles.base import Puzzle
-from verl_mas.gym.puzzles.game import Attempt, Choose, Play
+from verl_mas.gym.puzzles.game import COMPACT, Attempt, Choose, Play
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
+
+
+@register_workflow("single_player")
+class SinglePlayer(Play):
+    """One agent plays the puzzle alone: the control for a team on the same boards."""
+
+    agents = ("player",)
+
+    async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
+        return (await choose("player", puzzle, self.prompt(puzzle))).score.after
+
+    def prompt(self, puzzle: Puzzle) -> str:
+        if self.text == COMPACT:
+            return puzzle.compact()
+        return f"{self.scene(puzzle)}\n\n{self.codec(puzzle).prompt()}"
+
+
+# The last word of a compact prompt, from which a tiny model that has both roles knows which one to play.
+PLANNER, EXECUTOR = "P", "E"
+NO_SKETCH = "-"
+
+
+@register_workflow("planner_executor")
+class PlannerExecutor(Play):
+    """Each act branches (`mas.branch.k`). A sketch is scored as if it were executed, but does not change the board."""
+
+    agents = ("planner", "executor")
+
+    async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
+        sketch = await choose("planner", puzzle, self.plan(puzzle))
+        moved = await choose("executor", puzzle, self.execute(puzzle, sketch.readable))
+        return moved.score.after
+
+    def plan(self, puzzle: Puzzle) -> str:
+        if self.text == COMPACT:
+            return f"{puzzle.compact()} {PLANNER}"
+        return (
+            f"{self.scene(puzzle)}\n\nYou plan for a team of two: propose the next actions. "
+            f"The executor reads them and decides. {self.codec(puzzle).prompt()}"
+        )
+
+    def execute(self, puzzle: Puzzle, sketch: Sequence[str]) -> str:
+        if self.text == COMPACT:
+            return " ".join([puzzle.compact(), "".join(sketch) or NO_SKETCH, EXECUTOR])
+        proposal = " ".join(sketch) or "nothing that can be read"
+        return (
+            f"{self.scene(puzzle)}\n\nThe planner proposes: {proposal}\n\nYou decide for the team: take over what is "
+            f"right, correct what is wrong. {self.codec(puzzle).prompt()}"
+        )
 
 
 @register_workflow("tool_user_planner")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from verl_mas.config.values import Count
-from verl_mas.gym.games.base import STRATEGIES, Game, Player, draw, start_of
+from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.items import Item
+from verl_mas.data.prepare import Prepared
+from verl_mas.gym.games.base import GAMES, STRATEGIES, Game, Player, draw, start_of, task_of
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Task, Team, Workflow, instances, register_workflow
 
 Opponent: TypeAlias = Literal["self", "past", "random", "optimal"]
@@ -114,3 +120,45 @@ class SelfPlay(Workflow):
             return None
         legal = {action.casefold(): action for action in game.actions()}
         return legal.get(move.strip().casefold())
+
+
+def starts(name: str, split: str) -> list[Item]:
+    """Of a board game every start of the split; of a card game every deal."""
+    kind = GAMES[name]
+    questions = [task_of(name, start) for start in kind.starts()]
+    return [Item(question, "", name) for question in questions if kind.dealt or split_of(question) == split]
+
+
+def lessons(name: str, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
+    """Endless: the moves of random games, as tiny models see them. `noise` is the share of moves that may be illegal.
+
+    A model that knows the rules and no strategy is where self-play starts.
+    """
+    rng = random.Random(f"lessons {name} {seed}")
+    kind = GAMES[name]
+    starts = kind.starts()
+    words: dict[str, None] = {}
+    while True:
+        state = kind.start(rng.choice(starts))
+        while actions := state.actions():
+            words |= dict.fromkeys(actions)
+            reply = rng.choice(list(words) if rng.random() < noise else actions)
+            yield Lesson("player", state.compact(), reply)
+            state = state.after(rng.choice(actions))
+
+
+@DATA_SETS.register("self_play")
+class SelfPlayData(Generated):
+    """The starts of a game of two players, for workflow self_play."""
+
+    warm_up = WarmUp(steps=600, lessons=60_000)
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--game", default="tic_tac_toe", help="one that `verl-mas list games` lists")
+
+    def generate(self, options: argparse.Namespace) -> Prepared:
+        train, test = starts(options.game, TRAIN), starts(options.game, TEST)
+        return Prepared(train, test, test, {options.game: {}}, keep_overlap=GAMES[options.game].dealt)
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        return lessons(options.game, noise=options.noise, seed=options.seed)

@@ -1,0 +1,20 @@
+"""The package's metadata, by which teams, data sets and demos are found: a page without them would look complete."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import distribution
+from pathlib import Path
+
+
+def stale(root: Path) -> str | None:
+    """What is wrong if the metadata lacks an entry point of pyproject.toml, and the fix."""
+    written = re.findall(r'^([\w-]+) = "(verl_mas[\w.:]+)"$', (root / "pyproject.toml").read_text(), re.MULTILINE)
+    missing = set(written) - {(point.name, point.value) for point in distribution("verl-mas").entry_points}
+    if not missing:
+        return None
+    return (
+        "entry points of pyproject.toml are not in the package's metadata: "
+        f"{', '.join(sorted(name for name, _ in missing))}; fix: pip install -e ., or where the package is not "
+        "installed: python setup.py -q egg_info"
+    )
