@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 
 from verl_mas.config.schema import AgentSpec
-from verl_mas.serve.eval_data import read_rows
-from verl_mas.serve.evaluate import Evaluation, Identity, Results
+from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
 from verl_mas.serve.runtime import Runtime
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.testing.tiny_model import tiny_model

@@ -85,14 +85,11 @@ def explained(given: str) -> list[Explained]:
 def _setting(name: str) -> Iterator[Explained]:
     """A setting of `mas`, by its path or the end of it, in which <name> is any name."""
     known = known_settings()
-    exact = [one for one in known if _is(one.path, name)]
+    any_name = [(one, re.escape(one.path).replace("<name>", r"[\w<>]+")) for one in known]
+    exact = [one for one, pattern in any_name if re.fullmatch(pattern, name)]
     for one in exact or [one for one in known if one.path.endswith(f".{name}")]:
         below = [other.path for other in known if other.path.startswith(f"{one.path}.")]
         yield _of_setting(one, "a setting of verl-mas", below[:MOST])
-
-
-def _is(path: str, name: str) -> bool:
-    return re.fullmatch(re.escape(path).replace("<name>", r"[\w<>]+"), name) is not None
 
 
 def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained:

@@ -50,23 +50,18 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         # argparse would give every word that follows such an option to it, also the command's own arguments.
-        repeated = {option for action in self._added if _takes_pairs(action) for option in action.option_strings}
+        pairs = [action for action in self._added if action.metavar is not None and "=" in str(action.metavar)]
+        repeated = {option for action in pairs for option in action.option_strings}
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
 
     def error(self, message: str) -> NoReturn:
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")
-        raise UsageError(_plain(message), rule=f"the command is: {usage}", fix=self._fix(message))
-
-    def _fix(self, message: str) -> str:
         listed = f"`{self.prog} --help` lists the arguments"
         unknown = re.match(r"unrecognized arguments: (\S+)", message)
         known = [option for action in self.options() for option in action.option_strings]
         close = difflib.get_close_matches(unknown[1].partition("=")[0], known, n=1) if unknown else []
-        return f"did you mean {close[0]!r}? {listed}" if close else listed
-
-
-def _takes_pairs(action: argparse.Action) -> bool:
-    return action.metavar is not None and "=" in str(action.metavar) and bool(action.option_strings)
+        fix = f"did you mean {close[0]!r}? {listed}" if close else listed
+        raise UsageError(_plain(message), rule=f"the command is: {usage}", fix=fix)
 
 
 def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:

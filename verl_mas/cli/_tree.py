@@ -22,14 +22,23 @@ SERVING = {"together": "engines awake together", "phases": "engines awake one po
 
 def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
     root = Tree(found["workflow"] or f"no team: mas is not set, so verl's trainer `{found['trainer']}` runs")
+    # A problem is among the warnings.
+    versions, others = ([f"{one.what}: {one.seen}" for one in machine if one.ok is ok] for ok in (True, None))
     sections = {
         "agents": [_agent(name, agent) for name, agent in found["agents"].items()],
         "policies": [_policy(name, policy) for name, policy in found["policies"].items()],
         "pools": [_pool(name, pool, found["on_cpu"]) for name, pool in found["pools"].items()],
         "training step": list(_step(found)),
-        "lengths": list(_lengths(found)),
+        "lengths": [
+            f"data: prompts of {found['prompt_tokens']} tokens, responses of {found['response_tokens']}",
+            *(
+                f"{name}: a context of {policy['context']} tokens"
+                for name, policy in found["policies"].items()
+                if policy["context"] is not None
+            ),
+        ],
         "output": [f"checkpoints: {found['folder']}", *_start(found)],
-        "this machine": list(_machine(machine)),
+        "this machine": [", ".join(part) for part in (versions, others) if part],
     }
     for title, lines in sections.items():
         branch = root.add(title) if lines else root
@@ -100,25 +109,10 @@ def _step(found: Summary) -> Iterator[str]:
     yield f"advantages: {step['estimator']}"
 
 
-def _lengths(found: Summary) -> Iterator[str]:
-    yield f"data: prompts of {found['prompt_tokens']} tokens, responses of {found['response_tokens']}"
-    for name, policy in found["policies"].items():
-        if policy["context"] is not None:
-            yield f"{name}: a context of {policy['context']} tokens"
-
-
 def _start(found: Summary) -> Iterator[str]:
     if found["workflow"]:
         at = found["resumes_at"]
         yield "starts from the models" if at is None else f"resumes after step {at}"
-
-
-def _machine(findings: Sequence[Finding]) -> Iterator[str]:
-    """Versions in one line, then what is found and what is not; a problem is among the warnings."""
-    for ok in (True, None):
-        seen = [f"{finding.what}: {finding.seen}" for finding in findings if finding.ok is ok]
-        if seen:
-            yield ", ".join(seen)
 
 
 def _count(number: int, one: str, more: str) -> str:

@@ -19,7 +19,6 @@ from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigWarning, SessionsFailed
 
 if TYPE_CHECKING:
-    from verl_mas.serve.runtime import Runtime
     from verl_mas.verl_.types import Fields
 
 
@@ -63,8 +62,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     """The sessions of one team. Those that are in its file already are not run again."""
     from verl_mas.cli._eval_output import Progress
     from verl_mas.config.values import load_dataclass
-    from verl_mas.serve.eval_data import read_rows
-    from verl_mas.serve.evaluate import Evaluation, Identity, Results
+    from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
     from verl_mas.serve.places import open_export
     from verl_mas.serve.runtime import TRAINING, checked_sampling
     from verl_mas.serve.settings import EngineSettings
@@ -80,23 +78,19 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     results = Results.open(out, Identity.of(folder, team.step, options.data, seed, sampling), force=options.force)
     if missing := len(results.missing(len(rows), options.n)):
         runtime = load_runtime(options, folder, sampling)
-        _warn_of_equal_sessions(runtime, options.n)
+        settings = [member.spec.validation_sampling for member in runtime.members.values()]
+        if options.n > 1 and all(one.get("temperature") == 0 for one in settings):
+            warning = ConfigWarning(
+                f"--n {options.n} with temperature 0 of all agents",
+                "greedy sessions on one task are equal, so pass@k is pass@1",
+                "add --sampling temperature=1.0, or --training-sampling",
+            )
+            sys.stderr.write(f"{warning}\n")
         with Progress(f"{folder}", missing) as progress:
             evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
             asyncio.run(evaluation.run(lambda record: progress.add(record["value"])))
     sys.stderr.write(f"{out}\n")
     return results.of(len(rows), options.n)
-
-
-def _warn_of_equal_sessions(runtime: Runtime, sessions: int) -> None:
-    settings = [member.spec.validation_sampling for member in runtime.members.values()]
-    if sessions > 1 and all(one.get("temperature") == 0 for one in settings):
-        warning = ConfigWarning(
-            f"--n {sessions} with temperature 0 of all agents",
-            "greedy sessions on one task are equal, so pass@k is pass@1",
-            "add --sampling temperature=1.0, or --training-sampling",
-        )
-        sys.stderr.write(f"{warning}\n")
 
 
 def _check(folder: Path, records: list[Fields]) -> None:

@@ -51,17 +51,14 @@ def _key(host: str, variable: str | None, *, allowed: bool) -> str | None:
 
         raise_all(check_key(variable, "--api-key-env"))
         return os.environ[variable]
-    if not (allowed or _is_loopback(host)):
+    try:
+        private = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        private = host == "localhost"
+    if not (allowed or private):
         raise ConfigError(
             f"--host {host} without --api-key-env",
             rule=f"without a key, a server that others can reach is open to all; {LOOPBACK} is reached from here only",
             fix="export MY_KEY=<the key>, and add --api-key-env MY_KEY; --no-api-key serves everyone",
         )
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

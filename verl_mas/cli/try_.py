@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         write_json(
             {"accepted": report.ok, "problems": report.problems, "cases": [asdict(case) for case in report.cases]}
-            | ({"session": _record(session)} if session else {})
+            | ({"session": dict(session.record())} if session else {})
         )
     else:
         sys.stdout.write(f"{report}\n")
@@ -81,17 +81,13 @@ def _replies(given: list[str], agents: object) -> str | dict[str, str]:
     """One text for all agents, or texts by agent or role."""
     if not given:
         return "fine"
-    by_agent = {name.strip(): text.strip() for name, colon, text in (reply.partition(":") for reply in given) if colon}
-    if len(given) == 1 and next(iter(by_agent), "") not in _named(agents):
-        return given[0]
-    return by_agent
-
-
-def _named(agents: object) -> set[str]:
     from verl_mas.workflow.members import role_of
 
+    by_agent = {name.strip(): text.strip() for name, colon, text in (reply.partition(":") for reply in given) if colon}
     assert isinstance(agents, tuple | list)
-    return {*agents, *map(role_of, agents)}
+    if len(given) == 1 and next(iter(by_agent), "") not in {*agents, *map(role_of, agents)}:
+        return given[0]
+    return by_agent
 
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:
@@ -113,7 +109,3 @@ def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Ses
             rule="the endpoint serves the model, and answers every act",
             fix="check the address, the name of the model and the key; `curl <URL>/models` lists the models",
         ) from fault
-
-
-def _record(session: Session) -> dict[str, object]:
-    return dict(session.record())

@@ -78,7 +78,9 @@ def blocks_of(path: Path) -> Iterator[Block]:
                 yield block
                 start = block.stop
                 continue
-            after = _next_start(file, start)
+            file.seek(start + 1)
+            tail = START.search(file.read())
+            after = start + 1 + tail.start() if tail else None
             kind = "was not finished" if after is None else "is damaged"
             logger.warning("%s, a block at byte %d %s and is skipped", path, start, kind)
             start = size if after is None else after
@@ -119,12 +121,6 @@ def _block(file: BinaryIO, start: int, size: int) -> Block | None:
     if head.checksum != _checksum(head, listed):
         return None
     return Block(start, stop, lines_at, _inflated(listed, head.index_size), head)
-
-
-def _next_start(file: BinaryIO, start: int) -> int | None:
-    file.seek(start + 1)
-    found = START.search(file.read())
-    return start + 1 + found.start() if found else None
 
 
 def _checksum(head: Head, listed: bytes) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from verl_mas.errors import DiskError
+from verl_mas.util.text import encodable
 
 # How file systems without fsync of a folder answer, for example mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
@@ -27,17 +28,12 @@ def write_whole(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line in one write, so that a crash can cut at most the last line of a file. The next line ends that one."""
-    start = "\n" if _is_cut(path) else ""
-    append(path, f"{start}{line}\n".encode(errors="backslashreplace"))
-
-
-def _is_cut(path: Path) -> bool:
-    """Whether the last line of a file has no end."""
-    if not path.exists() or not path.stat().st_size:
-        return False
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+    start = ""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            start = "" if file.read(1) == b"\n" else "\n"
+    append(path, encodable(f"{start}{line}\n").encode())
 
 
 def append(path: Path, left: bytes) -> None:

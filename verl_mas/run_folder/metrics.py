@@ -46,11 +46,17 @@ class MetricsFile:
         self.last = resumed  # the last step that was logged
         if self.path.exists():
             with recording(self.path, RECORDED):
-                _drop_after(self.path, -1 if resumed is None else resumed)
+                text = self.path.read_text(encoding="utf-8", errors="replace")
+                kept, dropped = split(text, -1 if resumed is None else resumed)
+                if dropped:
+                    append_line(self.path.with_name(DROPPED), "\n".join(dropped))
+                write_whole(self.path, "".join(f"{line}\n" for line in kept))
 
     def log(self, data: Mapping[str, object], step: int) -> None:
         """As verl calls its loggers."""
-        numbers = {key: _finite(value) for key, value in data.items() if _is_number(value)}
+        # Numbers of Python, numpy and torch; verl logs some tables and texts.
+        given = {k: float(v) for k, v in data.items() if isinstance(v, SupportsFloat) and not isinstance(v, str)}
+        numbers = {key: value if math.isfinite(value) else None for key, value in given.items()}
         with recording(self.path, RECORDED):
             append_line(self.path, json.dumps({"step": step, "time": round(time.time(), 3), METRICS: numbers}))
         self.last = step
@@ -101,13 +107,6 @@ def split(text: str, until: float) -> tuple[list[str], list[str]]:
     return kept, dropped
 
 
-def _drop_after(path: Path, until: int) -> None:
-    kept, dropped = split(path.read_text(encoding="utf-8", errors="replace"), until)
-    if dropped:
-        append_line(path.with_name(DROPPED), "\n".join(dropped))
-    write_whole(path, "".join(f"{line}\n" for line in kept))
-
-
 def _lines(file: Path) -> Iterator[Step]:
     text = file.read_text(encoding="utf-8", errors="replace")
     # What follows the last line break is incomplete.
@@ -130,20 +129,6 @@ def _step(record: Mapping[str, object]) -> Step:
     number, when = record["step"], record.get("time")
     if not isinstance(values, dict) or not isinstance(number, int):
         raise TypeError(record)
-    read = {key: math.nan if value is None else float(value) for key, value in values.items() if _is_read(value)}
+    numbers = {key: math.nan if value is None else value for key, value in values.items()}
+    read = {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
     return Step(number, read, float(when) if isinstance(when, int | float) else None)
-
-
-def _is_read(value: object) -> bool:
-    return value is None or isinstance(value, int | float)
-
-
-def _is_number(value: object) -> bool:
-    """Numbers of Python, numpy and torch; verl logs some tables and texts."""
-    return isinstance(value, SupportsFloat) and not isinstance(value, str)
-
-
-def _finite(value: object) -> float | None:
-    assert isinstance(value, SupportsFloat)
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.row import session_key
+from verl_mas.util.text import encodable
 
 SCHEMA = 2
 # A session as plain data.
@@ -132,7 +133,7 @@ def packed(record: Record) -> bytes:
             rule="Outcome.info and the data of a task are stored as JSON",
             fix="use text as keys in every mapping, and no mapping that contains itself",
         ) from error
-    return f"{line}\n".encode(errors="backslashreplace")
+    return encodable(f"{line}\n").encode()
 
 
 def unpacked(line: bytes) -> Record:
@@ -143,7 +144,8 @@ def unpacked(line: bytes) -> Record:
     table = record.pop(MESSAGES, None)
     if table is not None:
         for owner, name in _lists_of(record):
-            owner[name] = [table[i] for start, stop in _pairs(owner[name]) for i in range(start, stop)]
+            ends = iter(owner[name])
+            owner[name] = [table[i] for start, stop in zip(ends, ends, strict=True) for i in range(start, stop)]
     for act in record["acts"]:
         if isinstance(act["tokens"], dict):
             act["tokens"] = _tokens(**act["tokens"])
@@ -193,10 +195,6 @@ def _runs(places: Sequence[int]) -> list[int]:
         else:
             runs += [place, place + 1]
     return runs
-
-
-def _pairs(runs: Sequence[int]) -> Iterable[tuple[int, int]]:
-    return zip(runs[::2], runs[1::2], strict=True)
 
 
 def _columns(tokens: Sequence[Sequence[Any]]) -> Record:

@@ -112,14 +112,21 @@ class TeamServer:
                         sent, sent_text = True, sent_text + event.text
                         yield writer.piece(delta)
                 try:
-                    found = _continuing(answers.result(), sent_text)
+                    found = answers.result()
+                    if not found.answers[0].text.startswith(sent_text):
+                        raise Refused(500, "the session was tried again after a part of the answer was sent")
                 except Refused as problem:
                     if not sent:
                         raise
                     yield writer.failed(problem)
                     return
-                for chunk in _rest(writer, found, sent_text):
-                    yield chunk
+                for number, answer in enumerate(found.answers):
+                    # Of the first answer what follows the part that was sent.
+                    before = sent_text if number == 0 else ""
+                    rest = answer.text[len(before) :]
+                    yield writer.piece({"content": rest} if before else _opening(rest), index=number)
+                    yield writer.piece({}, index=number, finish_reason=answer.finish_reason)
+                yield writer.end(found)
             finally:
                 answers.cancel()
                 await asyncio.gather(answers, return_exceptions=True)
@@ -200,21 +207,6 @@ async def _next(events: asyncio.Queue[ActText | None]) -> ActText | None:
         return _SILENCE
 
 
-def _continuing(found: Answers, sent_text: str) -> Answers:
-    if not found.answers[0].text.startswith(sent_text):
-        raise Refused(500, "the session was tried again after a part of the answer was sent")
-    return found
-
-
-def _rest(writer: Writer, found: Answers, sent_text: str) -> Iterator[str]:
-    """What follows the part of the first answer that was sent."""
-    for number, answer in enumerate(found.answers):
-        rest = answer.text[len(sent_text) :] if number == 0 else answer.text
-        yield writer.piece({"content": rest} if sent_text and number == 0 else _opening(rest), index=number)
-        yield writer.piece({}, index=number, finish_reason=answer.finish_reason)
-    yield writer.end(found)
-
-
 def _opening(text: str) -> dict[str, object]:
     return {"role": "assistant", "content": text}
 
@@ -230,7 +222,12 @@ async def _body(request: Request) -> bytes:
 
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
     """The result; cancelled when the client is gone."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -240,11 +237,6 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _answered(request: Request, error: Exception) -> JSONResponse:

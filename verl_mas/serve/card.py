@@ -63,7 +63,11 @@ class Card:
         agents = f"{len(team.agents)} agent{'s' if len(team.agents) > 1 else ''}"
         yield f"# {self.name}\n\nA team of {agents}, workflow `{team.workflow.name}`,{step} with verl and verl-mas.\n"
         yield from _table(("agent", "policy", "sampling"), self._agents())
-        yield from _table(("policy", "weights", "started from"), self._policies())
+        policies = [
+            (f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else "")
+            for name, policy in team.policies.items()
+        ]
+        yield from _table(("policy", "weights", "started from"), policies)
         if trained := list(self._training()):
             yield "## Training\n"
             yield from _table(("setting", "value"), trained)
@@ -77,10 +81,6 @@ class Card:
         for name, agent in self.team.agents.items():
             sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
             yield f"`{name}`", f"`{agent.policy}`", sampling
-
-    def _policies(self) -> Iterator[tuple[str, ...]]:
-        for name, policy in self.team.policies.items():
-            yield f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else ""
 
     def _training(self) -> Iterator[tuple[str, ...]]:
         if self.config is None:

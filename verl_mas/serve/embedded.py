@@ -27,8 +27,8 @@ from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.serve.model import available, load_tokenizer
 from verl_mas.serve.places import Place
-from verl_mas.serve.reading import read_record, reading
 from verl_mas.serve.settings import EngineSettings
+from verl_mas.serve.shards import read_record, reading
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util.cores import cores
 from verl_mas.verl_.types import Fields, Tokenizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -58,17 +58,14 @@ def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
 def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
     """The first minus the second, per source: of each task the two results are compared with each other, and the
     interval is over tasks."""
-    mine, theirs = _by_source(first), _by_source(second)
-    return {source: _paired(mine[source], theirs[source]) for source in mine}
-
-
-def _paired(mine: Mapping[int, Sequence[float]], theirs: Mapping[int, Sequence[float]]) -> dict[str, float]:
-    pairs = [(mine[task], theirs[task]) for task in mine]
-    sessions = min(len(values) for pair in pairs for values in pair)
-    found = dict(_with_interval(f"mean@{sessions}", [_mean(a) - _mean(b) for a, b in pairs]))
-    for k in ks(sessions):
-        found |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
-    return found
+    theirs, made = _by_source(second), {}
+    for source, mine in _by_source(first).items():
+        pairs = [(values, theirs[source][task]) for task, values in mine.items()]
+        sessions = min(len(values) for pair in pairs for values in pair)
+        made[source] = _with_interval(f"mean@{sessions}", [_mean(a) - _mean(b) for a, b in pairs])
+        for k in ks(sessions):
+            made[source] |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
+    return made
 
 
 def _with_interval(name: str, per_task: Sequence[float]) -> dict[str, float]:

@@ -8,20 +8,26 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
+from verl_mas.data import own_rows
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.registry import nearest
+from verl_mas.retrieval.files import Row
+from verl_mas.row import GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.run_folder.disk import append_line, writing
 from verl_mas.run_folder.records import plain
-from verl_mas.serve.eval_data import task_of
 from verl_mas.serve.runtime import Ended, Runtime, quiet_import
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Scorer
+from verl_mas.workflow.task import Task
 from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team_file import TEAM_FILE
 
 FORMAT = 1
+MEDIA = ("images", "videos", "audios")
 WRITTEN = "each session is written when it has ended"
 # Number of a task, number of a session on it.
 Key = tuple[int, int]
@@ -110,6 +116,51 @@ class Results:
             # A call that was killed may have cut its last line.
             if (record := _parsed(line)) is not None and "task" in record:
                 self.records[_key(record)] = record
+
+
+def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fields]:
+    """Rows as verl's dataset makes them, with the messages as `raw_prompt`. Text only."""
+    rows = list(islice(own_rows.read(path), limit))
+    if not rows:
+        raise DataError(f"--data {path} has no row", rule="it has a row per task", fix="give another file")
+    return [_row(row, number, path, prompt_key) for number, row in enumerate(rows)]
+
+
+def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
+    where = f"--data {path}, row {number}"
+    if prompt_key not in row:
+        raise DataError(
+            f"{where} has no {prompt_key}",
+            rule=f"its column {prompt_key} has the messages (data.prompt_key of the run)",
+            fix=nearest(prompt_key, list(row)),
+        )
+    messages = row[prompt_key]
+    if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
+        raise DataError(
+            f"{where}: {prompt_key}={messages!r:.80}",
+            rule="it is a list of messages with role and content",
+            fix='write [{"role": "user", "content": "..."}]',
+        )
+    if media := next((name for name in MEDIA if row.get(name)), None):
+        raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
+    extra = row.get("extra_info") or {}
+    made = {
+        **row,
+        RAW_PROMPT: [{name: value for name, value in one.items() if value is not None} for one in messages],
+        "extra_info": extra,
+        "index": extra.get("index", 0),
+        "tools_kwargs": extra.get("tools_kwargs", {}),
+        "interaction_kwargs": extra.get("interaction_kwargs", {}),
+    }
+    return {name: value for name, value in made.items() if name not in MEDIA}
+
+
+def task_of(row: Fields, number: int, session: int, step: int) -> Task:
+    """One of the sessions on a row. Its name, and so its seed, is the same in every evaluation."""
+    fields = {**row, UID: f"eval-{number}", SESSION_ID: session, GLOBAL_STEPS: step}
+    # A reward function may write into it.
+    fields["extra_info"] = dict(row["extra_info"])
+    return Task.of_row(fields, validate=True, greedy=False)
 
 
 @dataclass

@@ -19,8 +19,7 @@ from verl_mas.run_folder.disk import writing
 from verl_mas.serve.adapter import LORA_FILE, Adapter
 from verl_mas.serve.card import CARD, CURVE, Card, is_card
 from verl_mas.serve.model import TOKENIZER_FILE, available, copy_tokenizer, load_tokenizer, write_model
-from verl_mas.serve.reading import read_record, reading
-from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_weights
+from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_record, read_weights, reading
 from verl_mas.trainer.adapter_identity import BASES, fingerprint
 from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.policies import weight_folder
@@ -91,7 +90,12 @@ class Export:
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
         """The policies with weights of their own."""
-        found = {name: policy for name, policy in self.team.policies.items() if self._has_weights(policy)}
+        found = {
+            name: policy
+            for name, policy in self.team.policies.items()
+            # A snapshot that was never refreshed is its model.
+            if policy.folder is not None and (policy.snapshot_of is None or self._refreshed(policy.folder))
+        }
         if only is None:
             return found
         if only not in found:
@@ -104,13 +108,8 @@ class Export:
             )
         return {only: found[only]}
 
-    def _has_weights(self, policy: TeamPolicy) -> bool:
-        """A snapshot that was never refreshed is its model."""
-        if policy.folder is None:
-            return False
-        if policy.snapshot_of is None:
-            return True
-        return read_record(self.checkpoint.folder / policy.folder / weight_folder.RECORD, "step")["step"] != 0
+    def _refreshed(self, snapshot: str) -> bool:
+        return read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
 
     def _refusals(self, chosen: Mapping[str, TeamPolicy], *, whole: bool) -> Iterator[ConfigError]:
         inside = self.out.resolve()
@@ -130,7 +129,11 @@ class Export:
             )
         yield from self._there([*folders, team, self.out / CARD, self.out / CURVE] if whole else folders)
         yield from self._other_bases(chosen)
-        for needed in self._needed():
+        named = (
+            path for each in self.team.policies.values() for path in (each.model, each.tokenizer, each.start_adapter)
+        )
+        needs = [self.checkpoint.folder, *(Path(path) for path in dict.fromkeys(named) if path and Path(path).exists())]
+        for needed in needs:
             for target in (target for target in folders if needed.resolve().is_relative_to(target.resolve())):
                 yield ConfigError(
                     f"{target} has {needed}, which the team needs",
@@ -169,12 +172,6 @@ class Export:
                     rule="an adapter belongs to the weights of its base",
                     fix=f"make the base of the training available at {policy.model}",
                 )
-
-    def _needed(self) -> Iterator[Path]:
-        yield self.checkpoint.folder
-        for policy in self.team.policies.values():
-            named = (policy.model, policy.tokenizer, policy.start_adapter)
-            yield from dict.fromkeys(Path(path) for path in named if path and Path(path).exists())
 
     def _policy(self, policy: TeamPolicy, folder: Path) -> str:
         source = self.checkpoint.folder / str(policy.folder)

@@ -51,7 +51,9 @@ class Answers:
         usage = Usage()
         for generation in generations:
             usage.add(generation)
-        return cls([Answer(one.text, _reason(one.stop_reason)) for one in generations], usage)
+        return cls(
+            [Answer(one.text, "length" if one.stop_reason == "length" else "stop") for one in generations], usage
+        )
 
 
 def answer_of(session: Session) -> Answer:
@@ -61,10 +63,6 @@ def answer_of(session: Session) -> Answer:
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
     text = str(answer) if answer is not None else last.text if last else ""
     return Answer(text, "length" if reply is not None and reply.truncated else "stop")
-
-
-def _reason(stop_reason: str | None) -> str:
-    return "length" if stop_reason == "length" else "stop"
 
 
 def transcript(session: Session) -> JsonObject:

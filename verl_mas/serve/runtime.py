@@ -6,14 +6,14 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load as load_mas
@@ -69,7 +69,10 @@ class Runtime:
         self.mas = _mas(self.file)
         load_user_code(self.mas)
         resolve(self.mas.workflow).check()
-        self.verl = verl_config(self.file)
+        # verl's own configuration with what the team has of it.
+        self.verl = compose([])
+        for name, value in self.file.verl.items():
+            OmegaConf.update(self.verl, name, value, force_add=True)
         self.members = _sampling_as(agents_of(self.mas), sampling)
         self.clients = self._clients(engine or EngineSettings(), endpoints or {}, trust=trust)
         self._servers = McpServers(self.file.mcp)
@@ -154,7 +157,13 @@ class Runtime:
         with quiet_import():
             from verl_mas.rollout.tool_calls import tool_limits
 
-        tools = tools_of([*_verls_tools(self.file), *self._servers.start().tools])
+        config, functions = self.file.tools.tool_config_path, self.file.tools.function_tool_path
+        verls: Sequence[ToolLike] = ()
+        if config or functions:
+            from verl.tools.tool_registry import load_all_tools
+
+            verls = load_all_tools(tool_config_path=config, function_tool_path=functions)
+        tools = tools_of([*verls, *self._servers.start().tools])
         raise_all(unknown_tools(self.members.values(), tools))
         limits = tool_limits(self.verl.actor_rollout_ref.rollout.multi_turn)
         return SessionConfig(
@@ -191,23 +200,6 @@ def _mas(team: TeamFile) -> MasConfig:
         agents=team.agents,
         policies={name: PolicySpec(trainable=False) for name in team.policies},
     )
-
-
-def verl_config(team: TeamFile) -> DictConfig:
-    """verl's own configuration with what the team has of it."""
-    config = compose([])
-    for name, value in team.verl.items():
-        OmegaConf.update(config, name, value, force_add=True)
-    return config
-
-
-def _verls_tools(team: TeamFile) -> Iterator[ToolLike]:
-    from verl.tools.tool_registry import load_all_tools
-
-    if team.tools.tool_config_path or team.tools.function_tool_path:
-        yield from load_all_tools(
-            tool_config_path=team.tools.tool_config_path, function_tool_path=team.tools.function_tool_path
-        )
 
 
 def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:

@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -104,7 +105,10 @@ class SessionIndex:
                     by_step[file.step].append(file)
             for step, files in sorted(by_step.items()):
                 self._files[partition, step] = files
-                found += self._of_step(partition, step)
+                by_attempt = self._by_attempt(partition, step)
+                # Of one attempt, advantages need not be known: they are read with the records.
+                several = len(by_attempt) > 1
+                found += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
         self.entries = [entry for entry in found if not entry.left_out]
         self.left_out = len(found) - len(self.entries)
         return before != self._state()
@@ -122,7 +126,11 @@ class SessionIndex:
         except NOT_A_RECORD as error:
             raise _damaged(entry) from error
         record["attempt"], record["uniform"] = entry.attempt, entry.uniform
-        known = self._advantages_of(entry)
+        step = entry.file.parent.name, int(entry.file.name.partition("-")[0])
+        if step not in self._advantages:
+            self._advantages[step] = self._selected(*step)[1]
+            _limit(self._advantages)
+        known = self._advantages[step].get(entry.attempt, {})
         for act in record["acts"]:
             act["advantage"] = known.get(act["key"])
         return record
@@ -139,14 +147,6 @@ class SessionIndex:
         """The files, and when they changed last."""
         files = [file.path for files in self._files.values() for file in files]
         return files, {path: state for path, (state, _) in self._listed.items()}
-
-    def _of_step(self, partition: str, step: int) -> list[SessionEntry]:
-        by_attempt = self._by_attempt(partition, step)
-        if len(by_attempt) == 1:
-            # Then advantages, of which only a step of several attempts needs to know, are read with the records.
-            return with_uniform(*by_attempt.values())
-        entries, _ = self._selected(partition, step)
-        return with_uniform(entries)
 
     def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
         files = [file for file in self._files[partition, step] if file.of_advantages]
@@ -182,13 +182,6 @@ class SessionIndex:
             return []
         return self._listed[file.path][1]
 
-    def _advantages_of(self, entry: SessionEntry) -> Advantages:
-        partition, step = entry.file.parent.name, int(entry.file.name.partition("-")[0])
-        if (partition, step) not in self._advantages:
-            self._advantages[partition, step] = self._selected(partition, step)[1]
-            _limit(self._advantages)
-        return self._advantages[partition, step].get(entry.attempt, {})
-
     def _line(self, entry: SessionEntry) -> bytes:
         if not entry.file.name.endswith(COMPRESSED):
             with entry.file.open("rb") as file:
@@ -213,13 +206,10 @@ class SessionIndex:
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
     """What is damaged is skipped with a warning."""
-    return list(_of_blocks(file) if file.compressed else _of_lines(file))
-
-
-def _of_blocks(file: SessionFile) -> Iterator[SessionEntry]:
-    for block in blocks_of(file.path):
-        for number, found in enumerate(read_index(block.index)):
-            yield _entry(found, file, block.start, number)
+    if not file.compressed:
+        return list(_of_lines(file))
+    listings = ((block.start, enumerate(read_index(block.index))) for block in blocks_of(file.path))
+    return [_entry(found, file, start, number) for start, listing in listings for number, found in listing]
 
 
 def _of_lines(file: SessionFile) -> Iterator[SessionEntry]:

@@ -190,13 +190,10 @@ def panels(steps: Sequence[Step]) -> list[Panel]:
     for metric in TO_WATCH:
         own = [key for key in keys if metric.expression.fullmatch(key)]
         title = metric.pattern.replace("agent/<agent>/", "")
-        made.append(Panel(title, {_legend(key): series(steps, key) for key in own}))
+        parts = {key: key.split("/") for key in own}
+        legends = {key: part[1] if part[0] in ("agent", "policy", "val-core") else "all" for key, part in parts.items()}
+        made.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
     return made
-
-
-def _legend(key: str) -> str:
-    kind, _, rest = key.partition("/")
-    return rest.split("/")[0] if kind in ("agent", "policy", "val-core") else "all"
 
 
 def _start(start: Mapping[str, object], *, last: bool) -> str:

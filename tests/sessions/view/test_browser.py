@@ -187,7 +187,7 @@ def test_a_token_has_its_log_prob_under_the_pointer(opened, tmp_path):
         view_of(tmp_path, [session(acts=[act(tokens=[["Ans", -0.1], ["wer", -2.302585], ["<|im_end|>", None]])])])
     )
     page.hover(".token:nth-child(2)")
-    assert text_of(page, "#tip") == "log-prob −2.303\nprobability 10.0 %"
+    assert text_of(page, "#tip") == "log-prob −2.30\nprobability 10.0 %", "a record has hundredths"
     assert text_of(page, ".tokens") == "Answer<|im_end|>"
 
 

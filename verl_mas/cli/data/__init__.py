@@ -6,7 +6,6 @@ one: each writes train.parquet, test.parquet, validation.parquet and manifest.js
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import sys
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.cli.data._rows import ABOUT, ROWS, add_arguments, write_rows
 from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.dataset import DATA_SETS, Loader
 from verl_mas.data.prepare import FILES, MANIFEST, Prepared
 from verl_mas.run_folder.disk import writing
 
@@ -34,19 +33,16 @@ def parser(only: str | None = None) -> Parser:
     for name in DATA_SETS if only is None else [only] if only != ROWS else []:
         dataset = DATA_SETS[name]()
         about = inspect.cleandoc(dataset.__doc__ or "")
-        _add_arguments(names.add_parser(name, help=_first(about), description=about), dataset)
+        below = names.add_parser(name, help=_first(about), description=about)
+        dataset.arguments(below)
+        add_out(below, "the folder to write", required=True)
+        add_json(below)
+        below.set_defaults(dataset=dataset)
     return made
 
 
 def _first(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _add_arguments(parser: argparse.ArgumentParser, dataset: DataSet) -> None:
-    dataset.arguments(parser)
-    add_out(parser, "the folder to write", required=True)
-    add_json(parser)
-    parser.set_defaults(dataset=dataset)
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:

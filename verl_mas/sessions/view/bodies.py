@@ -12,11 +12,13 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from verl_mas.run_folder.records import Record
 from verl_mas.sessions.view.source import Part
+from verl_mas.util.text import encodable
 
 T = TypeVar("T")
 # A chunk ends with the first session behind this size that ends its group; a large group is divided.
@@ -49,7 +51,9 @@ class Chunk:
         return [self._place(message, images) for message in messages]
 
     def _place(self, message: Record, images: Path) -> int:
-        text = as_json(_with_images(message, images))
+        if isinstance(content := message.get("content"), list):
+            message = {**message, "content": [_part(part, images) for part in content]}
+        text = as_json(message)
         if text not in self._places:
             self._places[text] = len(self.messages)
             self.messages.append(text)
@@ -69,16 +73,9 @@ def chunks(part: Part, sessions: Sequence[Record], images: Path) -> Iterator[tup
         ends_group = last or sessions[place + 1]["uid"] != record["uid"]
         if last or (chunk.chars > CHUNK_CHARS and ends_group) or chunk.chars > GROUP_CHARS:
             text = chunk.text()
-            mark = zlib.crc32(text.encode("utf-8", "backslashreplace"))
+            mark = zlib.crc32(encodable(text).encode())
             yield f"{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
             chunk, number = Chunk(), number + 1
-
-
-def _with_images(message: Record, images: Path) -> Record:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": [_part(part, images) for part in content]}
 
 
 def _part(part: Record, images: Path) -> Record:
@@ -95,8 +92,7 @@ def _part(part: Record, images: Path) -> Record:
 
 
 def packed(text: str) -> str:
-    # A lone surrogate is text that a model can cause, and that UTF-8 does not have.
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "backslashreplace"), LEVEL, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(encodable(text).encode(), LEVEL, mtime=0)).decode("ascii")
 
 
 def unpacked(payload: str) -> str:
@@ -104,14 +100,11 @@ def unpacked(payload: str) -> str:
 
 
 def as_json(value: object) -> str:
+    dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     try:
-        return _dumped(value)
+        return dumped(value)
     except ValueError:
-        return _dumped(_finite(value))
-
-
-def _dumped(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+        return dumped(_finite(value))
 
 
 def _finite(value: T) -> T:

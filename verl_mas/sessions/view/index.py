@@ -4,8 +4,10 @@ text; and the numbers of the run by step, for the curves on top."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from statistics import fmean
 
 from verl_mas.run_folder.metrics import Step
@@ -66,9 +68,9 @@ class Page:
 
 def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tuple[Group, ...]:
     """The groups in the order of their first sessions, with `searched` characters of each session for the search."""
-    by_uid: dict[tuple[str | None, str], list[Record]] = {}
+    by_uid: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
     for record in sessions:
-        by_uid.setdefault((record.get("attempt"), record["uid"]), []).append(record)
+        by_uid[record.get("attempt"), record["uid"]].append(record)
     return tuple(
         Group(
             uid,
@@ -134,22 +136,11 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
     return tuple(made), cut
 
 
-@dataclass
-class Numbered:
-    """Values by number, in the order in which they are met first."""
-
-    values: dict[object, int] = field(default_factory=dict)
-
-    def __call__(self, value: object) -> int:
-        return self.values.setdefault(value, len(self.values))
-
-    def all(self) -> list[object]:
-        return list(self.values)
-
-
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
     """`agents`: those of the configuration, whose order gives the colours."""
-    names, policies, kinds, sets, statuses = Numbered(), Numbered(), Numbered(), Numbered(), Numbered()
+    # By value its number, in the order in which they are met first.
+    numbers: list[dict[object, int]] = [defaultdict(count().__next__) for _ in range(5)]
+    names, policies, kinds, sets, statuses = (table.__getitem__ for table in numbers)
     for agent in agents:
         names(agent)
     chunks = [name for page in pages for name, _ in page.chunks]
@@ -177,10 +168,10 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
             for name in ("session", "reward", "answer", "acts", "tokens"):
                 columns[name].append(getattr(entry, name))
             columns["seconds"].append(round(entry.seconds, 2))
-    tables = {"agents": names, "policies": policies, "faults": kinds, "sets": sets, "statuses": statuses}
+    tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers), strict=True)
     return {
         **about,
-        **{name: table.all() for name, table in tables.items()},
+        **dict(tables),
         "chunks": chunks,
         "blocks": blocks,
         "groups": groups,
@@ -206,7 +197,12 @@ def search_of(pages: Sequence[Page]) -> tuple[str, int]:
 
 def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]:
     """Those that the run logged; of a run without a file of metrics, the rewards of its sessions."""
-    by_step = {step.number: step.values for step in steps} or _of_sessions(pages)
+    by_step = {step.number: step.values for step in steps}
+    for page in pages if not steps else ():
+        rewards = [entry.reward for entry in page.entries if entry.reward is not None]
+        if rewards:
+            name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
+            by_step.setdefault(page.part.step, {})[name] = fmean(rewards)
     numbers = sorted(by_step)
     names = sorted({name for values in by_step.values() for name in values})
     return {
@@ -219,13 +215,3 @@ def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]
 def _short(value: float | None) -> float | None:
     """Five digits: a curve shows no more."""
     return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
-
-
-def _of_sessions(pages: Iterable[Page]) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for page in pages:
-        rewards = [entry.reward for entry in page.entries if entry.reward is not None]
-        if rewards:
-            name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
-            found.setdefault(page.part.step, {})[name] = fmean(rewards)
-    return found

@@ -217,24 +217,21 @@ def script_of(name: str, payload: str) -> str:
 def _check_place(out: Path, force: bool) -> None:
     if out.suffix != ".html" or out.is_dir():
         raise ConfigError(f"--out {out}", rule="it is an HTML file", fix=f"use --out {out.with_suffix('')}.html")
-    for path in (out, data_folder(out)):
+    data = data_folder(out)
+    for path in (out, data):
         if path.exists() and not force:
             raise ConfigError(
                 f"--out {out}: {path} exists",
                 rule="what exists is kept",
                 fix="choose another --out, or add --force to replace it",
             )
-    foreign = [path.name for path in _files_of(data_folder(out)) if not _is_ours(path)]
+    foreign = [path.name for path in sorted(data.iterdir()) if not _is_ours(path)] if data.is_dir() else []
     if foreign:
         raise ConfigError(
-            f"--out {out}: {data_folder(out)} has {', '.join(foreign[:3])}",
+            f"--out {out}: {data} has {', '.join(foreign[:3])}",
             rule="--force replaces the data of an earlier page, and nothing else",
             fix="choose another name with --out",
         )
-
-
-def _files_of(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _is_ours(path: Path) -> bool:
@@ -283,24 +280,16 @@ def render(title: str, payloads: dict[str, str], folder: str) -> str:
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     script = "".join(f"{(HERE / name).read_text(encoding='utf-8')}\n" for name in SCRIPTS)
     style = (HERE / STYLE).read_text(encoding="utf-8")
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
-            f"script-src 'sha256-{_digest(script)}'{f' file: {SELF}' if folder else ''}",
-            f"style-src 'sha256-{_digest(style)}'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+    # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
+    others = " file: 'self'" if folder else ""
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(TEMPLATE).render(
         title=title, policy=policy, script=script, style=style, payloads=payloads, folder=folder
     )
 
 
-SELF = "'self'"
-
-
 def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

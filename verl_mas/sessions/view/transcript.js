@@ -311,7 +311,7 @@ class Transcript {
       span.append(pieces(String(text)));
       if (typeof logProb === "number") {
         span.style.setProperty("--surprise", Math.min(-logProb / 4, 1).toFixed(3));
-        span.dataset.tip = `log-prob ${number(logProb, 3)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
+        span.dataset.tip = `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
       }
       block.append(span);
     });
