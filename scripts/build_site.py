@@ -23,7 +23,7 @@ PAGES = (
     "CONTRIBUTING.md",
     "docs/*.md",
     "recipes/**/README.md",
-    "docs/patches/*.md",
+    "patches/*.md",
     "benchmarks/*.md",
 )
 OTHERS = (

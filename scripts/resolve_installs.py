@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("Makefile", "README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/*.md", "docs/patches/*.md")
+PAGES = ("Makefile", "README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/*.md", "patches/*.md")
 COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
 # In a clone, `.` is this project; so is its name once it is installed.
 PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")

@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.e2e
 # In the repository a link to recipes/; in an sdist and a wheel a folder with the same files.
 LINK = "verl_mas/config/hydra/recipe"
-# What the repository has and an sdist has not: jobs of the code host (they run .ci/run), a setting of git, the link.
-LEFT_OUT = (".github/", ".gitignore", LINK)
+# What the repository has and an sdist has not: jobs of the code host (they run .ci/run), the link.
+LEFT_OUT = (".github/", LINK)
 # What an sdist has and the repository has not.
-GENERATED = ("PKG-INFO", "setup.cfg", "verl_mas.egg-info/", f"{LINK}/")
+GENERATED = ("PKG-INFO", f"{LINK}/")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[1]
 GROUPS = re.compile(r'\[project\.entry-points\."verl_mas\.\w+"\]\n(?:.+\n)*\n')
 USES = """
@@ -41,9 +46,13 @@ def without_gym(tmp_path_factory) -> Path:
     project, groups = GROUPS.subn("", (ROOT / "pyproject.toml").read_text())
     assert groups >= 4 and "verl_mas.gym" not in project
     (folder / "pyproject.toml").write_text(project)
-    for name in ("setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    assert run(folder, "setup.py", "-q", "egg_info").returncode == 0
+    # The metadata of an installation. They are found before those of this environment, which has the gym's entry points.
+    installed = folder / "verl_mas-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: verl-mas\nVersion: 0\n")
+    for group, points in tomllib.loads(project)["project"]["entry-points"].items():
+        with (installed / "entry_points.txt").open("a") as file:
+            file.write("\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in points.items()), ""]))
     return folder
 
 

@@ -14,7 +14,7 @@ from verl_mas.cli import commands
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "docs/patches/*.md", "recipes/**/README.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/*.md", "patches/*.md", "recipes/**/README.md", "benchmarks/*.md")
     for path in ROOT.glob(pattern)
 )
 # The changelog also names what is gone.

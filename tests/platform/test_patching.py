@@ -12,7 +12,7 @@ from verl_mas.errors import PatchRefused
 from verl_mas.platform.process_group import PATCH as PROCESS_GROUP
 from verl_mas.platform.process_group import Patch, source_sha256
 
-DIFFS = Path(__file__).parents[2] / "docs/patches"
+DIFFS = Path(__file__).parents[2] / "patches"
 SITE_PACKAGES = Path(verl.__file__).parents[1]
 TWINS = [PROCESS_GROUP]
 
@@ -37,7 +37,7 @@ def test_a_patch_replaces_its_line_once(module):
 
 
 def test_a_patch_refuses_a_source_that_it_was_not_written_for(module):
-    with pytest.raises(PatchRefused, match=r"docs/patches/answer\.diff does not fit patch_target\.answer"):
+    with pytest.raises(PatchRefused, match=r"patches/answer\.diff does not fit patch_target\.answer"):
         patch("another").apply(module)
     assert module.answer() == 41
 

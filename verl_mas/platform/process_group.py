@@ -32,7 +32,7 @@ class Patch:
         source = inspect.getsource(getattr(module, name))
         if source_sha256(source) != sha256 or self.before not in source:
             raise PatchRefused(
-                f"docs/patches/{self.diff} does not fit {module.__name__}.{name} of this verl\n"
+                f"patches/{self.diff} does not fit {module.__name__}.{name} of this verl\n"
                 "  rule: a patch is applied only to the source that it was written for\n"
                 "  fix: install a verl that verl-mas supports (`verl-mas doctor` names it)"
             )
