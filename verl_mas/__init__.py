@@ -73,14 +73,14 @@ if TYPE_CHECKING:
     from verl_mas.workflow.codecs import Boxed as Boxed
     from verl_mas.workflow.codecs import Choice as Choice
     from verl_mas.workflow.codecs import CodeBlock as CodeBlock
+    from verl_mas.workflow.codecs import Codec as Codec
     from verl_mas.workflow.codecs import JsonBlock as JsonBlock
+    from verl_mas.workflow.codecs import Malformed as Malformed
     from verl_mas.workflow.codecs import Tag as Tag
-    from verl_mas.workflow.codecs.base import Codec as Codec
-    from verl_mas.workflow.codecs.base import Malformed as Malformed
-    from verl_mas.workflow.codecs.base import between as between
-    from verl_mas.workflow.codecs.base import checked as checked
-    from verl_mas.workflow.codecs.base import only as only
-    from verl_mas.workflow.codecs.base import visible as visible
+    from verl_mas.workflow.codecs import between as between
+    from verl_mas.workflow.codecs import checked as checked
+    from verl_mas.workflow.codecs import only as only
+    from verl_mas.workflow.codecs import visible as visible
     from verl_mas.workflow.commit import register_commit_rule as register_commit_rule
     from verl_mas.workflow.members import instances as instances
     from verl_mas.workflow.outcome import Outcome as Outcome

@@ -10,8 +10,7 @@ import time
 import pytest
 
 from verl_mas.errors import DataError
-from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Malformed, Tag
-from verl_mas.workflow.codecs.letters import Letters
+from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Letters, Malformed, Tag
 
 
 class Verdict(Choice, tag="verify"):

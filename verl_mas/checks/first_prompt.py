@@ -22,7 +22,7 @@ from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Generation, Message, Request
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.task import Task

@@ -21,7 +21,7 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
 from verl_mas.mcp.servers import McpServers
 from verl_mas.workflow.base import agents_of
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_sources import tool_of, unknown_tools
 from verl_mas.workflow.tools import Tool
 

@@ -11,7 +11,7 @@ from verl_mas.execution.limits import Call, Plain
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test
 from verl_mas.workflow import Malformed, Tag
-from verl_mas.workflow.codecs.base import checked, visible
+from verl_mas.workflow.codecs import checked, visible
 
 INPUT, OUTPUT = Tag("input"), Tag("output")
 # Of lists and objects in a model's JSON.

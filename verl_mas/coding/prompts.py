@@ -11,7 +11,7 @@ from verl_mas.execution.limits import Plain
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Verdict
 from verl_mas.workflow import CodeBlock, Codec, Malformed, Message, Task, with_instruction
-from verl_mas.workflow.codecs.base import visible
+from verl_mas.workflow.codecs import visible
 
 # Of what a program printed, and of the texts of a test, in later prompts.
 MAX_CHARS, MAX_COMPACT_CHARS = 1_000, 32

@@ -20,7 +20,7 @@ from verl_mas.endpoints.endpoint import check_endpoint, hidden, without_key
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.streaming import ON_TEXT
 
 # The name that we share with verl -> the name of OpenAI.

@@ -27,7 +27,7 @@ from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
-from verl_mas.workflow.codecs.letters import Letters
+from verl_mas.workflow.codecs import Letters
 
 PUZZLE = "plan_path"
 # Of rows and columns: different letters, so that a message is read without counting its places.

@@ -28,7 +28,7 @@ from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Malformed, Message, Outcome, Reply, Request, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
-from verl_mas.workflow.codecs.base import checked
+from verl_mas.workflow.codecs import checked
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflows.leader_workers import Answer, Delegating, Delegation, Move
 

@@ -23,7 +23,7 @@ from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
-from verl_mas.workflow.codecs.letters import Letters
+from verl_mas.workflow.codecs import Letters
 
 LETTERS = "abcdefgh"
 # By the number of parts: how many letters a part alone rules out, so that every part is needed.

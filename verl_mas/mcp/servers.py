@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TextIO
 from verl_mas.config.mcp import McpSpec
 from verl_mas.errors import ConfigError, EngineLost, raise_all
 from verl_mas.mcp import guard as mcp_guard
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tools import CallContext, Tool
 
 if TYPE_CHECKING:

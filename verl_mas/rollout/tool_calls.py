@@ -16,7 +16,7 @@ from verl.workers.config import MultiTurnConfig
 
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Message, Request, ToolCall
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_loop import ToolLimits
 
 

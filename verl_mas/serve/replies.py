@@ -13,7 +13,7 @@ from verl_mas.run_folder.records import plain
 from verl_mas.serve.requests import OURS, ChatRequest, Refused
 from verl_mas.serve.runtime import Ended, Runtime
 from verl_mas.workflow.client import Generation
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Session
 from verl_mas.workflow.streaming import ActText, Usage

@@ -11,7 +11,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow.client import Message
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 # OpenAI's name -> ours. A team takes those of `TEAM`: its agents have formats, which the others could break.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from verl_mas.errors import InvalidInput
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.members import role_of
 from verl_mas.workflow.task import text_of
 

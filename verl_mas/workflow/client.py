@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from verl_mas.util.text import all_encodable, encodable
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 
 Message = dict[str, Any]
 # DatasetFields of a dataset row.

@@ -10,7 +10,7 @@ from typing import TypeVar
 from verl_mas.errors import WorkflowError
 from verl_mas.row import Act
 from verl_mas.workflow.client import Generation, Message, ToolCall, message_of
-from verl_mas.workflow.codecs.base import Codec, Malformed
+from verl_mas.workflow.codecs import Codec, Malformed
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from verl_mas.util.text import all_encodable
 from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
 from verl_mas.workflow.clock import Clock, ended, start
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import DECODING, Member

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow import verl_tools
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tools import CallContext, CallTool, Tool, ToolLike, Tools
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from verl_mas.errors import WorkflowError
 from verl_mas.workflow.client import DatasetFields, Message
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import check_reward
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

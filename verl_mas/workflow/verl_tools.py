@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from uuid import uuid4
 
 from verl_mas.errors import WorkflowError
-from verl_mas.workflow.codecs.json_block import JsonObject
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tools import CallContext, CallTool, ToolResult
 
 if TYPE_CHECKING:

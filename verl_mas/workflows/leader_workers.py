@@ -22,7 +22,7 @@ from verl_mas.workflow import (
     register_workflow,
     with_instruction,
 )
-from verl_mas.workflow.codecs.base import between, checked, visible
+from verl_mas.workflow.codecs import between, checked, visible
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflow.tools import Tools
