@@ -16,5 +16,5 @@ def stale(root: Path) -> str | None:
     return (
         "entry points of pyproject.toml are not in the package's metadata: "
         f"{', '.join(sorted(name for name, _ in missing))}; fix: pip install -e ., or where the package is not "
-        "installed: python setup.py -q egg_info"
+        'installed: python -c "from setuptools import setup; setup(packages=[])" -q egg_info'
     )
