@@ -92,13 +92,6 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
     assert "3 optimiser steps per training step" in " ".join(capsys.readouterr().out.split())
 
 
-def test_recipes_are_found_from_any_folder(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    one = ["+platform=cpu", "+recipe=math/shared", "actor_rollout_ref.rollout.name=transformers", *QUESTIONS]
-    assert main([*one, "++ray_kwargs.ray_init.num_gpus=4", "++ray_kwargs.ray_init.num_cpus=64"]) == 0
-    assert "Qwen/Qwen3-4B" in capsys.readouterr().out
-
-
 def test_the_mode_of_a_run_and_what_corrects_stale_rows_are_shown(capsys):
     assert main([*TEAM, "+mas/mode=colocate_async"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

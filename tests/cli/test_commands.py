@@ -68,10 +68,6 @@ def test_every_command_has_a_parser_that_is_quick_to_make():
     assert done.returncode == 0, done.stderr
 
 
-def test_shared_modules_of_the_commands_are_not_commands():
-    assert "check" in cli.commands() and not any(name.startswith("_") for name in cli.commands())
-
-
 @pytest.mark.parametrize("command", cli.commands())
 def test_every_command_has_a_summary_of_one_line(command):
     assert len(cli.summary(command)) > 10

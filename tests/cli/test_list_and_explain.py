@@ -30,11 +30,6 @@ def test_teams_and_recipes_are_those_of_hydra(capsys):
     assert "math/shared" in shown and "math/common" not in shown and "used as +recipe=NAME" in shown
 
 
-def test_an_estimator_of_mas_plugins_is_not_needed_to_list_the_installed_ones(capsys):
-    assert cli.main(["list", "estimators"]) == 0
-    assert "agent_grpo" in capsys.readouterr().out
-
-
 def test_an_unknown_kind_names_the_nearest(capsys):
     assert cli.main(["list", "estimator"]) == 1
     assert "did you mean 'estimators'" in capsys.readouterr().err

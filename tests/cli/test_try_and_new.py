@@ -30,9 +30,7 @@ def team(tmp_path, monkeypatch) -> Path:
 
 def test_the_folder_has_the_teams_name_everywhere(team):
     files = sorted(str(file.relative_to(team)) for file in team.glob("**/*") if file.is_file())
-    assert files == [
-        *("README.md", "adders.py", "mas/adders.yaml", "test.jsonl", "test_adders.py", "train.jsonl"),
-    ]
+    assert files == [*("README.md", "adders.py", "mas/adders.yaml", "test.jsonl", "test_adders.py", "train.jsonl")]
     texts = "".join((team / file).read_text() for file in files)
     assert "my_team" not in texts and "MyTeam" not in texts and "class Adders(Workflow)" in texts
 

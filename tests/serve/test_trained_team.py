@@ -281,19 +281,8 @@ def data(tmp_path):
 
 def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder, data, tmp_path, capsys):
     out = tmp_path / "sessions.jsonl"
-    command = [
-        "eval",
-        str(folder),
-        "--data",
-        str(data),
-        "--n",
-        "2",
-        "--out",
-        str(out),
-        "--json",
-        "--engine",
-        "threads=1",
-    ]
+    command = ["eval", str(folder), "--data", str(data), "--n", "2", "--out", str(out)]
+    command += ["--json", "--engine", "threads=1"]
     assert cli.main(command) == 0
     first = json.loads(capsys.readouterr().out)["teams"][0]
     assert first["tasks"] == 3 and first["sessions"] == 6 and first["failed"] == 0

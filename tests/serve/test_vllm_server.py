@@ -21,10 +21,7 @@ import verl_mas
 from verl_mas.engines.vllm_cpu import readiness
 
 MISSING = readiness.readiness()
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")]
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
     **os.environ,

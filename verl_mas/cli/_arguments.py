@@ -1,14 +1,5 @@
 """The arguments that commands share, so that one name means the same everywhere, and the checks of their values.
 
-    RUN            the folder of a run            add_run
-    --out PATH     what is written, and --force   add_out, then `free`
-    --json         the result as one JSON object  add_json
-    --step N       of a run                       add_step
-    --steps 3-8    of a run                       add_steps, then `steps_of`
-    --limit N      how many                       add_limit
-    --seed N       what is generated              add_seed
-    --host, --port where a server listens         add_address, then `listening`
-
 A command's module has `parser()`, which is quick to call (help, completion and docs/cli.md are made of it), and
 `main(argv)`, which imports what is slow to import.
 """
@@ -29,11 +20,8 @@ LOOPBACK = "127.0.0.1"
 
 def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str = "") -> None:
     """The positional RUN as `options.run`, a Path; with `several` a list of them."""
-    meaning = what or "the folder of a run (trainer.default_local_dir)"
-    if several:
-        parser.add_argument("run", metavar="RUN", type=Path, nargs="+", help=f"{meaning}; several are compared")
-    else:
-        parser.add_argument("run", metavar="RUN", type=Path, help=meaning)
+    meaning = what or f"the folder of a run (trainer.default_local_dir){'; several are compared' if several else ''}"
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="+" if several else None, help=meaning)
 
 
 def add_team(parser: argparse.ArgumentParser) -> None:

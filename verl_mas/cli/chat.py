@@ -100,16 +100,13 @@ class Acts:
 
     def add(self, event: ActText) -> None:
         if self._shown is None and event.act not in self._ended:
-            self._show(event)
+            self._shown = event.act
+            _say(self._texts.get(event.act, self._title(event.agent)))
         self._texts[event.act] = self._texts.get(event.act, self._title(event.agent)) + printable(event.text)
         if event.act == self._shown:
             _say(printable(event.text))
         if event.last:
             self._end(event)
-
-    def _show(self, event: ActText) -> None:
-        self._shown = event.act
-        _say(self._texts.get(event.act, self._title(event.agent)))
 
     def _end(self, event: ActText) -> None:
         self._ended.add(event.act)

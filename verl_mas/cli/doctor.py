@@ -31,16 +31,16 @@ def main(argv: list[str]) -> int:
     from verl_mas.checks import doctor
 
     options, arguments = parser().parse_known_args(argv)
-    if options.json:
-        return _json(arguments)
-    out = console()
-    findings = []
+    out, findings = console(), []
     for finding in doctor.diagnose():
         findings.append(finding)
-        _show(out, finding)
-    problems = [finding for finding in findings if finding.ok is False]
+        if not options.json:
+            _show(out, finding)
+    problems = sum(finding.ok is False for finding in findings)
+    if options.json:
+        return _json(findings, arguments, ready=not problems)
     if problems:
-        out.print(f"\n[bold red]verl-mas cannot run: {len(problems)} problem(s) above.[/]")
+        out.print(f"\n[bold red]verl-mas cannot run: {problems} problem(s) above.[/]")
         return 1
     out.print("\n[bold green]Ready.[/]")
     if not arguments:
@@ -50,15 +50,12 @@ def main(argv: list[str]) -> int:
     return check.main(arguments)
 
 
-def _json(arguments: list[str]) -> int:
+def _json(findings: list[Finding], arguments: list[str], *, ready: bool) -> int:
     """What is installed and, if the machine is ready and a run is given, what `verl-mas check` says of it."""
-    from verl_mas.checks import doctor
-    from verl_mas.checks.run import examine_command
-
-    findings = list(doctor.diagnose())
-    ready = all(finding.ok is not False for finding in findings)
     found: dict[str, object] = {"ready": ready, "machine": [asdict(finding) for finding in findings]}
     if ready and arguments:
+        from verl_mas.checks.run import examine_command
+
         report = examine_command(arguments, None)
         found |= report.found()
         ready = report.accepted

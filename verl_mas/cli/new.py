@@ -76,14 +76,11 @@ def _checked(name: str) -> str:
             rule="it names a Python module: lower-case letters, digits and underscores, and no keyword",
             fix=f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}",
         )
-    if name in sys.stdlib_module_names or name in group_files("mas") or _installed(name):
+    # A module or package outside the current folder; a folder without code has no origin.
+    spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
+    installed = spec is not None and spec.origin is not None
+    if name in sys.stdlib_module_names or name in group_files("mas") or installed:
         raise ConfigError(
             f"NAME {name}", rule="no module that is installed and no team that is shipped has it", fix=f"use my_{name}"
         )
     return name
-
-
-def _installed(name: str) -> bool:
-    """Whether a module or package outside the current folder has the name; a folder without code has not."""
-    spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
-    return spec is not None and spec.origin is not None

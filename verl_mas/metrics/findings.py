@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import variance
 from typing import TypeAlias
 
 from verl_mas.errors import FaultKind
@@ -73,13 +74,9 @@ class Findings:
         full = len(self._window) == self._window.maxlen
         found = findings(list(self._window), self._agents) if full else []
         found += self._validated.add(metrics)
-        return [finding for finding in found if self._is_due(finding.kind, finding.name)]
-
-    def _is_due(self, kind: str, name: str) -> bool:
-        last = self._returned.get((kind, name))
-        due = last is None or self._step - last >= self._again
-        if due:
-            self._returned[kind, name] = self._step
+        never = -self._again
+        due = [one for one in found if self._step - self._returned.get((one.kind, one.name), never) >= self._again]
+        self._returned.update({(one.kind, one.name): self._step for one in due})
         return due
 
 
@@ -110,7 +107,7 @@ class Trend:
         if third < STEPS or len(self._success) < STEPS:
             return
         before, after = self._rewards[:third], self._rewards[-third:]
-        noise = math.sqrt((_variance(before) + _variance(after)) / third)
+        noise = math.sqrt((variance(before) + variance(after)) / third)
         rise, last = _mean(after) - _mean(before), max(self._success[-2:])
         if rise > 2 * noise and rise > 0 and last <= self._success[0] + self._margin:
             text = (
@@ -173,11 +170,6 @@ def _always(series: Sequence[float], value: float) -> bool:
 
 def _mean(series: Sequence[float]) -> float:
     return sum(series) / len(series) if series else math.nan
-
-
-def _variance(series: Sequence[float]) -> float:
-    mean = _mean(series)
-    return sum((value - mean) ** 2 for value in series) / max(len(series) - 1, 1)
 
 
 def _without_advantage(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
@@ -252,8 +244,7 @@ def _malformed(window: Window) -> Iterator[Finding]:
 
 def _unmoved(window: Window) -> Iterator[Finding]:
     for name in window.names(POLICY, "updated"):
-        cause = _why_unmoved(window, name)
-        if cause:
+        if cause := _why_unmoved(window, name):
             yield Finding("unmoved", name, f"policy {name} has not changed {window.span}: {cause}")
 
 
@@ -285,21 +276,18 @@ def _without_entropy(window: Window) -> Iterator[Finding]:
 def _stale(window: Window) -> Iterator[Finding]:
     """Of the asynchronous modes."""
     for name in window.names(POLICY, "staleness/mean"):
-        old = [sum(shares) for shares in zip(*_old_rows(window, name), strict=True)]
-        if old and min(old) > OLD_SHARE:
+        key = re.compile(re.escape(policy(name, "staleness/")) + r"(\d+)/rows")
+        shares = [
+            [step[m[0]] or 0.0 for m in map(key.fullmatch, step) if m and int(m[1]) >= OLD] for step in window.steps
+        ]
+        old = [sum(of_step) for of_step in shares]
+        if min(old) > OLD_SHARE:
             text = (
                 f"{_mean(old):.0%} of the rows of policy {name} were sampled {OLD} or more updates before they were "
                 f"trained on {window.span}. The engines are behind: lower num_warmup_batches or the off-policy "
                 "threshold, give the engines more devices, or set algorithm.rollout_correction"
             )
             yield Finding("stale", name, text)
-
-
-def _old_rows(window: Window, name: str) -> list[list[float]]:
-    """By staleness: the share of rows, 0 in a step without one."""
-    key = re.compile(re.escape(policy(name, "staleness/")) + r"(\d+)/rows")
-    found = {match[0]: int(match[1]) for step in window.steps for match in filter(None, map(key.fullmatch, step))}
-    return [[step.get(one) or 0.0 for step in window.steps] for one, age in found.items() if age >= OLD]
 
 
 def _dropping(window: Window) -> Iterator[Finding]:

@@ -56,9 +56,7 @@ def _expression(pattern: str) -> str:
 
 
 AGENTS = (
-    Metric(
-        "agent/<agent>/reward/score", "mean score of the agent's rows: team + local reward - penalty", watch="rises"
-    ),
+    Metric("agent/<agent>/reward/score", "mean score of the agent's rows: team + local - penalty", watch="rises"),
     Metric("agent/<agent>/reward/team", "mean of the team's part"),
     Metric("agent/<agent>/reward/local", "mean of the agent's own part"),
     Metric("agent/<agent>/reward/penalty", "mean penalty"),
@@ -70,17 +68,10 @@ AGENTS = (
     ),
     Metric("agent/<agent>/advantage/mean", "mean advantage"),
     Metric("agent/<agent>/advantage/std", "standard deviation of its advantages"),
-    Metric(
-        "agent/<agent>/malformed", "share of its replies that the codec could not read", "share", "falls, or stays at 0"
-    ),
+    Metric("agent/<agent>/malformed", "share of its replies the codec could not read", "share", "falls, or stays at 0"),
     Metric("agent/<agent>/acts", "its rows: a conversation is one, however many acts it has", "rows"),
     Metric("agent/<agent>/acts_per_session", "the same per session", "rows"),
-    Metric(
-        "agent/<agent>/length/response",
-        "mean length of its responses",
-        "tokens",
-        "stays below data.max_response_length",
-    ),
+    Metric("agent/<agent>/length/response", "mean length of its responses", "tokens", "below data.max_response_length"),
     Metric("agent/<agent>/length/response_longest", "the longest response", "tokens"),
     Metric("agent/<agent>/length/prompt", "mean length of its prompts", "tokens"),
     Metric("agent/<agent>/tool_calls", "of an agent with tools: calls per session", "calls"),
@@ -91,9 +82,7 @@ AGENTS = (
         "how many rows, or sessions, a group compares",
         "rows or sessions",
     ),
-    Metric(
-        "agent/<agent>/group/groups_of_one", "share of its groups with one member: nothing to compare with", "share"
-    ),
+    Metric("agent/<agent>/group/groups_of_one", "share of its groups with one member: nothing to compare", "share"),
     Metric(
         "agent/<agent>/group/groups_uniform",
         "share of its groups with equal scores: too hard, too easy, or a reward that does not depend on the replies",
@@ -146,9 +135,7 @@ ACTOR = tuple(
         Metric("actor/ppo_kl", "estimated KL from the policy that the step began with to the one that is updated"),
         Metric("actor/pg_clipfrac", "share of tokens clipped at the ratio's upper or lower limit", "share"),
         Metric("actor/pg_clipfrac_lower", "share of tokens clipped at `clip_ratio_c`", "share"),
-        Metric(
-            "actor/{entropy,entropy_loss}", "mean entropy of the policy at the sampled tokens, where it is computed"
-        ),
+        Metric("actor/{entropy,entropy_loss}", "mean entropy at the sampled tokens, where it is computed"),
         Metric("actor/kl_loss", "KL to the reference policy in the loss"),
         Metric("actor/kl_coef", "its factor"),
         Metric("actor/{reward_kl_penalty,reward_kl_penalty_coeff}", "KL to the reference in the reward; its factor"),
@@ -156,9 +143,7 @@ ACTOR = tuple(
         Metric("actor/perf/max_memory_{allocated,reserved}_gb", "peak memory of a GPU", "GB"),
         Metric("actor/perf/cpu_memory_used_gb", "memory of the host in use", "GB"),
         Metric("actor/<name>", "what else verl's loss reports"),
-        Metric(
-            "perf/mfu/{actor,actor_infer}", "share of the device's peak FLOPs in the update, and in log-probs", "share"
-        ),
+        Metric("perf/mfu/{actor,actor_infer}", "share of peak FLOPs in the update, and in log-probs", "share"),
         Metric("global_seqlen/{min,max,mean,minmax_diff}", "tokens per data-parallel rank before balancing", "tokens"),
         Metric("global_seqlen/balanced_{min,max}", "the same after it", "tokens"),
         Metric(
@@ -190,9 +175,7 @@ SESSIONS = (
     Metric("session/{probe_acts,probe_tokens}", "those of [candidates that are played on](continuation.md)"),
     Metric("session/record_mib", "session records written to disk, compressed", "MiB"),
     Metric("session/mixed_versions", "share of sessions with a row of several versions of the weights", "share"),
-    Metric(
-        "session/<name>/mean", "mean of a number in `Outcome.info` or of the scorer, over the sessions that report it"
-    ),
+    Metric("session/<name>/mean", "mean of a number in `Outcome.info` or of the scorer, over the sessions with it"),
 )
 
 FILTERS = (
@@ -259,9 +242,7 @@ VALIDATION = (
     Metric("val-core/mean_of_sets/{pass,mean}@<n>", "plain mean over data sources, as in published tables"),
     Metric("val-core/<source>/pass@<k>", "probability that one of k sessions solves the task, without bias", "share"),
     Metric("val-core/<source>/mean@<n>", "of a source without accuracy: mean score, in which a failed session is 0"),
-    Metric(
-        "val-core/<source>/{pass,mean}@<n>/{low,high}", "bounds of a 95 % bootstrap interval over tasks of the last two"
-    ),
+    Metric("val-core/<source>/{pass,mean}@<n>/{low,high}", "95 % bootstrap interval of the last two, over tasks"),
     Metric(
         "val-agent/<agent>/verdict/{accepts,rejects,malformed}_{right,wrong}",
         "shares of the agent's verdicts, by what they say and by the truth",
@@ -302,9 +283,7 @@ VERL = (
     Metric("tool_call_counts/{mean,max,min}", "tool calls per row of verl's loop with tools", "calls"),
     Metric("training/{global_step,epoch}", "step; pass over the data"),
     Metric("training/num_turns/{mean,max,min}", "as `num_turns`"),
-    Metric(
-        "training/off_policy/trajectory_spans/{mean,max,min}", "how many versions of the weights a row was sampled with"
-    ),
+    Metric("training/off_policy/trajectory_spans/{mean,max,min}", "versions of the weights that sampled a row"),
     Metric(
         "training/off_policy/{trajectory_staleness,trajectory_staleness_worst}/{mean,max,min}",
         "updates since the newest, and since the oldest, version that sampled a row",

@@ -92,19 +92,16 @@ class Adapter:
         unused = sorted(self.tensors.keys() - used.keys())
         if unused:
             raise _other_base(base, f"{base} has no module for {unused[0]}")
-        _check_tied(adapted)
+        users = Counter(parameter.data_ptr() for _, parameter in adapted.named_parameters(remove_duplicate=False))
+        layers = [(name, module) for name, module in adapted.named_modules() if isinstance(module, LoraLayer)]
+        for name, layer in layers:
+            if users[cast(torch.Tensor, layer.get_base_layer().weight).data_ptr()] > 1:
+                raise ConfigError(
+                    f"the adapter is on {name.removeprefix('base_model.model.')}, whose weights another layer has, too",
+                    rule="merged into tied weights, an adapter changes both layers, and it was trained on one",
+                    fix="leave out --merge, and serve the adapter itself",
+                )
         return adapted
-
-
-def _check_tied(adapted: PeftModel) -> None:
-    users = Counter(parameter.data_ptr() for _, parameter in adapted.named_parameters(remove_duplicate=False))
-    for name, module in adapted.named_modules():
-        if isinstance(module, LoraLayer) and users[cast(torch.Tensor, module.get_base_layer().weight).data_ptr()] > 1:
-            raise ConfigError(
-                f"the adapter is on {name.removeprefix('base_model.model.')}, whose weights another layer has, too",
-                rule="merged into tied weights, an adapter changes both layers, and it was trained on one",
-                fix="leave out --merge, and serve the adapter itself",
-            )
 
 
 def _other_base(base: str, problem: str) -> ConfigError:

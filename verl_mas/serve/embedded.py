@@ -63,7 +63,11 @@ class Embedded:
     def _of_one_model(self, placed: Mapping[str, Place], policies: Mapping[str, TeamPolicy]) -> dict[str, LLMClient]:
         views = {name: self._view(name, policies[name], placed[name]) for name in placed}
         adapters = {name: place.adapter for name, place in placed.items() if place.adapter is not None}
-        table = {name: _adapter(name, folder) for name, folder in adapters.items()}
+        configs = {name: read_record(folder / CONFIG, "r", "lora_alpha") for name, folder in adapters.items()}
+        table = {
+            name: Adapter(name, rank=int(str(config["r"])), alpha=float(str(config["lora_alpha"])), seed=0)
+            for name, config in configs.items()
+        }
         server = self._server(list(views.values()), table)
         for name, folder in adapters.items():
             _load_adapter(server, name, folder)
@@ -87,9 +91,11 @@ class Embedded:
             rollout.max_model_len = self.settings.max_model_len or min(longest, positions)
             rollout.custom = {KEY: {name: asdict(one) for name, one in table.items()}}
         rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout)
-        name = f"of {model.path}"
+        device = self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
         with available(model.path), _no_progress_bar():
-            return TransformersServer(name, rollout_config, model_config, RolloutMode.STANDALONE, 0, self._device)
+            return TransformersServer(
+                f"of {model.path}", rollout_config, model_config, RolloutMode.STANDALONE, 0, device
+            )
 
     def _view(self, name: str, policy: TeamPolicy, place: Place) -> DictConfig:
         """verl's configuration as the policy sees it."""
@@ -117,10 +123,6 @@ class Embedded:
     def _dtype(self, policy: TeamPolicy) -> str:
         return self.settings.dtype or policy.dtype or "float32"
 
-    @property
-    def _device(self) -> str:
-        return self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
@@ -132,11 +134,6 @@ def _no_progress_bar() -> Iterator[None]:
     finally:
         if enabled:
             hf_logging.enable_progress_bar()
-
-
-def _adapter(name: str, folder: Path) -> Adapter:
-    config = read_record(folder / CONFIG, "r", "lora_alpha")
-    return Adapter(name, rank=int(str(config["r"])), alpha=float(str(config["lora_alpha"])), seed=0)
 
 
 def _load_adapter(server: TransformersServer, name: str, folder: Path) -> None:

@@ -105,7 +105,8 @@ class Results:
                 rule="what exists is kept, and an evaluation continues its own file",
                 fix="choose another --out, or add --force to replace it",
             )
-        other = [name for name, value in _plain(vars(self.identity)).items() if before.get(name) != value]
+        identity = json.loads(_line(vars(self.identity)))
+        other = [name for name, value in identity.items() if before.get(name) != value]
         if other:
             raise ConfigError(
                 f"--out {self.path} has sessions with another {', '.join(other)}",
@@ -247,11 +248,6 @@ def _line(record: Mapping[str, object]) -> str:
             rule="Outcome.info and the ground truth of a task are stored as JSON",
             fix="use text as keys in every mapping",
         ) from error
-
-
-def _plain(record: Mapping[str, object]) -> Fields:
-    found: Fields = json.loads(_line(record))
-    return found
 
 
 def _parsed(line: str) -> Fields | None:

@@ -212,9 +212,7 @@ class Export:
         """With the policies that agents act on, and the bases of these."""
         policies = {
             name: replace(
-                policy,
-                folder=name if name in chosen else None,
-                adapter_of=None if self.merge else policy.adapter_of,
+                policy, folder=name if name in chosen else None, adapter_of=None if self.merge else policy.adapter_of
             )
             for name, policy in self.team.policies.items()
         }

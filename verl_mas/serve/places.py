@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,30 +40,25 @@ def open_export(folder: Path) -> TeamFile:
 
 def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place]:
     """Where these policies are; refuses all of which a part is missing."""
-    raise_all(problem for name in policies for problem in _missing(folder, team, name))
-    return {name: _place(folder, team, name) for name in policies}
-
-
-def _missing(folder: Path, team: TeamFile, name: str) -> Iterator[ConfigError]:
-    policy = team.policies[name]
-    if policy.folder is None:
-        return
-    own = folder / name
-    files = [CONFIG, WEIGHTS] if (own / CONFIG).exists() else ["config.json"]
-    for needed in [own / file for file in files] if own.is_dir() else [own]:
-        if not needed.exists():
-            yield ConfigError(
-                f"{needed} is not there",
+    found, missing = {}, []
+    for name in policies:
+        policy, own = team.policies[name], folder / name
+        if policy.folder is None:
+            found[name] = Place(str(policy.model), policy.tokenizer or str(policy.model), policy.chat_template)
+            continue
+        adapter = (own / CONFIG).exists()
+        found[name] = Place(str(policy.model), str(own), adapter=own) if adapter else Place(str(own), str(own))
+        needed = (
+            [own / file for file in ((CONFIG, WEIGHTS) if adapter else ("config.json",))] if own.is_dir() else [own]
+        )
+        missing += [
+            ConfigError(
+                f"{path} is not there",
                 rule=f"{TEAM_FILE} says that policy {name} has weights of its own in the folder {name}",
                 fix="export the run again, or copy the whole folder",
             )
-
-
-def _place(folder: Path, team: TeamFile, name: str) -> Place:
-    policy = team.policies[name]
-    if policy.folder is None:
-        return Place(str(policy.model), policy.tokenizer or str(policy.model), policy.chat_template)
-    own = folder / name
-    if (own / CONFIG).exists():
-        return Place(str(policy.model), str(own), adapter=own)
-    return Place(str(own), str(own))
+            for path in needed
+            if not path.exists()
+        ]
+    raise_all(missing)
+    return found

@@ -74,12 +74,7 @@ def _as_data(output: AgentLoopOutput, row: Fields) -> DataProto:
     """As verl's agent loop gives an answer to its reward manager."""
     prompt, response = torch.tensor([output.prompt_ids]), torch.tensor([output.response_ids])
     whole = torch.cat([prompt, response], dim=1)
-    tensors = {
-        "prompts": prompt,
-        "responses": response,
-        "input_ids": whole,
-        "attention_mask": torch.ones_like(whole),
-    }
+    tensors = {"prompts": prompt, "responses": response, "input_ids": whole, "attention_mask": torch.ones_like(whole)}
     fields = {
         **row,
         "__num_turns__": output.num_turns,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.names import CORE
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
-from verl_mas.sessions.curves import Curve, Panel, write_curves
+from verl_mas.sessions.curves import Panel, write_curves
 from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.report import LAST, Report, panels, table, watched
 from verl_mas.trainer.pass_at_k import interval
 
 # Of a normal distribution: 95 % are within so many standard errors.
 ERRORS = 1.96
-STEPWISE, TASKWISE = "steps", "tasks"
 # verl's name of an accuracy, among the numbers of an outcome.
 ACC = "acc"
 Task: TypeAlias = tuple[str, str]
@@ -72,7 +72,13 @@ class Comparison:
         file = folder / "report.txt"
         file.write_text(self.text(), encoding="utf-8")
         both = zip(panels(self.a.steps), panels(self.b.steps), strict=True)
-        curves = [Panel(a.title, {**_marked("A", a), **_marked("B", b)}) for a, b in both]
+        curves = [
+            Panel(
+                a.title,
+                {f"{run} {legend}": curve for run, one in (("A", a), ("B", b)) for legend, curve in one.curves.items()},
+            )
+            for a, b in both
+        ]
         return [file, *write_curves(curves, folder / "curves", f"A {self.a.run.name}, B {self.b.run.name}")]
 
     def json(self) -> dict[str, object]:
@@ -81,10 +87,6 @@ class Comparison:
             "b": str(self.b.run.folder),
             "differences": [asdict(one) for one in self.differences],
         }
-
-
-def _marked(run: str, panel: Panel) -> dict[str, Curve]:
-    return {f"{run} {legend}": curve for legend, curve in panel.curves.items()}
 
 
 def compare(a: Report, b: Report) -> Comparison:
@@ -109,38 +111,35 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[Difference]:
             if key in step.values and key in other.get(step.number, {})
         ]
         pairs = [pair for pair in pairs if all(map(math.isfinite, pair))][-LAST:]
-        if pairs:
-            found.append(_difference(key, pairs))
+        if not pairs:
+            continue
+        before, after = (fmean(values) for values in zip(*pairs, strict=True))
+        if len(pairs) == 1:
+            found.append(Difference(key, before, after, None, None, "1 step"))
+            continue
+        half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
+        low, high = after - before - half, after - before + half
+        found.append(Difference(key, before, after, low, high, f"{len(pairs)} steps"))
     return found
-
-
-def _difference(key: str, pairs: Sequence[tuple[float, float]]) -> Difference:
-    differences = [after - before for before, after in pairs]
-    mean, count = sum(differences) / len(pairs), len(pairs)
-    error = math.sqrt(sum((one - mean) ** 2 for one in differences) / (count - 1) / count) if count > 1 else None
-    low, high = (None, None) if error is None else (mean - ERRORS * error, mean + ERRORS * error)
-    means = [sum(values) / count for values in zip(*pairs, strict=True)]
-    return Difference(key, means[0], means[1], low, high, f"{count} {STEPWISE if count > 1 else 'step'}")
 
 
 def by_task(a: Report, b: Report) -> list[Difference]:
     """Success in the last validation of which both have all records, by source of the tasks."""
-    steps = [{step.number for step in one.steps if _validated(step)} for one in (a, b)]
+    steps = [{step.number for step in run.steps if any(key.startswith(CORE) for key in step.values)} for run in (a, b)]
     for step in sorted(steps[0] & steps[1], reverse=True):
-        first, second = successes(a, step), successes(b, step)
-        common = [task for task in first if task in second]
-        if common:
-            return [_of_source(source, step, first, second, common) for source in dict.fromkeys(t[0] for t in common)]
+        theirs = successes(b, step)
+        pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for task, value in successes(a, step).items():
+            if task in theirs:
+                pairs[task[0]].append((value, theirs[task]))
+        if pairs:
+            return [_of_tasks(f"success of {source}, step {step}", own) for source, own in pairs.items()]
     return []
 
 
-def _of_source(
-    source: str, step: int, a: Mapping[Task, float], b: Mapping[Task, float], common: Sequence[Task]
-) -> Difference:
-    tasks = [task for task in common if task[0] == source]
-    low, high = interval([b[task] - a[task] for task in tasks])
-    means = [sum(values[task] for task in tasks) / len(tasks) for values in (a, b)]
-    return Difference(f"success of {source}, step {step}", means[0], means[1], low, high, f"{len(tasks)} {TASKWISE}")
+def _of_tasks(what: str, pairs: Sequence[tuple[float, float]]) -> Difference:
+    before, after = (fmean(values) for values in zip(*pairs, strict=True))
+    return Difference(what, before, after, *interval([b - a for a, b in pairs]), f"{len(pairs)} tasks")
 
 
 def successes(report: Report, step: int) -> dict[Task, float]:
@@ -161,8 +160,4 @@ def successes(report: Report, step: int) -> dict[Task, float]:
             # A task is known by its number in its file, and by its text where it has none.
             name = task["messages"] if task["index"] is None else task["index"]
             found[str(task["data_source"]), str(name)].append(float(value))
-    return {task: sum(values) / len(values) for task, values in found.items()}
-
-
-def _validated(step: Step) -> bool:
-    return any(key.startswith(CORE) for key in step.values)
+    return {task: fmean(values) for task, values in found.items()}

@@ -229,9 +229,7 @@ def _entry(found: Listed, file: SessionFile, offset: int, line: int = 0) -> Sess
 
 
 def selected(
-    by_attempt: Mapping[str, Sequence[SessionEntry]],
-    advantages_of: Callable[[str], Advantages],
-    everything: bool,
+    by_attempt: Mapping[str, Sequence[SessionEntry]], advantages_of: Callable[[str], Advantages], everything: bool
 ) -> tuple[list[SessionEntry], dict[str | None, Advantages]]:
     """The sessions of one step, attempt by attempt, and the advantages of the acts of each attempt."""
     found: list[list[SessionEntry]] = []

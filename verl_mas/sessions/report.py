@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 from omegaconf import OmegaConf
 
@@ -117,10 +118,14 @@ class Report:
             "metrics": str(self.run.metrics),
             "attempts": self.run.about.get(ATTEMPTS, []),
             "steps": [step.number for step in self.training],
-            "watched": {key: dict(zip(*_plain(*series(self.steps, key)), strict=True)) for key in watched(self.steps)},
+            "watched": {key: self._by_step(key) for key in watched(self.steps)},
             "agents": self.agent_table(),
             "findings": [asdict(one) for one in self.found],
         }
+
+    def _by_step(self, key: str) -> dict[str, float | None]:
+        points = zip(*series(self.steps, key), strict=True)
+        return {str(number): value if math.isfinite(value) else None for number, value in points}
 
     def write(self, folder: Path) -> list[Path]:
         """The text and the curves."""
@@ -232,11 +237,7 @@ def _learns(run: RunFolder, name: str) -> bool:
 
 def _mean_of(steps: Sequence[Mapping[str, float]], keys: Sequence[str]) -> float | None:
     values = [step[key] for step in steps for key in keys if key in step and math.isfinite(step[key])]
-    return sum(values) / len(values) if values else None
-
-
-def _plain(numbers: Sequence[int], values: Sequence[float]) -> tuple[list[str], list[float | None]]:
-    return [str(number) for number in numbers], [value if math.isfinite(value) else None for value in values]
+    return fmean(values) if values else None
 
 
 def _number(value: float | None) -> str:

@@ -88,13 +88,7 @@ def test_a_search_in_many_lines_finds_each_of_them():
 def test_orders_keep_the_sessions_of_a_step_together():
     found = answer("""const all = Int32Array.from([0, 1, 2, 3, 4, 5]);
       answer = ["newest", "oldest", "lowest", "highest", "longest"].map((order) => [...ordered(run, all, order)]);""")
-    assert found == [
-        [4, 5, 0, 1, 2, 3],
-        [0, 1, 2, 3, 4, 5],
-        [3, 0, 1, 4, 5, 2],
-        [1, 4, 5, 0, 3, 2],
-        [4, 0, 1, 3, 2, 5],
-    ]
+    assert found == [[4, 5, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [3, 0, 1, 4, 5, 2], [1, 4, 5, 0, 3, 2], [4, 0, 1, 3, 2, 5]]
 
 
 def test_a_session_is_found_again_by_its_address():

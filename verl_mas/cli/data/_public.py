@@ -20,12 +20,7 @@ MakeItem: TypeAlias = Callable[[Mapping[str, object], int, str], Item]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--train",
-        type=Path,
-        metavar="FILE",
-        help="train on a .jsonl, .parquet or .arrow file instead",
-    )
+    parser.add_argument("--train", type=Path, metavar="FILE", help="train on a .jsonl, .parquet or .arrow file instead")
     add_settings(parser, "--test", "test on these files instead", form="NAME=FILE")
     add_settings(parser, "--revision", "pin a public set", form="SET=HASH")
     parser.add_argument("--keep-overlap", action="store_true", help="keep test questions in the training file")

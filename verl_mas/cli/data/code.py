@@ -93,10 +93,7 @@ async def _judged(
 ) -> tuple[list[CodeItem], list[CodeItem], Mapping[str, object]]:
     executor = execution.open()
     work = Preparation(
-        Judge(executor, execution.limits, rules),
-        journal,
-        at_once=2 * execution.slots,
-        golden_required=golden_required,
+        Judge(executor, execution.limits, rules), journal, at_once=2 * execution.slots, golden_required=golden_required
     )
     try:
         return await work.items(opened[0], TRAIN), await work.items(opened[1], TEST), work.counts

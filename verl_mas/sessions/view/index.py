@@ -83,13 +83,20 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
 
 
 def _entry(record: Record, searched: int) -> Entry:
-    acts = record["acts"]
-    texts, cut = cut_to(_searched(record), searched)
+    acts, outcome, task = record["acts"], record["outcome"], record["task"]
+    # Replies last: where a session's text is cut, its question, answers and faults are whole first.
+    parts = [
+        f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
+        question_of(record),
+        *(f"{fault['kind']} {fault['cause']}" for fault in record["faults"]),
+        *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
+    ]
+    texts, cut = cut_to(parts, searched)
     return Entry(
         session=record["session"],
         status=record["status"],
-        reward=record["outcome"]["reward"],
-        answer=one_line(str(record["outcome"]["answer"] or ""))[:ANSWER],
+        reward=outcome["reward"],
+        answer=one_line(str(outcome["answer"] or ""))[:ANSWER],
         agents=_names(act["agent"] for act in acts),
         policies=_names(act["policy"] for act in acts),
         malformed=_names(act["agent"] for act in acts if act["malformed"] is not None),
@@ -104,17 +111,6 @@ def _entry(record: Record, searched: int) -> Entry:
 
 def _names(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
-
-
-def _searched(record: Record) -> tuple[str, ...]:
-    """Replies last: where a session's text is cut, its question, answers and faults are whole first."""
-    outcome, task = record["outcome"], record["task"]
-    return (
-        f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
-        question_of(record),
-        *(f"{fault['kind']} {fault['cause']}" for fault in record["faults"]),
-        *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in record["acts"]),
-    )
 
 
 def one_line(text: str) -> str:
@@ -169,14 +165,7 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
                 columns[name].append(getattr(entry, name))
             columns["seconds"].append(round(entry.seconds, 2))
     tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers), strict=True)
-    return {
-        **about,
-        **dict(tables),
-        "chunks": chunks,
-        "blocks": blocks,
-        "groups": groups,
-        "columns": columns,
-    }
+    return {**about, **dict(tables), "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
 
 
 COLUMNS = ("session status reward answer agents policies malformed faults acts tokens seconds chunk place").split()

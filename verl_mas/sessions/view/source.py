@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_mas.run_folder.records import Record
-from verl_mas.run_folder.session_files import PARTITIONS
+from verl_mas.run_folder.session_files import PARTITIONS, files_of
 from verl_mas.sessions.reader import SessionEntry, SessionIndex
 
 
@@ -37,10 +35,9 @@ class Source:
             return []
         found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
         for partition in PARTITIONS:
-            for name, size in _files(self.folder / partition):
-                number = name.partition("-")[0]
-                if number.isdecimal() and (steps is None or steps[0] <= int(number) <= steps[1]):
-                    found[int(number), partition].append((name, size))
+            for file in files_of(self.folder / partition):
+                if steps is None or steps[0] <= file.step <= steps[1]:
+                    found[file.step, partition].append((file.path.name, file.path.stat().st_size))
         if found:
             self._list()
         return [Part(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(found.items())]
@@ -63,9 +60,3 @@ class Source:
         for record in self._index.records(self._entries.get((part.partition, part.step), [])):
             groups[record["attempt"], record["uid"]].append(record)
         return [record for group in groups.values() for record in sorted(group, key=lambda record: record["session"])]
-
-
-def _files(folder: Path) -> Iterator[tuple[str, int]]:
-    if folder.is_dir():
-        with os.scandir(folder) as entries:
-            yield from ((entry.name, entry.stat().st_size) for entry in entries if entry.is_file())
