@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from verl_mas.util.text import encodable
 
@@ -41,11 +42,7 @@ class InvalidInput(MasError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray pickles exceptions to pass them between processes; the default pickling drops keyword arguments.
-        return _rebuild, (type(self), self.value, self.rule, self.fix)
-
-
-def _rebuild(kind: type[InvalidInput], value: str, rule: str, fix: str) -> InvalidInput:
-    return kind(value, rule=rule, fix=fix)
+        return partial(type(self), self.value, rule=self.rule, fix=self.fix), ()
 
 
 class ConfigError(InvalidInput):
@@ -70,13 +67,11 @@ class ConfigErrors(ConfigError):
     def __init__(self, errors: Sequence[ConfigError]):
         MasError.__init__(self, "\n".join([*map(str, errors), f"{len(errors)} errors"]))
         self.errors = tuple(errors)
-        self.value, self.rule, self.fix = ("\n".join(getattr(e, part) for e in errors) for part in _PARTS)
+        parts = ("value", "rule", "fix")
+        self.value, self.rule, self.fix = ("\n".join(getattr(e, part) for e in errors) for part in parts)
 
     def __reduce__(self) -> tuple[object, ...]:
         return ConfigErrors, (self.errors,)
-
-
-_PARTS = ("value", "rule", "fix")
 
 
 def raise_all(found: Iterable[ConfigError]) -> None:
@@ -165,11 +160,8 @@ class SessionFault(MasError):
         return f"{self.kind.value}: {first}{self._where}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_fault, (self.kind, self.cause, self.agent, self.turn, self.traceback)
-
-
-def _rebuild_fault(kind: FaultKind, cause: str, agent: str | None, turn: int | None, traceback: str) -> SessionFault:
-    return SessionFault(kind, cause, agent=agent, turn=turn, traceback=traceback)
+        made = partial(SessionFault, agent=self.agent, turn=self.turn, traceback=self.traceback)
+        return made, (self.kind, self.cause)
 
 
 @contextmanager

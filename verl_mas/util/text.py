@@ -33,12 +33,7 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
     A model, a corpus or an endpoint could otherwise clear the screen, hide lines or write to the clipboard.
     """
-    return "".join(char if char in keep or _prints(char) else _escaped(char) for char in text)
-
-
-def _prints(char: str) -> bool:
-    return char.isprintable() or unicodedata.category(char) == "Zs"
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+    prints = (char in keep or char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
+    return "".join(
+        char if ok else char.encode("unicode_escape").decode() for char, ok in zip(text, prints, strict=True)
+    )

@@ -391,8 +391,6 @@ class Letters:
         letters = re.findall(r"\w", body.casefold())
         if not re.fullmatch(r"\s*(?:\w[\s,]*)+", body) or not set(letters) <= set(self.alphabet):
             return Malformed(f"{body[:40]!r} is not letters of {self.alphabet}")
-        return (
-            "".join(letters)
-            if len(letters) <= self.at_most
-            else Malformed(f"{len(letters)} letters, not 1 to {self.at_most}")
-        )
+        if len(letters) > self.at_most:
+            return Malformed(f"{len(letters)} letters, not 1 to {self.at_most}")
+        return "".join(letters)

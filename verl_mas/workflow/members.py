@@ -72,7 +72,9 @@ def members_of(
     """Each agent has the settings under its own name, else those of its role, else the defaults."""
     raise_all(_wrong_agents(agents))
     roles = {name: role_of(name) for name in agents}
-    raise_all(_unknown(specs, sorted({*roles, *roles.values()})))
+    known = sorted({*roles, *roles.values()})
+    rule = "mas.agents names agents or roles of the workflow"
+    raise_all(ConfigError(f"mas.agents.{n}", rule=rule, fix=nearest(n, known)) for n in specs if n not in known)
     members = {}
     for name, role in roles.items():
         spec = specs.get(name) or specs.get(role) or AgentSpec()
@@ -84,11 +86,12 @@ def members_of(
         return members
     own = {name: member.spec.policy for name, member in members.items()}
     raise_all(_check_swap(swap, own, policies))
-    rotated = {
-        name: replace(members[name], rotation=rotation, every=swap.every)
-        for name, rotation in _rotations(swap, own).items()
-    }
-    return {**members, **rotated}
+    policies_used = [own[name] for name in swap.agents]
+    for place, name in enumerate(swap.agents):
+        # At every exchange it takes the policy of the next agent.
+        rotation = (*policies_used[place:], *policies_used[:place])
+        members[name] = replace(members[name], rotation=rotation, every=swap.every)
+    return members
 
 
 def wrong_names(noun: str, names: Iterable[str]) -> Iterator[ConfigError]:
@@ -122,16 +125,6 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
             )
 
 
-def _unknown(specs: Iterable[str], known: list[str]) -> Iterator[ConfigError]:
-    for name in specs:
-        if name not in known:
-            yield ConfigError(
-                f"mas.agents.{name}",
-                rule="mas.agents names agents or roles of the workflow",
-                fix=nearest(name, known),
-            )
-
-
 def _penalties(member: Member) -> Iterator[ConfigError]:
     sampling = flat(member.spec.sampling)
     for setting in PENALTIES:
@@ -146,12 +139,6 @@ def _penalties(member: Member) -> Iterator[ConfigError]:
 def role_of(agent: str) -> str:
     instance = INSTANCE.fullmatch(agent)
     return instance.group(1) if instance else agent
-
-
-def _rotations(swap: SwapSpec, own: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """The policies of each agent in the order of its turns: at every exchange it takes that of the next agent."""
-    policies = [own[name] for name in swap.agents]
-    return {name: (*policies[i:], *policies[:i]) for i, name in enumerate(swap.agents)}
 
 
 def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:

@@ -64,18 +64,15 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         "aborts": generation.aborts,
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
-        "reward": {**vars(row.reward), "parts": _parts(reply)},
+        # Of a local reward that consists of more than one thing.
+        "reward": {
+            **vars(row.reward),
+            "parts": {} if reply.tool_reward is None else {"act": reply.reward or 0.0, "tools": reply.tool_reward},
+        },
         "advantage": None,
         "started": round(reply.started, 4),
         "seconds": round(reply.seconds, 4),
     }
-
-
-def _parts(reply: Reply) -> dict[str, float]:
-    """What the local reward of an act consists of, where that is more than one thing."""
-    if reply.tool_reward is None:
-        return {}
-    return {"act": reply.reward or 0.0, "tools": reply.tool_reward}
 
 
 def _call(call: ToolCall, clip: Clip) -> Record:

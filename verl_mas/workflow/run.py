@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from traceback import StackSummary, TracebackException, extract_tb
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from verl_mas import errors
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
@@ -29,33 +28,50 @@ from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
-P = ParamSpec("P")
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from typing import Unpack
+
 Question: TypeAlias = Task | str | Sequence[Message]
 CONCURRENCY = 64
+
+
+class RunSettings(TypedDict, total=False):
+    """What `run`, `arun` and `run_many` take by name. `tools` are what the `tools` of `agents` name."""
+
+    agents: Mapping[str, AgentSpec] | None
+    branch: BranchSpec | None
+    faults: FaultSpec | None
+    tools: Sequence[ToolLike]
+    tool_limits: ToolLimits | None
 
 
 async def arun(
     workflow: str | Workflow,
     task: Question,
     clients: LLMClient | Mapping[str, LLMClient],
-    *,
-    agents: Mapping[str, AgentSpec] | None = None,
-    branch: BranchSpec | None = None,
-    faults: FaultSpec | None = None,
-    tools: Sequence[ToolLike] = (),
-    tool_limits: ToolLimits | None = None,
+    **settings: Unpack[RunSettings],
 ) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
-    Raises SessionFault when the last attempt failed.
+    The settings are `agents`, `branch`, `faults`, `tools` and `tool_limits`. Raises SessionFault when the last attempt
+    failed.
     """
-    team = _Team(workflow, clients, agents, branch, faults, tools, tool_limits)
-    finished = await team.session(task)
+    finished = await _sessions(workflow, clients, **settings)(task)
     if finished.failed:
         raise finished.faults[-1]
     return finished.session
+
+
+def run(
+    workflow: str | Workflow,
+    task: Question,
+    clients: LLMClient | Mapping[str, LLMClient],
+    **settings: Unpack[RunSettings],
+) -> Session:
+    """`arun`, for code that is not async: the same arguments, the finished session."""
+    refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
+    return asyncio.run(arun(workflow, task, clients, **settings))
 
 
 def run_many(
@@ -65,55 +81,47 @@ def run_many(
     *,
     concurrency: int = CONCURRENCY,
     ordered: bool = True,
-    agents: Mapping[str, AgentSpec] | None = None,
-    branch: BranchSpec | None = None,
-    faults: FaultSpec | None = None,
-    tools: Sequence[ToolLike] = (),
-    tool_limits: ToolLimits | None = None,
+    **settings: Unpack[RunSettings],
 ) -> Iterator[SessionResult]:
     """Run a workflow on many tasks at the same time, and yield the result of each, in order or as they finish.
 
     A session that failed is a result as well, with its `faults`. The other arguments are those of `run`.
     """
-    team = _Team(workflow, clients, agents, branch, faults, tools, tool_limits)
+    session = _sessions(workflow, clients, **settings)
     loop = LoopThread("run_many")
     try:
-        yield from loop.iterate(many(tasks, team.session, concurrency, ordered=ordered))
+        yield from loop.iterate(many(tasks, session, concurrency, ordered=ordered))
     finally:
         loop.close()
 
 
-class _Team:
-    """A workflow with what its sessions need."""
-
-    def __init__(
-        self,
-        workflow: str | Workflow,
-        clients: LLMClient | Mapping[str, LLMClient],
-        agents: Mapping[str, AgentSpec] | None,
-        branch: BranchSpec | None,
-        faults: FaultSpec | None,
-        tools: Sequence[ToolLike],
-        tool_limits: ToolLimits | None,
-    ):
-        self._workflow = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
-        specs = dict(agents or {})
-        used = {spec.policy for spec in specs.values()} or {AgentSpec().policy}
-        served = clients if isinstance(clients, Mapping) else dict.fromkeys({*used, AgentSpec().policy}, clients)
-        members = members_of(self._workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
-        known = tools_of(tools)
-        raise_all(unknown_tools(members.values(), known))
-        self._config = SessionConfig(
-            members=members,
-            clients=served,
-            branch=branch or BranchSpec(),
-            faults=faults or FaultSpec(),
-            tools=known,
-            tool_limits=tool_limits or ToolLimits(),
-        )
-
-    async def session(self, task: Question) -> SessionResult:
-        return await run_session(lambda: self._workflow, Task.of(task), self._config)
+def _sessions(
+    workflow: str | Workflow,
+    clients: LLMClient | Mapping[str, LLMClient],
+    *,
+    agents: Mapping[str, AgentSpec] | None = None,
+    branch: BranchSpec | None = None,
+    faults: FaultSpec | None = None,
+    tools: Sequence[ToolLike] = (),
+    tool_limits: ToolLimits | None = None,
+) -> Callable[[Question], Awaitable[SessionResult]]:
+    """Runs one session of a question."""
+    team = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
+    specs = dict(agents or {})
+    used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
+    served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
+    members = members_of(team.agents, specs, dict.fromkeys(served, PolicySpec()))
+    known = tools_of(tools)
+    raise_all(unknown_tools(members.values(), known))
+    config = SessionConfig(
+        members=members,
+        clients=served,
+        branch=branch or BranchSpec(),
+        faults=faults or FaultSpec(),
+        tools=known,
+        tool_limits=tool_limits or ToolLimits(),
+    )
+    return lambda question: run_session(lambda: team, Task.of(question), config)
 
 
 def refuse_in_loop(call: str, instead: str) -> None:
@@ -123,19 +131,6 @@ def refuse_in_loop(call: str, instead: str) -> None:
     except RuntimeError:
         return
     raise WorkflowError(f"{call} inside a running event loop", rule=f"{call} blocks", fix=f"use {instead}")
-
-
-def _blocking(coroutine: Callable[P, Coroutine[object, object, R]]) -> Callable[P, R]:
-    @functools.wraps(coroutine, assigned=())
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        """`arun`, for code that is not async: the same arguments, the finished session."""
-        refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
-        return asyncio.run(coroutine(*args, **kwargs))
-
-    return run
-
-
-run = _blocking(arun)
 
 
 async def run_session(

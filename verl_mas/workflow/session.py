@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
@@ -95,7 +96,7 @@ class Session:
         self.line = Line(seed)
         # verl's reward function, for outcomes without a reward.
         self.scorer: Scorer | None = None
-        self._rows = 0
+        self._new_row = count()
         self._acts = {False: 0, True: 0}  # of the session, and of probes
         self._pending: set[asyncio.Future[list[Acted]]] = set()
         self._over = False
@@ -103,13 +104,16 @@ class Session:
     async def act(self, ask: Ask) -> list[Reply]:
         """The replies to one prompt, recorded. Each calls tools until it has none to call."""
         member, line = ask.member, ask.line
-        usable = toolsets(self._configured(member), ask.tools, ask.n)
+        # As in verl, a row of the dataset may select some of the tools that the agent names.
+        named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
+        configured = [self.config.tools[name] for name in selected or named if name in named]
+        usable = toolsets(configured, ask.tools, ask.n)
         await self._admit(ask.n, line)
         act = Act(member.name, member.role, member.policy(self.task), ask.instance)
         act = replace(act, turn=line.next_turn(member.name, ask.instance))
         request = self._request(ask, act.turn, [tool.schema for tool in usable[0].values()])
         given = ask.continues.row if ask.continues else None
-        rows = [self._new_row() if given is None else given for _ in range(ask.n)]
+        rows = [next(self._new_row) if given is None else given for _ in range(ask.n)]
         started = time.time()
         with failures(agent=act.agent, turn=act.turn):
             performed = await self._timed(self._perform(ask, request, usable, rows))
@@ -273,11 +277,6 @@ class Session:
             )
         return line.new_instance(member.name)
 
-    def _configured(self, member: Member) -> list[Tool]:
-        """The tools that the agent names; as in verl, a row of the dataset may select some of them."""
-        named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
-        return [self.config.tools[name] for name in selected or named if name in named]
-
     async def _admit(self, n: int, line: Line) -> None:
         faults = self.config.faults
         limit = faults.max_probe_acts if line.probe else faults.max_acts
@@ -350,10 +349,6 @@ class Session:
         if not await ended(act, clock):
             raise SessionFault(FaultKind.TIMEOUT, f"the act took more than {limit:g} s")
         return act.result()
-
-    def _new_row(self) -> int:
-        self._rows += 1
-        return self._rows - 1
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from numbers import Real
+from statistics import fmean
 from typing import TypeAlias
 
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Continuation, Message
-from verl_mas.workflow.continuation import PlayOnLine, State, continued, forked
+from verl_mas.workflow.continuation import State, restored, untouched
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Ask, Session
+from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tools import Tools
 
 Prompt = str | Sequence[Message]
@@ -70,7 +74,20 @@ class Team:
         The acts on the way are by the current weights and are not trained on. An act without other candidates has
         nothing to compare: nothing is played, and None is returned.
         """
-        return await continued(self._session, self._line, candidate, self._on_line(play), state, n)
+        if n < 1:
+            raise WorkflowError(
+                f"continue_from with n={n}", rule="a candidate is played on 1 or more times", fix="use n=1"
+            )
+        if candidate.among == 1:
+            return None
+
+        async def once(number: int) -> float:
+            probe = self._line.probing(f"{_place(candidate)}/{candidate.branch}/{number}")
+            outcome = await self._played_on(probe, candidate, play, state)
+            return (await self._session.score_of(outcome)).reward
+
+        candidate.team_reward = fmean(await together([partial(once, number) for number in range(n)]))
+        return candidate.team_reward
 
     async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
         """Play every candidate on to the end by acts that are trained on, and commit one of them; the acts of each have
@@ -78,7 +95,26 @@ class Team:
 
         The outcomes are in the order of the candidates. An act without other candidates is played on as it is.
         """
-        return await forked(self._session, self._line, candidates, self._on_line(play), state)
+        if len(candidates) == 1:
+            return [await self._outcome(self._line, candidates[0], play, state)]
+        before = [reply for reply in self._line.replies if reply not in candidates]
+        self._line.over = True
+
+        async def played(candidate: Reply) -> tuple[Line, Outcome, float]:
+            fork = self._line.forked(candidate.branch, _place(candidate))
+            outcome = await self._played_on(fork, candidate, play, state)
+            score = await self._session.score_of(outcome)
+            _reward([candidate, *fork.replies], score.reward)
+            return fork, replace(outcome, reward=score.reward, info={**score.info, **outcome.info}), score.reward
+
+        ended = await together([partial(played, candidate) for candidate in candidates])
+        # All forks share these acts.
+        _reward(before, fmean(reward for _, _, reward in ended))
+        self._session.commit(candidates)
+        for candidate, (fork, _, _) in zip(candidates, ended, strict=True):
+            for reply in fork.replies:
+                reply.committed = candidate.committed
+        return [outcome for _, outcome, _ in ended]
 
     def twin(self, agent: Agent) -> Agent:
         """An agent of another line of play, such as one that was spawned before it, on the line of this team."""
@@ -95,8 +131,31 @@ class Team:
         """
         self._session.draw(board, title, self._line)
 
-    def _on_line(self, play: PlayOn[State]) -> PlayOnLine[State]:
-        return lambda line, candidate, state: play(Team(self._session, self._prefix, line), candidate, state)
+    async def _played_on(self, line: Line, candidate: Reply, play: PlayOn[State], state: State) -> Outcome:
+        with untouched(state):
+            return await self._outcome(line, candidate, play, restored(state, line.random("state")))
+
+    async def _outcome(self, line: Line, candidate: Reply, play: PlayOn[State], state: State) -> Outcome:
+        outcome = await play(Team(self._session, self._prefix, line), candidate, state)
+        if isinstance(outcome, Outcome):
+            return outcome
+        if isinstance(outcome, Real):
+            return Outcome(reward=float(outcome))
+        raise WorkflowError(
+            f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}",
+            rule="`play(team, candidate, state)` returns an Outcome, or its reward as a number",
+            fix="return Outcome(reward=...)",
+        )
+
+
+def _place(reply: Reply) -> str:
+    return f"{reply.agent}/{reply.instance}/{reply.turn}"
+
+
+def _reward(replies: Sequence[Reply], reward: float) -> None:
+    for reply in replies:
+        if reply.team_reward is None:
+            reply.team_reward = reward
 
 
 class Agent:

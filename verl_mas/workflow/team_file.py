@@ -309,14 +309,12 @@ EARLIER = {CUSTOM: "custom_reward_function", SANDBOX: "sandbox_fusion", REWARD_M
 
 def settings_of(config: DictConfig) -> FreeSettings:
     """By their dotted names; those that are null are left out."""
-    return dict(_found(config))
-
-
-def _found(config: DictConfig) -> Iterator[tuple[str, object]]:
+    settings: FreeSettings = {}
     for name in SETTINGS:
         earlier = next((name.replace(now, before) for now, before in EARLIER.items() if name.startswith(now)), name)
         value = OmegaConf.select(config, earlier)
         value = OmegaConf.select(config, name) if value is None else value
         if value is not None:
             plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            yield name, bare_address(str(plain)) if name.endswith(".url") else plain
+            settings[name] = bare_address(str(plain)) if name.endswith(".url") else plain
+    return settings

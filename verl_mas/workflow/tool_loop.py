@@ -91,7 +91,8 @@ class ToolLoop:
         while True:
             calls, left_out = self._split(generation.tool_calls, rounds)
             messages.append(message_of(generation, calls))
-            if not calls or any(self._is_open(call) for call in calls):
+            # A tool without a function: the workflow answers its calls.
+            if not calls or any(call.name in self._tools and self._tools[call.name].call is None for call in calls):
                 self._calls += [*calls, *left_out]
                 break
             known = len(messages)
@@ -117,10 +118,6 @@ class ToolLoop:
         limit = self._limits.parallel_calls if rounds < most else 0
         why = f"not called: the limit is {f'{limit} per reply' if limit else f'{most} rounds per act'}"
         return calls[:limit], [replace(call, error=why, left_out=True) for call in calls[limit:]]
-
-    def _is_open(self, call: ToolCall) -> bool:
-        """Whether the workflow answers it."""
-        return call.name in self._tools and self._tools[call.name].call is None
 
     async def _answers(self, calls: Sequence[ToolCall]) -> list[Message]:
         """The messages with the results, in the order of the calls."""

@@ -232,7 +232,9 @@ def _docstring(function: Callable[..., object], name: str) -> tuple[str, dict[st
 def _property(hint: object, where: str) -> JsonObject:
     origin, args = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
-        return _union([arg for arg in args if arg is not types.NoneType], types.NoneType in args, where)
+        parts = [_property(arg, where) for arg in args if arg is not types.NoneType]
+        union = parts[0] if len(parts) == 1 else {"type": [part["type"] for part in parts]}
+        return {**union, "nullable": True} if types.NoneType in args else union
     if origin is Literal:
         kinds = dict.fromkeys(TYPES.get(type(value)) for value in args)
         if None not in kinds:
@@ -249,12 +251,6 @@ def _property(hint: object, where: str) -> JsonObject:
         "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them",
         "take one of these and convert it in the function",
     )
-
-
-def _union(hints: list[object], optional: bool, where: str) -> JsonObject:
-    parts = [_property(hint, where) for hint in hints]
-    schema = parts[0] if len(parts) == 1 else {"type": [part["type"] for part in parts]}
-    return {**schema, "nullable": True} if optional else schema
 
 
 def _wrong(value: str, rule: str, fix: str) -> WorkflowError:

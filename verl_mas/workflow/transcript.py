@@ -44,6 +44,11 @@ class Part:
     text: str
     level: int = 0
 
+    @property
+    def indented(self) -> str:
+        margin = "  " * self.level
+        return margin + self.text.replace("\n", f"\n{margin}")
+
 
 def parts_of(record: Record) -> Iterator[Part]:
     """The transcript: acts in order, each with the messages of its prompt that no act before it had."""
@@ -60,18 +65,14 @@ def parts_of(record: Record) -> Iterator[Part]:
 
 
 def as_text(record: Record) -> str:
-    return "\n".join(f"{_margin(part)}{part.text}".replace("\n", f"\n{_margin(part)}") for part in parts_of(record))
+    return "\n".join(part.indented for part in parts_of(record))
 
 
 def as_rich(record: Record) -> Text:
     """Styled text for a terminal; nothing in it is read as markup."""
     from rich.text import Text
 
-    lines = []
-    for part in parts_of(record):
-        text = f"{_margin(part)}{part.text}".replace("\n", f"\n{_margin(part)}")
-        lines.append(Text(text, style=STYLES[part.kind][0]))
-    return Text("\n").join(lines)
+    return Text("\n").join(Text(part.indented, style=STYLES[part.kind][0]) for part in parts_of(record))
 
 
 def as_html(record: Record) -> str:
@@ -160,7 +161,3 @@ def _content(message: Mapping[str, object]) -> str:
 def _shown(text: str) -> str:
     cut = text if len(text) <= MOST else f"{text[:MOST]}... ({len(text)} characters)"
     return printable(cut)
-
-
-def _margin(part: Part) -> str:
-    return "  " * part.level
