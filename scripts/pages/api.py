@@ -139,11 +139,25 @@ def signature(name: str, value: object) -> str:
         return name
     plain = [
         briefly(parameter)
-        for parameter in found.parameters.values()
+        for parameter in parameters(value, found)
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
     returns = Source(found.return_annotation) if not isinstance(value, type) else inspect.Signature.empty
     return f"{name}{found.replace(parameters=plain, return_annotation=returns)}"
+
+
+def parameters(value: object, found: inspect.Signature) -> Iterator[inspect.Parameter]:
+    """With the keywords that `**settings: Unpack[...]` stands for, in its place."""
+    for parameter in found.parameters.values():
+        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        if unpacked is None:
+            yield parameter
+            continue
+        settings = inspect.getmodule(value).__dict__[unpacked[1]].__annotations__
+        for name, hint in settings.items():
+            text = hint.__forward_arg__
+            default = None if text.endswith(" | None") else Source("...")
+            yield parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, annotation=text, default=default)
 
 
 def briefly(parameter: inspect.Parameter) -> inspect.Parameter:

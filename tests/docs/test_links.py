@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ FOLDERS = [path.name for path in ROOT.iterdir() if path.is_dir() and not path.na
 FILES = {path.name for folder in (".ci", *FOLDERS) for path in (ROOT / folder).rglob("*.*")} | set(
     path.name for path in ROOT.iterdir()
 )
+DOTTED = re.compile(r"(?<![\w/.-])verl_mas(?:\.[A-Za-z_]\w*)+")
+GROUPS = {name for path in ROOT.glob("verl_mas/**/*.py") for name in re.findall(r'"(verl_mas\.\w+)"', path.read_text())}
 # A user's own files, and what runs write.
 USERS = re.compile(
     r"my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask)\.py|treasure_team"
@@ -49,7 +52,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def missing_names(page: Path) -> Iterator[str]:
-    """Files, make targets, subcommands and modules in the code of a page that do not exist."""
+    """Files, make targets, subcommands, modules and what is in them, in the code of a page that do not exist."""
     text = page.read_text()
     code = [*re.findall(r"`([^`\n]+)`", CODE.sub("", text)), *CODE.findall(text)]
     for snippet in code:
@@ -61,6 +64,16 @@ def missing_names(page: Path) -> Iterator[str]:
         for module in re.findall(r"-m ((?:verl_mas|benchmarks)[\w.]*)", snippet):
             if importlib.util.find_spec(module) is None:
                 yield f"python -m {module}"
+        yield from (name for name in DOTTED.findall(snippet) if not known(name))
+
+
+def known(name: str) -> bool:
+    """A module, what is in one, or a group of entry points."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return name in GROUPS
+    return True
 
 
 def paths(snippet: str) -> list[str]:
@@ -94,7 +107,8 @@ def test_the_index_links_every_page():
 def test_a_broken_link_and_a_wrong_name_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# A page\n[a](gone.md) [b](#a-page) [c](#gone)\n`make nothing`, `tests/gone.py`, `verl-mas nothing`\n"
+        "# A page\n[a](gone.md) [b](#a-page) [c](#gone)\n"
+        "`make nothing`, `tests/gone.py`, `verl-mas nothing`, `verl_mas.gone`\n"
     )
     assert list(broken_links(page)) == ["gone.md", "#gone"]
-    assert list(missing_names(page)) == ["make nothing", "tests/gone.py", "verl-mas nothing"]
+    assert list(missing_names(page)) == ["make nothing", "tests/gone.py", "verl-mas nothing", "verl_mas.gone"]

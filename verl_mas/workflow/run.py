@@ -54,8 +54,7 @@ async def arun(
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
-    The settings are `agents`, `branch`, `faults`, `tools` and `tool_limits`. Raises SessionFault when the last attempt
-    failed.
+    Raises SessionFault when the last attempt failed.
     """
     finished = await _sessions(workflow, clients, **settings)(task)
     if finished.failed:
