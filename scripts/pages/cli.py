@@ -87,7 +87,7 @@ def usage(name: str, parser: Parser) -> str:
     needed = [written(action) for action in parser.options() if action.option_strings and action.required]
     optional = any(action.option_strings and not action.required for action in parser.options())
     positional = [written(action) for action in parser.options() if not action.option_strings]
-    below = ["NAME ..."] if parser.subcommands() else []
+    below = ["NAME ..."] if parser.below else []
     return " ".join([f"verl-mas {name}", *positional, *needed, *(["[OPTIONS]"] if optional else []), *below])
 
 

@@ -31,7 +31,6 @@ def commands() -> list[str]:
 
 
 def module_of(command: str) -> str:
-    """The full name of a command's module."""
     there = (Path(__path__[0]) / f"{command}.py").exists() or (Path(__path__[0]) / command).is_dir()
     return f"{__name__}.{command}" if there else f"{__name__}.{command}_"
 

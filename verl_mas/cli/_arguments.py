@@ -19,22 +19,17 @@ LOOPBACK = "127.0.0.1"
 
 
 def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str = "") -> None:
-    """The positional RUN as `options.run`, a Path; with `several` a list of them."""
     meaning = what or f"the folder of a run (trainer.default_local_dir){'; several are compared' if several else ''}"
     parser.add_argument("run", metavar="RUN", type=Path, nargs="+" if several else None, help=meaning)
 
 
 def add_team(parser: argparse.ArgumentParser) -> None:
-    """The positional DIR as `options.dir`: what `verl-mas export` wrote."""
     parser.add_argument("dir", metavar="DIR", type=Path, help="a folder that `verl-mas export` wrote, with team.yaml")
 
 
-def add_out(parser: argparse.ArgumentParser, what: str, *, default: str | None = None, required: bool = False) -> None:
+def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
     """`--out` as `options.out`, a Path, and `--force`. Before it is written, `free(options.out, options.force)`."""
-    parser.add_argument(
-        "--out", type=Path, metavar="PATH", required=required, default=None if default is None else Path(default),
-        help=what,
-    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="PATH", required=required, help=what)
     parser.add_argument("--force", action="store_true", help="replace what is there already")
 
 
@@ -54,12 +49,10 @@ def free(path: Path, force: bool, *names: str) -> Path:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """`--json` as `options.json`; see `_output.write_json`."""
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def add_step(parser: argparse.ArgumentParser, what: str = "this step; without it the last one") -> None:
-    """`--step` as `options.step`: a number, or None."""
     parser.add_argument("--step", type=whole(0), metavar="N", help=what)
 
 
@@ -79,7 +72,6 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
-    """`--limit` as `options.limit`: how many at most; None: all."""
     parser.add_argument("--limit", type=whole(1), metavar="N", help=what)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from verl_mas.errors import ConfigErrors, InvalidInput, MasError
@@ -32,31 +31,10 @@ def write_json(found: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(found, indent=1, default=str) + "\n")
 
 
-def write_text(out: Path, text: str) -> None:
-    """A file that is there as a whole or not at all."""
-    from verl_mas.run_folder.disk import write_whole, writing
-
-    with writing(out, "the file is written as a whole"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, text)
-
-
-def say_written(paths: Iterable[Path], *, as_json: bool, then: str = "") -> None:
-    """What a command wrote: a line per file, or its JSON."""
-    files = list(map(str, paths))
-    if as_json:
-        write_json({"written": files})
-    else:
-        sys.stdout.write("".join(f"{line}\n" for line in [*files, *([then] if then else [])]))
-
-
 def refusal(error: MasError) -> dict[str, object]:
-    """A refused command as its JSON."""
     errors = error.errors if isinstance(error, ConfigErrors) else [error]
-    return {"accepted": False, "errors": [_error(one) for one in errors]}
-
-
-def _error(error: MasError) -> dict[str, str]:
-    if isinstance(error, InvalidInput):
-        return {"value": error.value, "rule": error.rule, "fix": error.fix}
-    return {"value": str(error)}
+    found = [
+        {"value": one.value, "rule": one.rule, "fix": one.fix} if isinstance(one, InvalidInput) else {"value": str(one)}
+        for one in errors
+    ]
+    return {"accepted": False, "errors": found}

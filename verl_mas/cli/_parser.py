@@ -22,9 +22,9 @@ class Parser(argparse.ArgumentParser):
     """Options are not abbreviated, so that a new option cannot change what a script means."""
 
     def __init__(self, prog: str, description: str | None = None, **kwargs: object):
-        # argparse has no public names for what was added.
+        # argparse has no public names for what was added. `below`: `rows` of `verl-mas data`, for example.
         self._added: list[argparse.Action] = []
-        self._below: Mapping[str, Parser] = {}
+        self.below: Mapping[str, Parser] = {}
         kwargs.setdefault("formatter_class", _Formatter)
         super().__init__(prog, description=description, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
 
@@ -35,12 +35,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_subparsers(self, **settings: object):  # type: ignore[no-untyped-def]
         action = super().add_subparsers(**settings)  # type: ignore[call-overload]
-        self._below = action.choices
+        self.below = action.choices
         return action
-
-    def subcommands(self) -> Mapping[str, Parser]:
-        """`rows` of `verl-mas data`, for example."""
-        return self._below
 
     def options(self) -> list[argparse.Action]:
         """Arguments and options in the order of their help, without --help and those that help leaves out."""

@@ -39,7 +39,6 @@ def memory(plan: Plan) -> Table:
 
 
 def policies(plan: Plan) -> Table:
-    """What the engines can hold, and what is trained and saved."""
     right = ("KV tokens", "requests", "steps", "disk")
     table = _table("policies", ["policy", "model", "engine"], right)
     for name, policy in plan.policies.items():

@@ -41,12 +41,12 @@ def main(argv: list[str]) -> int:
         report = examine_command(arguments, hardware_of(options))
         if options.json:
             sys.stdout.write(f"{report.as_json()}\n")
-            return 0 if report.accepted else 1
-        out = console()
-        if report.summary:
-            out.print(tree(report.summary, report.machine))
-        style = "green" if report.accepted else "red"
-        out.print(report.problems, style=style, markup=False, highlight=False)
+        else:
+            out = console()
+            if report.summary:
+                out.print(tree(report.summary, report.machine))
+            style = "green" if report.accepted else "red"
+            out.print(report.problems, style=style, markup=False, highlight=False)
         return 0 if report.accepted else 1
     finally:
         gc.enable()

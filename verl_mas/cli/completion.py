@@ -54,5 +54,5 @@ def parsers() -> Iterator[tuple[str, Parser]]:
     for command in commands():
         made: Parser = importlib.import_module(module_of(command)).parser()
         yield command, made
-        for name, below in made.subcommands().items():
+        for name, below in made.below.items():
             yield f"{command} {name}", below

@@ -22,8 +22,15 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
+    out = console()
     if options.kind is None:
-        return _kinds(as_json=options.json)
+        listed = {kind: {"used_as": where, "names": list(names())} for kind, (where, names) in KINDS.items()}
+        if options.json:
+            write_json({"kinds": listed})
+            return 0
+        for kind, one in listed.items():
+            out.print(f"{kind:13} {len(one['names']):3}  {one['used_as']}", markup=False, highlight=False)
+        return 0
     if options.kind not in KINDS:
         raise ConfigError(
             f"KIND {options.kind}", rule="a kind of names that can be listed", fix=nearest(options.kind, list(KINDS))
@@ -33,19 +40,8 @@ def main(argv: list[str]) -> int:
     if options.json:
         write_json({"kind": options.kind, "used_as": where, "names": found})
         return 0
-    out, width = console(), max(map(len, found), default=0)
+    width = max(map(len, found), default=0)
     for name, about in found.items():
         out.print(f"{name:{width}}  {about}", markup=False, highlight=False, no_wrap=False)
     out.print(f"\nused as {where}", markup=False, highlight=False)
-    return 0
-
-
-def _kinds(*, as_json: bool) -> int:
-    found = {kind: {"used_as": where, "names": list(names())} for kind, (where, names) in KINDS.items()}
-    if as_json:
-        write_json({"kinds": found})
-        return 0
-    out = console()
-    for kind, (where, names) in KINDS.items():
-        out.print(f"{kind:13} {len(names()):3}  {where}", markup=False, highlight=False)
     return 0

@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_out, free
-from verl_mas.cli._output import say_written
+from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
@@ -53,7 +53,11 @@ def main(argv: list[str]) -> int:
 
             shutil.rmtree(folder / "model", ignore_errors=True)
             tiny_model(folder / "model")
-    say_written([folder / name for name in files], as_json=options.json, then=f"next: cd {folder}, and see README.md")
+    written = [str(folder / name) for name in files]
+    if options.json:
+        write_json({"written": written})
+    else:
+        sys.stdout.write("\n".join([*written, f"next: cd {folder}, and see README.md\n"]))
     return 0
 
 

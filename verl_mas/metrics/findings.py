@@ -133,8 +133,6 @@ def half_width(metrics: Metrics, key: str) -> float:
 
 
 class Window:
-    """The metrics of some steps, one after the other."""
-
     def __init__(self, steps: Sequence[Metrics]):
         self.steps = steps
 

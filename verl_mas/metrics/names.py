@@ -17,12 +17,7 @@ AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
 # verl's prefix of the scores of a validation.
 CORE = "val-core/"
-# Every agent that acted has the one, every trained policy the other.
-_MARKS = {AGENT: "acts", POLICY: "rows/real"}
 V = TypeVar("V")
-
-
-# -- to write -----------------------------------------------------------------------------------------------------
 
 
 def agent(name: str, key: str) -> str:
@@ -41,17 +36,14 @@ def of_validation(metrics: Mapping[str, V]) -> dict[str, V]:
     return {f"{VALIDATION}{key}": value for key, value in metrics.items()}
 
 
-# -- to read ------------------------------------------------------------------------------------------------------
-
-
 def agents_in(keys: Iterable[str]) -> list[str]:
     """The agents that acted, in order."""
-    return names_in(keys, AGENT, _MARKS[AGENT])
+    return names_in(keys, AGENT, "acts")
 
 
 def policies_in(keys: Iterable[str]) -> list[str]:
     """The trained policies, in order."""
-    return names_in(keys, POLICY, _MARKS[POLICY])
+    return names_in(keys, POLICY, "rows/real")
 
 
 def names_in(keys: Iterable[str], kind: str, key: str) -> list[str]:

@@ -51,7 +51,6 @@ class AboutFile:
         self._write()
 
     def end(self, ended: Mapping[str, object]) -> None:
-        """How this start ended."""
         self._attempt[ENDED] = without_secrets(dict(ended))
         self._write()
 

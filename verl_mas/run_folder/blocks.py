@@ -107,7 +107,6 @@ def lines_of(path: Path, block: Block) -> list[bytes]:
 
 
 def _block(file: BinaryIO, start: int, size: int) -> Block | None:
-    """The block at a position, if there is a whole one."""
     file.seek(start)
     found = file.read(FRAME.size + HEAD.size)
     if len(found) < FRAME.size + HEAD.size:

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsFloat
@@ -69,13 +69,9 @@ def read_steps(file: Path) -> list[Step]:
     """
     if not file.exists():
         return []
-    return merged(_lines(file))
-
-
-def merged(lines: Iterable[Step]) -> list[Step]:
-    """One step per number, with the later of two values."""
     found: dict[int, Step] = {}
-    for line in lines:
+    for line in _lines(file):
+        # Of a number with two lines, the later of two values.
         before = found.get(line.number)
         found[line.number] = Step(line.number, {**before.values, **line.values}, line.time) if before else line
     return [found[number] for number in sorted(found)]

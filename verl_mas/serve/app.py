@@ -132,7 +132,6 @@ class TeamServer:
                 await asyncio.gather(answers, return_exceptions=True)
 
     def _streamed(self, asked: ChatRequest) -> str | None:
-        """The agent whose words are the answer."""
         if asked.model != self.name:
             return self._alone_on(self._policy(asked)).name if asked.n == 1 else None
         agent = self.runtime.answered_by

@@ -68,7 +68,8 @@ class Card:
             for name, policy in team.policies.items()
         ]
         yield from _table(("policy", "weights", "started from"), policies)
-        if trained := list(self._training()):
+        values = {name: OmegaConf.select(self.config, key) for name, key in SETTINGS.items()} if self.config else {}
+        if trained := [(name, f"`{value}`") for name, value in values.items() if value is not None]:
             yield "## Training\n"
             yield from _table(("setting", "value"), trained)
         if curves:
@@ -81,14 +82,6 @@ class Card:
         for name, agent in self.team.agents.items():
             sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
             yield f"`{name}`", f"`{agent.policy}`", sampling
-
-    def _training(self) -> Iterator[tuple[str, ...]]:
-        if self.config is None:
-            return
-        for name, key in SETTINGS.items():
-            value = OmegaConf.select(self.config, key)
-            if value is not None:
-                yield name, f"`{value}`"
 
     def _curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """The means and pass@k of validation. Of sessions that are right or wrong, pass@1 is the mean."""
@@ -122,7 +115,6 @@ class Card:
 
 
 def is_card(path: Path) -> bool:
-    """Whether an export wrote it."""
     return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -98,7 +98,6 @@ class Embedded:
             )
 
     def _view(self, name: str, policy: TeamPolicy, place: Place) -> DictConfig:
-        """verl's configuration as the policy sees it."""
         settings, config = self.settings, self.config.copy()
         values = {
             "model.path": place.model,

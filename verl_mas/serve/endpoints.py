@@ -23,7 +23,6 @@ FORM = "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}"
 
 
 def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
-    """Those of a command line."""
     found: dict[str, Endpoint] = {}
     for text in given:
         policy, equals, value = text.partition("=")

@@ -16,33 +16,25 @@ Table = dict[str, dict[str, float]]
 def summary(records: Sequence[Fields]) -> Fields:
     """Sessions that failed count as 0, as in validation."""
     failed = [record for record in records if record["failed"]]
+    # mean@n and pass@k with intervals over tasks, as validation has them.
+    sources: Table = {source: dict(report(list(tasks.values()))) for source, tasks in _by_source(records).items()}
+    if overall := mean_of_sets(list(sources.values())):
+        sources["mean_of_sets"] = overall
+    acts: dict[str, list[Fields]] = defaultdict(list)
+    for act in (act for record in records for act in record["acts"]):
+        acts[act["agent"]].append(act)
     return {
         "tasks": len({record["task"] for record in records}),
         "sessions": len(records),
         "failed": len(failed),
         "faults": dict(Counter(record["faults"][-1]["kind"] for record in failed)),
-        "sources": of_sources(records),
-        "agents": of_agents(records),
+        "sources": sources,
+        "agents": {agent: _of_acts(found, len(records)) for agent, found in acts.items()},
     }
 
 
-def of_sources(records: Sequence[Fields]) -> Table:
-    """mean@n and pass@k with intervals over tasks, as validation has them."""
-    found = {source: dict(report(list(tasks.values()))) for source, tasks in _by_source(records).items()}
-    overall = mean_of_sets(list(found.values()))
-    return {**found, **({"mean_of_sets": overall} if overall else {})}
-
-
-def of_agents(records: Sequence[Fields]) -> Table:
-    """Shares and means over the acts of each agent."""
-    acts: dict[str, list[Fields]] = defaultdict(list)
-    for record in records:
-        for act in record["acts"]:
-            acts[act["agent"]].append(act)
-    return {agent: _of_acts(found, len(records)) for agent, found in acts.items()}
-
-
 def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
+    """Shares and means over the acts of an agent."""
     own = [act["reward"] for act in acts if act["reward"] is not None]
     calls = sum(act["tool_calls"] for act in acts)
     return {

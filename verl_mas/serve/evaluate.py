@@ -89,7 +89,6 @@ class Results:
         return [key for key in wanted if key not in self.records or self.records[key]["failed"]]
 
     def of(self, tasks: int, sessions: int) -> list[Fields]:
-        """In the order of tasks."""
         return [self.records[task, session] for task in range(tasks) for session in range(sessions)]
 
     def _write_head(self) -> None:
@@ -199,7 +198,6 @@ class Evaluation:
 
 
 def record_of(ended: Ended, key: Key) -> Fields:
-    """One session as plain data."""
     session, failed = ended.result.session, ended.result.failed
     reward = 0.0 if failed else session.team_reward or 0.0
     accuracy = None if failed else session.info.get("acc")

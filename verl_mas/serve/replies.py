@@ -23,8 +23,6 @@ TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
 
 @dataclass(frozen=True)
 class Answer:
-    """One choice of a reply."""
-
     text: str
     finish_reason: str
 
@@ -87,8 +85,6 @@ def transcript(session: Session) -> JsonObject:
 
 @dataclass
 class Writer:
-    """Writes the parts of one reply."""
-
     request: ChatRequest
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -15,6 +15,7 @@ from verl_mas.run_folder.disk import write_whole
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP = 760, 130, 64, 190, 34, 34
+INNER = WIDTH - LEFT - RIGHT
 MARKS = 12  # points that are few are drawn as dots, too
 # The numbers of the steps, and the values there.
 Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]
@@ -57,27 +58,17 @@ def draw(panels: Sequence[Panel], title: str) -> str:
     height = bottom + 20
     body = [part for place, panel in enumerate(filled) for part in _panel(panel, place, first, last)]
     if filled:
-        body.append(f'<text x="{LEFT + _inner() / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
-    return svg((WIDTH, height), LEFT, title, body)
-
-
-def svg(size: tuple[int, int], left: int, title: str, body: Iterable[str]) -> str:
-    """A picture on white, with its title."""
-    width, height = size
+        body.append(f'<text x="{LEFT + INNER / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
             'font-family="sans-serif" font-size="12">',
-            f'<rect width="{width}" height="{height}" fill="white"/>',
-            f'<text x="{left}" y="16" font-weight="bold">{escape(title)}</text>',
+            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+            f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
             *body,
             "</svg>\n",
         ]
     )
-
-
-def _inner() -> int:
-    return WIDTH - LEFT - RIGHT
 
 
 def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
@@ -88,7 +79,7 @@ def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
     low, high = ticks[0], ticks[-1]
 
     def at_x(step: float) -> float:
-        return LEFT + (step - first) / max(last - first, 1) * _inner()
+        return LEFT + (step - first) / max(last - first, 1) * INNER
 
     def at_y(value: float) -> float:
         return top + HEIGHT - (value - low) / (high - low) * HEIGHT
@@ -96,7 +87,7 @@ def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="{top - 5}" fill="#333333">{escape(panel.title)}</text>'
     for tick in ticks:
         y = at_y(tick)
-        yield f'<line x1="{LEFT}" x2="{LEFT + _inner()}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e6e6e6"/>'
+        yield f'<line x1="{LEFT}" x2="{LEFT + INNER}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e6e6e6"/>'
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" font-size="11">{tick:g}</text>'
     for step in dict.fromkeys((first, last)):
         yield f'<text x="{at_x(step):.1f}" y="{top + HEIGHT + 14}" text-anchor="middle" font-size="11">{step}</text>'
@@ -111,11 +102,10 @@ def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
     for legend, value in panel.levels.items():
         y = at_y(value)
         yield (
-            f'<line x1="{LEFT}" x2="{LEFT + _inner()}" y1="{y:.1f}" y2="{y:.1f}" stroke="#888888" '
-            'stroke-dasharray="5 4"/>'
+            f'<line x1="{LEFT}" x2="{LEFT + INNER}" y1="{y:.1f}" y2="{y:.1f}" stroke="#888888" stroke-dasharray="5 4"/>'
         )
         legends.append((legend, "#888888", "5 4"))
-    x = LEFT + _inner() + 12
+    x = LEFT + INNER + 12
     for number, (legend, colour, dashes) in enumerate(legends):
         y = top + 10 + number * 16
         yield f'<line x1="{x}" x2="{x + 16}" y1="{y}" y2="{y}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
@@ -135,7 +125,6 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def plot(panels: Sequence[Panel], file: Path, title: str) -> None:
-    """The same with matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")

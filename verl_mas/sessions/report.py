@@ -79,7 +79,6 @@ class Report:
         return lines
 
     def curves(self) -> list[str]:
-        """The metrics to watch, each with its first and last value."""
         rows = []
         for key in watched(self.steps):
             numbers, values = series(self.steps, key)
@@ -128,7 +127,6 @@ class Report:
         return {str(number): value if math.isfinite(value) else None for number, value in points}
 
     def write(self, folder: Path) -> list[Path]:
-        """The text and the curves."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "report.txt"
         file.write_text(self.text(), encoding="utf-8")

@@ -92,7 +92,6 @@ def open_run(path: str | Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run wrote into it."""
     return any((folder / mark).exists() for mark in MARKS)
 
 

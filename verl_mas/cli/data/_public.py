@@ -62,8 +62,6 @@ class Reading:
     def items(
         self, make: MakeItem, train: Sequence[PublicSet], test: Sequence[PublicSet]
     ) -> tuple[list[Item], list[Item]]:
-        """An item of each row."""
-
         def made(part: Iterable[Source]) -> list[Item]:
             return [make(row, number, source.name) for source in part for number, row in enumerate(source.read())]
 
