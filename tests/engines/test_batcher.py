@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from verl_mas.engines.transformers import server_name
-from verl_mas.engines.transformers.batcher import ContinuousBatcher
+from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
 from verl_mas.engines.transformers.request import Sampling
 from verl_mas.engines.transformers.server import OneDnnLinear, use_onednn
 from verl_mas.errors import ConfigError, EngineLost, RequestError
@@ -30,7 +30,7 @@ def run(batcher):
 def serve(batcher, prompt, **sampling):
     job = batcher.submit(prompt, Sampling(**sampling))
     run(batcher)
-    return job.samples
+    return job
 
 
 def trained_log_probs(model, prompt, tokens, temperature=1.0):
@@ -55,7 +55,7 @@ def random_prompt(chance, longest=40):
 
 def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
     chance = random.Random(0)
-    batcher = make_batcher(cache_bytes=1 << 20, prefill_tokens=64)
+    batcher = make_batcher(capacity=Capacity(cache_bytes=1 << 20, prefill_tokens=64))
     jobs = []
     for number in range(64):
         sampling = Sampling(
@@ -71,11 +71,11 @@ def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
             batcher.step()
     run(batcher)
     for prompt, sampling, job in jobs:
-        [together] = job.samples
+        [together] = job
         if sampling.greedy:
             assert together.tokens == greedy_one_by_one(model, prompt, len(together.tokens))
         solo = make_batcher()
-        [expected] = solo.submit(prompt, sampling).samples
+        [expected] = solo.submit(prompt, sampling)
         run(solo)
         assert together.tokens == expected.tokens
         torch.testing.assert_close(together.log_probs, expected.log_probs, rtol=0, atol=1e-5)
@@ -91,7 +91,9 @@ def test_log_probs_are_the_trainers(model, make_batcher, temperature):
 
 def test_samples_follow_the_distribution_that_their_log_probs_claim(model, make_batcher):
     prompt, n = [7, 8, 9], 4000
-    sequences = serve(make_batcher(max_rows=4000), prompt, max_tokens=1, temperature=0.3, top_k=6, n=n, seed=1)
+    sequences = serve(
+        make_batcher(capacity=Capacity(rows=4000)), prompt, max_tokens=1, temperature=0.3, top_k=6, n=n, seed=1
+    )
     counts = Counter(sequence.tokens[0] for sequence in sequences)
     claimed = {sequence.tokens[0]: sequence.log_probs[0] for sequence in sequences}
     assert len(claimed) == 6
@@ -194,7 +196,7 @@ def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, refusa
     with pytest.raises(RequestError, match=refusal):
         batcher.submit(prompt, Sampling(max_tokens=5))
     run(batcher)
-    assert neighbour.done
+    assert all(sample.finish_reason for sample in neighbour)
 
 
 def test_abort_returns_what_was_generated_and_the_engine_continues(make_batcher):
@@ -202,9 +204,9 @@ def test_abort_returns_what_was_generated_and_the_engine_continues(make_batcher)
     running = batcher.submit([5, 6], Sampling(max_tokens=50))
     batcher.step()
     waiting = batcher.submit([5, 6], Sampling(max_tokens=50))
-    assert set(batcher.abort()) == {*running.samples, *waiting.samples}
-    assert [len(job.samples[0].tokens) for job in (running, waiting)] == [1, 0]
-    assert running.samples[0].finish_reason == "aborted"
+    assert set(batcher.abort()) == {*running, *waiting}
+    assert [len(job[0].tokens) for job in (running, waiting)] == [1, 0]
+    assert running[0].finish_reason == "aborted"
     assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
 
 
@@ -214,19 +216,19 @@ def test_one_request_can_be_aborted_alone(make_batcher):
     dropped = batcher.submit([5, 6], Sampling(max_tokens=50))
     kept = batcher.submit([9, 8], Sampling(max_tokens=10, seed=1))
     batcher.step()
-    assert batcher.abort(dropped.samples) == dropped.samples
+    assert batcher.abort(dropped) == dropped
     run(batcher)
-    assert kept.samples[0].tokens == alone[0].tokens
+    assert kept[0].tokens == alone[0].tokens
 
 
 def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
-    batcher = make_batcher(cache_bytes=1)
+    batcher = make_batcher(capacity=Capacity(cache_bytes=1))
     jobs = [batcher.submit([5, 6], Sampling(max_tokens=4)) for _ in range(3)]
     steps = 0
     while not batcher.idle:
         batcher.step()
         steps += 1
-    assert steps == 12 and all(job.done for job in jobs)
+    assert steps == 12 and all(sample.finish_reason for job in jobs for sample in job)
 
 
 def test_memory_is_released_only_while_idle(make_batcher):
@@ -256,7 +258,7 @@ def test_other_architectures_are_served(config):
     jobs = [(p, batcher.submit(p, Sampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))]
     run(batcher)
     for prompt, job in jobs:
-        assert job.samples[0].tokens == greedy_one_by_one(model, prompt, 8)
+        assert job[0].tokens == greedy_one_by_one(model, prompt, 8)
 
 
 def test_sliding_window_layers_are_refused_beyond_their_window():
@@ -287,12 +289,12 @@ def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_b
 
 
 def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ran(make_batcher):
-    batcher = make_batcher(max_rows=1)
+    batcher = make_batcher(capacity=Capacity(rows=1))
     settings = Sampling(max_tokens=2, ignore_eos=True)
-    [first] = batcher.submit([5, 6], settings).samples
+    [first] = batcher.submit([5, 6], settings)
     batcher.step()
-    [fresh] = batcher.submit([5, 7], settings).samples
-    again = [batcher.submit([5, 8, token], settings, drawn=1).samples[0] for token in (9, 10)]
+    [fresh] = batcher.submit([5, 7], settings)
+    again = [batcher.submit([5, 8, token], settings, drawn=1)[0] for token in (9, 10)]
     ended = []
     while not batcher.idle:
         ended += batcher.step()
@@ -300,9 +302,9 @@ def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ra
 
 
 def test_an_abort_takes_requests_from_every_queue(make_batcher):
-    batcher = make_batcher(max_rows=1)
+    batcher = make_batcher(capacity=Capacity(rows=1))
     jobs = [batcher.submit([5, 6, 7], Sampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)]
-    samples = [job.samples[0] for job in jobs]
+    samples = [job[0] for job in jobs]
     assert batcher.abort([samples[1]]) == [samples[1]]
     batcher.step()
     assert set(batcher.abort()) == {samples[0], samples[2]} and batcher.idle
@@ -315,7 +317,7 @@ def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, mak
     ended = {}
     for drawn in (0, 4):
         batcher = make_batcher()
-        [sample] = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn).samples
+        [sample] = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn)
         run(batcher)
         ended[drawn] = len(sample.tokens)
     assert ended[4] == 1 < ended[0]

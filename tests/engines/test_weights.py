@@ -87,4 +87,4 @@ def reply(model):
     job = batcher.submit([5, 6], Sampling(max_tokens=9, seed=0))
     while not batcher.idle:
         batcher.step()
-    return job.samples[0].log_probs
+    return job[0].log_probs

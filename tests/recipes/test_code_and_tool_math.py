@@ -13,7 +13,7 @@ from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.gym.programs import lessons
-from verl_mas.testing.tiny_model import TURN_END, tiny_model
+from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow.base import resolve
 
 # The team, and the control that acts once per turn where the team acts twice.
@@ -77,7 +77,9 @@ def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(tmp_path):
     config = compose(["+platform=cpu", "+recipe=code/laptop"])
     shown = list(islice(lessons(noise=0.6), 2_000))
     texts = (text for lesson in shown for text in (lesson.prompt, lesson.reply))
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model(tmp_path, hidden=16, layers=1, text=texts))
+    tokenizer = AutoTokenizer.from_pretrained(
+        tiny_model(tmp_path, hidden=16, layers=1, tokenizer=byte_tokenizer(texts))
+    )
     prompts = tokenizer([lesson.prompt for lesson in shown])["input_ids"]
     replies = tokenizer([lesson.reply + TURN_END for lesson in shown])["input_ids"]
     assert config.data.max_prompt_length / 2 < max(map(len, prompts)) <= config.data.max_prompt_length

@@ -14,7 +14,7 @@ from verl_mas.config.merge import trained
 from verl_mas.gym.arithmetic import LEADER
 from verl_mas.gym.arithmetic import lessons as arithmetic
 from verl_mas.gym.lookup import lessons as lookup
-from verl_mas.testing.tiny_model import TURN_END, tiny_model
+from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 
 SHARED, SEPARATE = "+recipe=leader_workers/shared_4b", "+recipe=leader_workers/separate_4b"
 LAPTOP = ("+platform=cpu", "+mas=sharded_lookup", "+recipe=lookup/laptop")
@@ -58,7 +58,7 @@ def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(recipe, made, voc
     data = composed(*recipe).data
     taught = list(islice(made(), 1_000))
     texts = [text for lesson in taught for text in (lesson.prompt, lesson.reply)]
-    model = tiny_model(tmp_path, hidden=16, layers=1, text=texts, vocabulary=vocabulary)
+    model = tiny_model(tmp_path, hidden=16, layers=1, tokenizer=byte_tokenizer(texts, vocabulary))
     tokenizer = AutoTokenizer.from_pretrained(model)
 
     def longest(of: list[str]) -> int:

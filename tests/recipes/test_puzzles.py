@@ -12,7 +12,7 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import trained
 from verl_mas.gym.puzzles.data import lessons, tiny_workflow
-from verl_mas.testing.tiny_model import TURN_END, tiny_model
+from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 
 PER_ROLE = (
     "mas.policies={planner: {}, executor: {}}",
@@ -84,7 +84,9 @@ def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(puzzle, size, tmp
     workflow = tiny_workflow("planner_executor", validate(config).workflow.args)
     shown = list(islice(lessons(workflow, puzzle, size, noise=0.5), 2000))
     texts = (text for lesson in shown for text in (lesson.prompt, lesson.reply))
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model(tmp_path, hidden=16, layers=1, text=texts))
+    tokenizer = AutoTokenizer.from_pretrained(
+        tiny_model(tmp_path, hidden=16, layers=1, tokenizer=byte_tokenizer(texts))
+    )
     prompts = tokenizer([lesson.prompt for lesson in shown])["input_ids"]
     replies = tokenizer([lesson.reply + TURN_END for lesson in shown])["input_ids"]
     assert max(map(len, prompts)) <= config.data.max_prompt_length

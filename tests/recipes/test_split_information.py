@@ -11,7 +11,7 @@ from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
 from verl_mas.gym import guide_driver, split_clues
 from verl_mas.gym.guide_driver import SMALL
-from verl_mas.testing.tiny_model import TURN_END, tiny_model
+from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow.base import agents_of
 
 BRANCHES = (
@@ -56,7 +56,7 @@ def test_the_longest_demonstrations_fit_and_a_letter_is_a_token(recipe, tmp_path
     config = compose(("+platform=cpu", f"+recipe={recipe}/laptop"))
     shown = list(islice(lessons_of(recipe), 300))
     tokenizer = AutoTokenizer.from_pretrained(
-        tiny_model(tmp_path, hidden=16, layers=1, text=[lesson.prompt for lesson in shown], vocabulary=259)
+        tiny_model(tmp_path, hidden=16, layers=1, tokenizer=byte_tokenizer([lesson.prompt for lesson in shown], 259))
     )
     for lesson in shown:
         prompt, reply = tokenizer(lesson.prompt)["input_ids"], tokenizer(lesson.reply + TURN_END)["input_ids"]

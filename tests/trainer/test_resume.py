@@ -19,7 +19,7 @@ from verl_mas.run_folder.metrics import DROPPED, read_steps
 from verl_mas.run_folder.session_files import advantage_lines, files_of
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.run import open_run
-from verl_mas.testing.tiny_model import tiny_model
+from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
 from verl_mas.trainer.policies.weight_folder import read
 from verl_mas.trainer.running import RUNNING_FILE
 from verl_mas.workflow.team_file import read_team
@@ -32,7 +32,7 @@ POLICIES = ("mini", "other")
 @pytest.fixture(scope="module")
 def overrides(tmp_path_factory):
     words = ["a b c d aaaa bbbb cccc dddd"] * 9
-    other = tiny_model(tmp_path_factory.mktemp("other"), hidden=48, layers=1, text=words, seed=1)
+    other = tiny_model(tmp_path_factory.mktemp("other"), hidden=48, layers=1, tokenizer=byte_tokenizer(words), seed=1)
     return [
         "mas.policies={mini:{},other:{pool:fast},past:{snapshot:{of:mini,every:2,first:1}}}",
         "+mas.policies.mini.overrides.actor.optim.lr=1e-3",

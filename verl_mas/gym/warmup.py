@@ -16,7 +16,7 @@ from verl_mas.config.values import Count, NotNegative, Positive, check_fields, l
 from verl_mas.data.dataset import DataSet, Loader
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
-from verl_mas.testing.tiny_model import TURN_END, tiny_model
+from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow import Generation, Message, Request, Task, Workflow
 from verl_mas.workflow.run import run
 
@@ -147,13 +147,12 @@ def log_loss(step: int, loss: float) -> None:
 
 
 def _new_model(folder: Path, lessons: list[Lesson], config: WarmUp) -> Path:
+    texts = (text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply))
     return tiny_model(
         folder,
         hidden=config.hidden,
         layers=config.layers,
-        text=(text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply)),
-        vocabulary=config.vocabulary,
-        max_length=512,
+        tokenizer=byte_tokenizer(texts, config.vocabulary, max_length=512),
         initial=config.initial,
         seed=config.seed,
     )

@@ -166,8 +166,8 @@ class LocalClient:
             prompt_ids,
             sampling_params,
             request_id,
-            image_data=cast("list[object] | None", media.get("image_data")),
-            video_data=cast("list[object] | None", media.get("video_data")),
+            image_data=media.get("image_data"),
+            video_data=media.get("video_data"),
             adapter=self.adapter,
             listener=listener,
         )

@@ -29,28 +29,21 @@ def tiny_model(
     parameters: int = 100_000,
     hidden: int | None = None,
     layers: int | None = None,
-    text: Iterable[str] | None = None,
-    vocabulary: int = 1024,
-    max_length: int = 4096,
+    tokenizer: PreTrainedTokenizerFast | None = None,
     initial: float = 0.02,
     seed: int = 0,
 ) -> Path:
     """Save a random Qwen2 with its tokenizer in `path`; the same arguments give the same weights.
 
     The width is `hidden`, or the one that gives about `parameters`; `initial` is the standard deviation of the weights.
-    Without `text` a token is a byte; with it, a byte-level BPE of up to `vocabulary` tokens is trained on it.
+    Without a `tokenizer` a token is a byte.
     """
     import torch
     from transformers import Qwen2ForCausalLM
 
     path = Path(path)
-    tokenizer = byte_tokenizer(text, vocabulary)
-    tokenizer.model_max_length = max_length
-    config = (
-        _config(tokenizer, hidden, layers, max_length)
-        if hidden
-        else _nearest_config(tokenizer, parameters, layers, max_length)
-    )
+    tokenizer = tokenizer or byte_tokenizer()
+    config = _config(tokenizer, hidden, layers) if hidden else _nearest_config(tokenizer, parameters, layers)
     config.initializer_range = initial
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -62,8 +55,11 @@ def tiny_model(
     return path
 
 
-def byte_tokenizer(text: Iterable[str] | None = None, vocabulary: int = 1024) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer with ChatML; any string round-trips."""
+def byte_tokenizer(
+    text: Iterable[str] | None = None, vocabulary: int = 1024, max_length: int = 4096
+) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with ChatML; any string round-trips. With `text`, a BPE of up to `vocabulary` tokens is
+    trained on it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -85,10 +81,11 @@ def byte_tokenizer(text: Iterable[str] | None = None, vocabulary: int = 1024) ->
         pad_token=END_OF_TEXT,
         chat_template=CHATML,
         clean_up_tokenization_spaces=False,
+        model_max_length=max_length,
     )
 
 
-def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None, max_length: int) -> Qwen2Config:
+def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None) -> Qwen2Config:
     from transformers import Qwen2Config
 
     heads = max(2, hidden // 64)
@@ -105,7 +102,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None,
         num_hidden_layers=layers or max(2, hidden // 64),
         num_attention_heads=heads,
         num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
-        max_position_embeddings=max_length,
+        max_position_embeddings=tokenizer.model_max_length,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -114,12 +111,10 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None,
     )
 
 
-def _nearest_config(
-    tokenizer: PreTrainedTokenizerFast, parameters: int, layers: int | None, max_length: int
-) -> Qwen2Config:
-    best = _config(tokenizer, 32, layers, max_length)
+def _nearest_config(tokenizer: PreTrainedTokenizerFast, parameters: int, layers: int | None) -> Qwen2Config:
+    best = _config(tokenizer, 32, layers)
     for width in (*range(36, 64, 4), *range(64, 8192, 64)):
-        config = _config(tokenizer, width, layers, max_length)
+        config = _config(tokenizer, width, layers)
         if abs(_count(config) - parameters) > abs(_count(best) - parameters):
             break
         best = config

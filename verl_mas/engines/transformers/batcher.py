@@ -5,25 +5,31 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import nn
 from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, RepetitionPenaltyLogitsProcessor
 from transformers.cache_utils import Cache, DynamicLayer
-from transformers.generation.logits_process import (
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from verl_mas.engines.sampling import stop_window
 from verl_mas.engines.transformers.lora import Adapters
-from verl_mas.engines.transformers.request import FinishReason, Job, Sample, Sampling
+from verl_mas.engines.transformers.request import FinishReason, Sample, Sampling
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
 COLUMNS_AT_ONCE = 64
 """The cache grows by this many columns, so that it is not copied for every longer request."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What may run at once: rows, the memory of their keys and values, and the tokens of one prefill."""
+
+    rows: int = 256
+    cache_bytes: int = 2 << 30
+    prefill_tokens: int = 4096
 
 
 class ContinuousBatcher:
@@ -38,9 +44,7 @@ class ContinuousBatcher:
         model: PreTrainedModel,
         *,
         max_length: int,
-        max_rows: int = 256,
-        cache_bytes: int = 2 << 30,
-        prefill_tokens: int = 4096,
+        capacity: Capacity = Capacity(),
         eos: Iterable[int] = (),
         decode: Callable[[list[int]], str] | None = None,
         seed: int = 0,
@@ -48,9 +52,9 @@ class ContinuousBatcher:
     ):
         self.model = model.eval()
         self.max_length = _checked_length(model, max_length)
-        self.max_rows = max_rows
-        self.max_cells = max(cache_bytes // _bytes_per_token(model), 1)
-        self.prefill_tokens = prefill_tokens
+        self.max_rows = capacity.rows
+        self.max_cells = max(capacity.cache_bytes // _bytes_per_token(model), 1)
+        self.prefill_tokens = capacity.prefill_tokens
         self._eos = frozenset(eos)
         self.decode = decode
         self._seeds = random.Random(seed)
@@ -66,8 +70,10 @@ class ContinuousBatcher:
     def idle(self) -> bool:
         return not self._resumed and not self._waiting and not self._running
 
-    def submit(self, prompt: Sequence[int], sampling: Sampling, adapter: str | None = None, drawn: int = 0) -> Job:
-        """Queue a request. One that cannot be served is refused here, before it touches the batch.
+    def submit(
+        self, prompt: Sequence[int], sampling: Sampling, adapter: str | None = None, drawn: int = 0
+    ) -> list[Sample]:
+        """Queue a request: its `n` samples. One that cannot be served is refused here, before it touches the batch.
 
         `drawn` of the prompt's last tokens are the reply's first: an aborted request that is continued, for which those
         that never ran wait.
@@ -76,9 +82,9 @@ class ContinuousBatcher:
         self.adapters.require(adapter)
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         prompt = tuple(prompt)
-        job = Job([Sample(prompt, sampling, random.Random(f"{seed}/{i}"), adapter, drawn) for i in range(sampling.n)])
-        (self._resumed if drawn else self._waiting).extend(job.samples)
-        return job
+        samples = [Sample(prompt, sampling, random.Random(f"{seed}/{i}"), adapter, drawn) for i in range(sampling.n)]
+        (self._resumed if drawn else self._waiting).extend(samples)
+        return samples
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:
@@ -178,7 +184,7 @@ class ContinuousBatcher:
             number = {prefix: row for row, prefix in enumerate(unique)}
             self._cache.append(prefilled, [number[prefix] for prefix in prefixes])
         else:
-            self._cache.append_empty(len(joining))
+            self._cache.rows += len(joining)
         self._running.extend(joining)
 
     def _next_logits(self) -> torch.Tensor:
@@ -206,16 +212,14 @@ class ContinuousBatcher:
         sampling, token = sample.sampling, sample.tokens[-1]
         if token in sampling.stop_token_ids or (token in self._eos and not sampling.ignore_eos):
             return "stop"
-        if sampling.stop and self._ends_with_stop(sample):
-            return "stop"
+        if sampling.stop:
+            assert self.decode is not None
+            tail = self.decode(sample.last_of_reply(stop_window(sampling.stop)))
+            if any(stop in tail for stop in sampling.stop):
+                return "stop"
         if len(sample.tokens) >= sampling.max_tokens:
             return "length"
         return None
-
-    def _ends_with_stop(self, sample: Sample) -> bool:
-        assert self.decode is not None
-        tail = self.decode(sample.last_of_reply(stop_window(sample.sampling.stop)))
-        return any(stop in tail for stop in sample.sampling.stop)
 
     def _leave(self, row: int) -> None:
         self._cache.remove(row)
@@ -286,20 +290,16 @@ def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
     """Rows with equal settings go through transformers' own processors together."""
     groups: dict[tuple[float | None, ...], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
+        sampling = row.sampling
+        settings = (0.0,) if sampling.greedy else (sampling.temperature, sampling.top_k, sampling.top_p)
         # A penalty depends on the row's own tokens, so such a row is a group of its own.
-        own = number if row.sampling.repetition_penalty != 1 else None
-        groups[(*_settings(row.sampling), own)].append(number)
+        own = number if sampling.repetition_penalty != 1 else None
+        groups[(*settings, own)].append(number)
     if len(groups) == 1:
         return _process(logits, rows[0])
     for numbers in groups.values():
         logits[numbers] = _process(logits[numbers], rows[numbers[0]])
     return logits
-
-
-def _settings(sampling: Sampling) -> tuple[float, ...]:
-    if sampling.greedy:
-        return (0.0, sampling.repetition_penalty)
-    return (sampling.temperature, sampling.repetition_penalty, sampling.top_k, sampling.top_p)
 
 
 def _process(logits: torch.Tensor, row: Sample) -> torch.Tensor:
@@ -349,10 +349,6 @@ class RowCache(Cache):
             for buffer, states in zip(self._buffer(number, layer.keys), (layer.keys, layer.values), strict=True):
                 buffer[new, :, : states.shape[2]] = states[sources]
         self.rows = new.stop
-
-    def append_empty(self, count: int) -> None:
-        """Add rows of length zero."""
-        self.rows += count
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its number."""

@@ -129,14 +129,3 @@ class Sample:
     def max_length(self) -> int:
         """The cache length that this sample may need."""
         return len(self.prompt) + self.sampling.max_tokens
-
-
-@dataclass(eq=False)
-class Job:
-    """A submitted request: `sampling.n` samples that share a prompt."""
-
-    samples: list[Sample]
-
-    @property
-    def done(self) -> bool:
-        return all(sample.finish_reason for sample in self.samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -17,9 +17,9 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.config.adapters import read_table
-from verl_mas.engines.transformers.batcher import ContinuousBatcher
+from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
-from verl_mas.engines.transformers.request import Job, Options, Sample, Sampling
+from verl_mas.engines.transformers.request import Options, Sample, Sampling
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
@@ -48,7 +48,8 @@ class TransformersServer:
         self.config = config
         options = Options.of(self.config.engine_kwargs)
         torch.set_num_threads(options.threads)
-        self.batcher = _batcher(self.config, _model_config(model_config), options, replica_rank, device)
+        model: HFModelConfig = omega_conf_to_dataclass(cast("DictConfig", model_config), dataclass_type=HFModelConfig)
+        self.batcher = _batcher(self.config, model, options, replica_rank, device)
         self.global_steps: int | None = None
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._listeners: dict[Sample, Listener] = {}
@@ -74,12 +75,10 @@ class TransformersServer:
         prompt_ids: list[int],
         sampling_params: Fields,
         request_id: str,
-        image_data: list[object] | None = None,
-        video_data: list[object] | None = None,
         adapter: str | None = None,
         drawn: int = 0,
         listener: Listener | None = None,
-        **kwargs: object,
+        **media: object,
     ) -> TokenOutput:
         """One sample for one prompt: what verl's `LLMServerClient` calls. Without `adapter` the base replies.
 
@@ -92,11 +91,8 @@ class TransformersServer:
                 rule="generate returns one sample",
                 fix="call generate_samples",
             )
-        [sample] = await self.generate_samples(
-            prompt_ids, sampling_params, request_id, adapter, drawn, listener,
-            image_data=image_data, video_data=video_data, **kwargs,
-        )  # fmt: skip
-        return sample
+        samples = self.generate_samples(prompt_ids, sampling_params, request_id, adapter, drawn, listener, **media)
+        return (await samples)[0]
 
     async def generate_samples(
         self,
@@ -109,7 +105,13 @@ class TransformersServer:
         **media: object,
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once."""
-        _refuse_media(media)
+        for name, value in media.items():
+            if value:
+                raise RequestError(
+                    f"{name} in a generate call",
+                    rule="rollout.name=transformers serves text",
+                    fix="use rollout.name=vllm or sglang",
+                )
         params = dict(sampling_params)
         with_log_probs = params.pop("logprobs", True)
         sampling = self._sampling(params, len(prompt_ids), request_id)
@@ -117,12 +119,19 @@ class TransformersServer:
             if self._rejecting:
                 return [self._output(None, with_log_probs)] * sampling.n
             await self._gate.wait()
-        self._check_awake()
-        job = self.batcher.submit(list(prompt_ids), sampling, adapter, drawn)
+        if self._lost:
+            raise self._lost
+        if self._asleep:
+            raise RequestError(
+                f"a generate call to {self.name}",
+                rule="the engine sleeps between rollouts",
+                fix="wake it with wake_up, or set rollout.free_cache_engine=False",
+            )
+        samples = self.batcher.submit(prompt_ids, sampling, adapter, drawn)
         if listener is not None:
-            self._listeners |= dict.fromkeys(job.samples, listener)
-        await self._done(job)
-        return [self._output(sample, with_log_probs) for sample in job.samples]
+            self._listeners |= dict.fromkeys(samples, listener)
+        await self._done(samples)
+        return [self._output(sample, with_log_probs) for sample in samples]
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
         """Copy weights into the running model, between two tokens: those of the adapters, where it has any.
@@ -130,7 +139,9 @@ class TransformersServer:
         No token is sampled with a part of them. What runs meanwhile keeps the keys and values of the old weights.
         """
         async with self._between_steps:
-            self._update = self._update or self._next_update()
+            if self._update is None:
+                adapters = self.batcher.adapters
+                self._update = AdapterUpdate(adapters) if adapters.names else WeightUpdate(self.batcher.model)
             if self._update.in_place:
                 self._whole.clear()
             await asyncio.to_thread(self._update.load, bucket)
@@ -192,10 +203,6 @@ class TransformersServer:
             await asyncio.to_thread(self.batcher.model.to, device)
             get_torch_device().empty_cache()
 
-    def _next_update(self) -> WeightUpdate | AdapterUpdate:
-        adapters = self.batcher.adapters
-        return AdapterUpdate(adapters) if adapters.names else WeightUpdate(self.batcher.model)
-
     def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> Sampling:
         config = self.config
         left = self.batcher.max_length - prompt_length
@@ -208,15 +215,15 @@ class TransformersServer:
             params.setdefault("seed", f"{config.seed}/{request_id}")
         return Sampling.parse({**params, "max_tokens": max(1, min(limit, left))})
 
-    async def _done(self, job: Job) -> None:
+    async def _done(self, samples: list[Sample]) -> None:
         loop = asyncio.get_running_loop()
-        futures = [self.futures.setdefault(sample, loop.create_future()) for sample in job.samples]
+        futures = [self.futures.setdefault(sample, loop.create_future()) for sample in samples]
         self._loop = self._loop or asyncio.create_task(self._serve())
         self._work.set()
         try:
             await asyncio.gather(*futures)
         except asyncio.CancelledError:
-            await self._abort(job.samples)
+            await self._abort(samples)
             raise
 
     async def _abort(self, samples: list[Sample] | None = None) -> int:
@@ -262,16 +269,6 @@ class TransformersServer:
             if not future.done():
                 future.set_result(None)
 
-    def _check_awake(self) -> None:
-        if self._lost:
-            raise self._lost
-        if self._asleep:
-            raise RequestError(
-                f"a generate call to {self.name}",
-                rule="the engine sleeps between rollouts",
-                fix="wake it with wake_up, or set rollout.free_cache_engine=False",
-            )
-
     def _output(self, sample: Sample | None, with_log_probs: bool) -> TokenOutput:
         versions = [[tokens, version] for tokens, version in sample.versions] if sample else []
         first, last = (versions[0][1], versions[-1][1]) if versions else (self.global_steps, self.global_steps)
@@ -283,21 +280,6 @@ class TransformersServer:
             num_preempted=0,
             extra_fields={**fields, VERSIONS: versions} if len(versions) > 1 else fields,
         )
-
-
-def _refuse_media(media: Mapping[str, object]) -> None:
-    for name, value in media.items():
-        if value:
-            raise RequestError(
-                f"{name} in a generate call",
-                rule="rollout.name=transformers serves text",
-                fix="use rollout.name=vllm or sglang",
-            )
-
-
-def _model_config(model_config: DictConfig | HFModelConfig) -> HFModelConfig:
-    made: HFModelConfig = omega_conf_to_dataclass(cast("DictConfig", model_config), dataclass_type=HFModelConfig)
-    return made
 
 
 def _batcher(
@@ -316,9 +298,7 @@ def _batcher(
     return ContinuousBatcher(
         model,
         max_length=config.max_model_len or model.config.get_text_config().max_position_embeddings,
-        max_rows=config.max_num_seqs,
-        cache_bytes=int(options.cache_gib * 2**30),
-        prefill_tokens=config.max_num_batched_tokens,
+        capacity=Capacity(config.max_num_seqs, int(options.cache_gib * 2**30), config.max_num_batched_tokens),
         eos={tokenizer.eos_token_id, *_listed(model.generation_config)},
         decode=tokenizer.decode,
         seed=config.seed + replica_rank,
@@ -349,9 +329,7 @@ def use_onednn(model: nn.Module) -> None:
     if not torch.backends.mkldnn.is_available():
         return
     for module in model.modules():
-        if type(module) is nn.Linear and _suits(module.weight):
+        if type(module) is not nn.Linear or module.weight.numel() < WORTH_IT:
+            continue
+        if module.weight.device.type == "cpu" and module.weight.dtype == torch.float32:
             module.__class__ = OneDnnLinear
-
-
-def _suits(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= WORTH_IT
