@@ -20,9 +20,9 @@ from verl_mas.checks.machine import requirements
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
-from verl_mas.execution.contained.client import Contained, Layer
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
 from verl_mas.execution.executor import Execution
+from verl_mas.execution.executors.contained import Contained, Layer
 from verl_mas.util import installed_version
 from verl_mas.verl_.contract import VERSION
 

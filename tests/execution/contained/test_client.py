@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from verl_mas.errors import ConfigError, ExecutorFailed
-from verl_mas.execution.contained.client import Contained
 from verl_mas.execution.executor import Execution
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 
 SHORT = Limits(cpu_s=0.3, wall_s=0.8, memory_mb=64, output_bytes=1000)
@@ -202,7 +202,7 @@ def test_a_sandbox_that_dies_again_and_again_is_an_error_and_no_verdict(sandbox)
 
 
 def test_a_fork_server_that_does_not_answer_is_replaced(sandbox, monkeypatch):
-    monkeypatch.setattr("verl_mas.execution.contained.client._SILENCE_S", 0.2)
+    monkeypatch.setattr("verl_mas.execution.executors.contained._SILENCE_S", 0.2)
 
     async def run() -> Result:
         await sandbox.execute("1")
@@ -215,7 +215,7 @@ def test_a_fork_server_that_does_not_answer_is_replaced(sandbox, monkeypatch):
 
 
 def test_cancelled_programs_of_a_fork_server_that_does_not_answer_leave_their_slots(sandbox, monkeypatch):
-    monkeypatch.setattr("verl_mas.execution.contained.client._SILENCE_S", 0.2)
+    monkeypatch.setattr("verl_mas.execution.executors.contained._SILENCE_S", 0.2)
 
     async def run() -> Result:
         await sandbox.execute("1")
@@ -349,7 +349,7 @@ def test_closing_ends_the_programs_of_an_event_loop_that_was_closed():
 
 SCRIPT = """
 import asyncio, os, sys
-from verl_mas.execution.contained.client import Contained
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.executor import Execution
 import psutil
 async def main():
@@ -423,7 +423,7 @@ def test_a_package_that_cannot_be_imported_is_refused(package, fix):
 
 
 WITHOUT_SECCOMP = """
-from verl_mas.execution.contained.client import Contained
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.contained.seccomp import Filter, Instruction
 from verl_mas.execution.executor import Execution
 refused = [(0x20, 0, 0, 0), (0x15, 0, 3, 157), (0x20, 0, 0, 16), (0x15, 0, 1, 22), (6, 0, 0, 0x50001)]

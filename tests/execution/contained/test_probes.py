@@ -9,9 +9,9 @@ import pytest
 
 from verl_mas.errors import ConfigError
 from verl_mas.execution.contained import probes
-from verl_mas.execution.contained.client import Contained
 from verl_mas.execution.contained.probes import PROBES, Probe, got_through
 from verl_mas.execution.executor import Execution
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Result, Status
 
 # Not tried without a sandbox: it would trace the tests, kernels may have no x32, and it would not end.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from verl_mas.execution.contained.client import Contained
 from verl_mas.execution.executor import Execution
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Result
 
 
@@ -48,7 +48,7 @@ def test_signals_that_the_caller_ignores_or_blocks_change_nothing():
     ignored = [signal.SIGCHLD, signal.SIGUSR2, signal.SIGXCPU]
     script = f"""
 import asyncio, signal
-from verl_mas.execution.contained.client import Contained
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.executor import Execution
 for number in {[int(number) for number in ignored]}:
     signal.signal(number, signal.SIG_IGN)

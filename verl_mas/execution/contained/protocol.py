@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+import json
 from typing import NamedTuple
 
 # Descriptors of a program: its input, output, errors, the program itself, and for calls the answers.
@@ -15,7 +15,7 @@ NOT_COMPILED, NO_MEMORY = 251, 250
 
 
 class Job(NamedTuple):
-    """A program to run; what is not limited is sent beside it as descriptors."""
+    """A program to run; what is not limited is sent beside it as descriptors. Its number alone asks to end it."""
 
     number: int
     cpu_s: float
@@ -23,13 +23,6 @@ class Job(NamedTuple):
     memory: int
     file_size: int
     threads: int
-
-    def pack(self) -> bytes:
-        return b"r" + _JOB.pack(*self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Job:
-        return cls(*_JOB.unpack(data[1:]))
 
 
 class Ended(NamedTuple):
@@ -42,24 +35,9 @@ class Ended(NamedTuple):
     cpu_seconds: float
     memory: int
 
-    def pack(self) -> bytes:
-        return _ENDED.pack(*self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Ended:
-        return cls(*_ENDED.unpack(data))
-
 
 BY_ITSELF, BY_LIMIT, NOT_STARTED, ON_REQUEST = range(4)
-_JOB = struct.Struct("<QddQQI")
-_ENDED = struct.Struct("<QBiddQ")
-_KILL = struct.Struct("<Q")
 
 
-def pack_kill(number: int) -> bytes:
-    return b"k" + _KILL.pack(number)
-
-
-def unpack_kill(data: bytes) -> int:
-    number: int = _KILL.unpack(data[1:])[0]
-    return number
+def pack(message: Job | Ended | int) -> bytes:
+    return json.dumps(message).encode()

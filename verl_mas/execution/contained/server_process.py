@@ -1,26 +1,30 @@
-"""The caller's side of one fork server: its process, and the programs that it runs for an event loop."""
+"""The caller's side of one fork server: what it needs of the machine, its process, and the programs that it runs for an
+event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from verl_mas.execution.contained.protocol import MAX_MESSAGE, Ended, Job, pack_kill
-from verl_mas.execution.contained.support import refused
+from verl_mas.errors import ConfigError
+from verl_mas.execution.contained.protocol import MAX_MESSAGE, Ended, Job, pack
+from verl_mas.execution.executor import SETTING
 
 # This package's folder comes last, so that none of its files is taken for one of the standard library.
-_START = "import sys; sys.path[:] = [*sys.path[1:], sys.argv[1]]; from contained.start import main; main()"
+_START = "import sys; sys.path[:] = [*sys.path[1:], sys.argv[1]]; from contained.fork_server import main; main()"
 # Nothing of the caller's environment. Sets are iterated in the same order in each run.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
@@ -66,7 +70,7 @@ class ServerProcess:
         self._socket = ours
         self._numbers = itertools.count()
         self._jobs: dict[int, asyncio.Future[Ended]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[None] | None = None
         self.layers: dict[str, str] = {}
         self.lost = False
@@ -75,22 +79,19 @@ class ServerProcess:
     @property
     def free(self) -> bool:
         """Whether no event loop that still runs uses it."""
-        return self._loop is None or self._loop.is_closed()
+        return self.loop is None or self.loop.is_closed()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve this event loop. Programs of a loop that was closed are ended."""
         for future in list(self._jobs.values()):
             self.kill(future)
         self._jobs.clear()
-        self._loop = loop
+        self.loop = loop
         self._ready = loop.create_future()
         self._ready.add_done_callback(_seen)
         if self.layers:
             self._ready.set_result(None)
         loop.add_reader(self._socket, self._receive)
-
-    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return self._loop is loop
 
     async def started(self) -> None:
         if self.layers and not self.lost:
@@ -104,13 +105,13 @@ class ServerProcess:
 
     def submit(self, job: Job, descriptors: Sequence[int]) -> asyncio.Future[Ended]:
         """Start a program; the future has how it ended. The job's number is replaced."""
-        assert self._loop is not None
+        assert self.loop is not None
         number = next(self._numbers)
-        future: asyncio.Future[Ended] = self._loop.create_future()
+        future: asyncio.Future[Ended] = self.loop.create_future()
         future.add_done_callback(_seen)
         self._jobs[number] = future
         try:
-            socket.send_fds(self._socket, [job._replace(number=number).pack()], descriptors)
+            socket.send_fds(self._socket, [pack(job._replace(number=number))], descriptors)
         except OSError:
             self.close()
         return future
@@ -119,7 +120,7 @@ class ServerProcess:
         """End a program; the future tells when it has ended."""
         for number in [number for number, job in self._jobs.items() if job is future]:
             with contextlib.suppress(OSError):
-                self._socket.send(pack_kill(number))
+                self._socket.send(pack(number))
 
     def _receive(self) -> None:
         while not self.lost:
@@ -134,7 +135,7 @@ class ServerProcess:
             elif not self.layers:
                 self._begin(json.loads(message))
             else:
-                ended = Ended.unpack(message)
+                ended = Ended(*json.loads(message))
                 future = self._jobs.pop(ended.number, None)
                 if future is not None and not future.done():
                     future.set_result(ended)
@@ -155,8 +156,8 @@ class ServerProcess:
             return
         self.lost = True
         text = reason + self._output()
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._socket)
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.remove_reader(self._socket)
             for future in (self._ready, *self._jobs.values()):
                 if future is not None and not future.done():
                     future.set_exception(error(text))
@@ -185,3 +186,57 @@ def _end(process: subprocess.Popen[bytes], ours: socket.socket, errors: IO[bytes
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     errors.close()
+
+
+# What packages import, and what is imported with them.
+_WITH = {"sympy": ("mpmath",)}
+
+
+def check_machine() -> None:
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64" or sys.maxsize < 2**32:
+        raise refused("seccomp", f"{platform.system()} on {platform.machine()}", {})
+
+
+def refused(what: str, reason: str, packages: Mapping[str, str]) -> ConfigError:
+    """The error of a machine without the filter of system calls, or of a package that cannot be used."""
+    if what == "packages":
+        return ConfigError(
+            f"{SETTING}.packages=[{','.join(packages)}]: {reason}",
+            rule="every package can be imported in a process of one thread, without the other installed packages",
+            fix="leave it out, or list the packages that it imports as well",
+        )
+    return ConfigError(
+        f"{SETTING}.executor=contained: {reason}",
+        rule="programs are contained by a filter of system calls: Linux on x86-64, and a kernel that allows seccomp",
+        fix=f"run on such a machine, or send programs to a service: {SETTING}.executor=sandbox_fusion "
+        f"{SETTING}.url=http://...; {SETTING}.executor=unsafe_subprocess runs them with the rights of this user",
+    )
+
+
+def package_folders(packages: Iterable[str]) -> dict[str, str]:
+    """The folder of each package, and of those that they need."""
+    names = dict.fromkeys(name for package in packages for name in (*_WITH.get(package, ()), package))
+    return {name: _folder(name) for name in names}
+
+
+def _folder(name: str) -> str:
+    if name in sys.stdlib_module_names:
+        raise ConfigError(
+            f"{SETTING}.packages: {name!r}",
+            rule="programs can always import the standard library",
+            fix="leave it out",
+        )
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None:
+        raise ConfigError(
+            f"{SETTING}.packages: {name!r}",
+            rule="it is the name of an installed package, as programs import it",
+            fix=f"pip install {name}, or leave it out",
+        )
+    if not spec.submodule_search_locations:
+        raise ConfigError(
+            f"{SETTING}.packages: {name!r}, which is one file",
+            rule="a package is a folder of modules",
+            fix="leave it out",
+        )
+    return os.path.abspath(next(iter(spec.submodule_search_locations)))
