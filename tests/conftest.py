@@ -162,8 +162,8 @@ def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callab
     return train
 
 
-# The request -> the text or the message of the reply, or the status of an HTTP error.
-Answer = Callable[[dict[str, Any]], str | dict[str, Any] | int]
+# The request -> the text or the message of the reply, or the status of an HTTP error, perhaps with the whole body.
+Answer = Callable[[dict[str, Any]], str | dict[str, Any] | int | tuple[int, str]]
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -190,18 +190,19 @@ class Handler(BaseHTTPRequestHandler):
         self.server.bodies.append(body)
         self.server.headers.append(dict(self.headers))
         answer = self.server.answer(body)
-        status, reply = (answer, "no") if isinstance(answer, int) else (200, answer)
-        message = reply if isinstance(reply, dict) else {"content": reply}
-        data = json.dumps(
-            {
-                "choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 5, "completion_tokens": 3},
-            }
-        ).encode()
+        status, text = answer if isinstance(answer, tuple) else self._completion(answer)
+        data = text.encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    @staticmethod
+    def _completion(answer: str | dict[str, Any] | int) -> tuple[int, str]:
+        status, reply = (answer, "no") if isinstance(answer, int) else (200, answer)
+        message = reply if isinstance(reply, dict) else {"content": reply}
+        choice = {"message": {"role": "assistant", **message}, "finish_reason": "stop"}
+        return status, json.dumps({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
 
     def log_message(self, *args: object) -> None:
         pass

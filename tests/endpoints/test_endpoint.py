@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -26,44 +24,14 @@ def key(monkeypatch):
     monkeypatch.setenv("TEAM_KEY", KEY)
 
 
-@pytest.fixture
-def serve_text():
-    """The address of an endpoint that answers every request with this status and text."""
-    servers = []
-
-    def start(status, text):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *args):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/v1"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
 def client(url, **settings):
     return verl_mas.OpenAIClient(url, "m", api_key_env="TEAM_KEY", **settings)
 
 
 @pytest.mark.parametrize("body", [*(f"bad key {form}" for form in FORMS), "x" * 490 + KEY])
-def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_faults_logs_or_records(
-    serve_text, body, caplog, tmp_path
-):
+def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_faults_logs_or_records(serve, body, caplog, tmp_path):
     caplog.set_level(logging.DEBUG)
-    endpoint = client(serve_text(401, body))
+    endpoint = client(serve(lambda _: (401, body)).url)
     with pytest.raises(SessionFault, match="HTTP 401") as raised:
         verl_mas.run("single", "q", endpoint, faults=FaultSpec(retries=0))
     fault = raised.value
@@ -81,9 +49,9 @@ def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_faults_logs_or_
 @pytest.mark.parametrize(
     "body", ["<html>", '{"error": "no credit"}', '{"choices": []}', "[]", "1", '{"choices": [{"message": "4"}]}', KEY]
 )
-def test_a_response_that_is_no_completion_is_quoted_in_the_fault(serve_text, body):
+def test_a_response_that_is_no_completion_is_quoted_in_the_fault(serve, body):
     with pytest.raises(SessionFault) as raised:
-        verl_mas.run("single", "q", client(serve_text(200, body)), faults=FaultSpec(retries=0))
+        verl_mas.run("single", "q", client(serve(lambda _: (200, body)).url), faults=FaultSpec(retries=0))
     assert f"is not a chat completion: {'***' if body == KEY else body}" in raised.value.cause
 
 

@@ -14,8 +14,7 @@ from PIL import Image
 import verl_mas
 from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.endpoints.openai import Streamed, as_openai
-from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.workflow import Outcome, Workflow
+from verl_mas.errors import SessionFault
 
 AGENTS = {"solver": AgentSpec(tools=["press"], tool_timeout_s=0.3)}
 
@@ -111,60 +110,6 @@ def test_the_text_of_a_reply_may_be_in_parts(serve, content, text):
         return
     with pytest.raises(SessionFault, match="is not a chat completion"):
         verl_mas.run("single", "q", client, faults=FaultSpec(retries=0))
-
-
-def test_a_function_with_verls_decorator_is_a_tool(serve):
-    from verl.tools.function_tool import function_tool
-
-    # verl takes a name once per process.
-    @function_tool("knock")
-    def decorated(button: str) -> str:
-        """Press a button.
-
-        Args:
-            button: Its name.
-        """
-        return f"{button} pressed"
-
-    endpoint = serve(calls_then_repeats(called(name="knock")))
-    assert results(endpoint, decorated, {"solver": AgentSpec(tools=["knock"])})[0] == ["red pressed"]
-    assert (
-        endpoint.bodies[0]["tools"][0]["function"]["parameters"]["properties"]["button"]["description"] == "Its name."
-    )
-
-
-def test_a_tool_that_the_run_does_not_have_is_refused(serve):
-    with pytest.raises(ConfigError, match="did you mean 'press'"):
-        results(serve(lambda body: "4"), agents={"solver": AgentSpec(tools=["pres"])})
-
-
-def test_tools_of_a_session_keep_their_state_over_the_turns_of_a_conversation(serve):
-    class Counting(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            pressed: list[str] = []
-
-            def press(button: str) -> int:
-                """Press a button; returns how often one was pressed."""
-                pressed.append(button)
-                return len(pressed)
-
-            talk = team.a.conversation(tools=[press])
-            await talk.act("Press.")
-            reply = await talk.act("Again.")
-            return Outcome(answer=reply.text, reward=float(len(pressed)))
-
-    def answer(body):
-        last = body["messages"][-1]
-        return {"content": None, "tool_calls": [called()]} if last["role"] == "user" else last["content"]
-
-    endpoint = serve(answer)
-    session = verl_mas.run(Counting(), "q", verl_mas.OpenAIClient(endpoint.url, "m"))
-    assert session.answer == "2" and session.team_reward == 2.0
-    assert [message["role"] for message in endpoint.bodies[-1]["messages"]] == (
-        "user assistant tool assistant user assistant tool".split()
-    )
 
 
 def test_an_image_is_sent_as_an_address_with_its_data():

@@ -30,6 +30,7 @@ def parquet() -> bytes:
         ("c.jsonl.gz", gzip.compress(LINES, mtime=0)[:-10], "EOFError"),
         ("c.jsonl", LINES + '{"text": "caf\xe9"}'.encode("latin-1"), "line 4"),
         ("c.jsonl", LINES + b"[1]", "line 4"),
+        ("c.jsonl", LINES + b'{"text": ', "line 4"),
     ],
 )
 def test_a_broken_file_is_one_clear_error(tmp_path, name, content, match):

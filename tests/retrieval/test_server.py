@@ -48,20 +48,9 @@ def test_without_scores_only_documents_are_returned(client):
     assert len(result[0]) == 2 and result[0][0]["id"] == "p3"
 
 
-def test_no_queries_give_no_results(client):
-    assert client.post("/retrieve", json={"queries": []}).json() == {"result": []}
-
-
-def test_the_queries_of_a_whole_batch_of_search_r1_are_one_request(client):
-    assert len(client.post("/retrieve", json={"queries": ["fact 3"] * 2560}).json()["result"]) == 2560
-
-
-@pytest.mark.parametrize(
-    "payload", [{}, {"queries": "one"}, {"queries": ["x"], "topk": 0}, {"queries": ["x"] * 20_000}, {"queries": [None]}]
-)
-def test_a_wrong_request_is_refused_with_the_field(client, payload):
-    response = client.post("/retrieve", json=payload)
-    assert response.status_code == 422 and response.json()["detail"]
+@pytest.mark.parametrize("queries", [0, 2560])
+def test_no_queries_give_no_results_and_those_of_a_whole_batch_of_search_r1_are_one_request(client, queries):
+    assert len(client.post("/retrieve", json={"queries": ["fact 3"] * queries}).json()["result"]) == queries
 
 
 @pytest.mark.parametrize(
@@ -72,6 +61,12 @@ def test_a_wrong_request_is_refused_with_the_field(client, payload):
         (b'{"queries": ["\xff"]}', 422),
         (b'{"queries": ["fact 3\\u0000"]}', 200),
         (b'{"queries": ["\0"]}', 422),
+        (b'{"queries": ["%b"]}' % (b"fact 3 " * 300_000), 200),
+        (b'{"queries": [%b"x"]}' % (b'"x", ' * 20_000), 422),
+        (b'{"queries": "one"}', 422),
+        (b'{"queries": [null]}', 422),
+        (b'{"queries": ["x"], "topk": 0}', 422),
+        (b"{}", 422),
         (b"", 422),
         (b"fact 3", 422),
         (b"[" * 200_000, 422),
@@ -85,7 +80,7 @@ def test_a_wrong_request_is_refused_with_the_field(client, payload):
 def test_a_malformed_request_is_an_error_of_the_client_whatever_it_holds(client, body, status):
     response = client.post("/retrieve", content=body)
     assert response.status_code == status
-    assert len(response.content) < 10_000
+    assert len(response.content) < 10_000 and (status == 200 or response.json()["detail"])
 
 
 def test_a_body_that_does_not_end_is_refused_after_the_limit(client):
@@ -111,10 +106,6 @@ def test_a_passage_with_null_bytes_is_found_and_sent(tmp_path):
     client = ready(TestClient(create_app(lambda: index)))
     ((hit,),) = client.post("/retrieve", json={"queries": ["fact \0"]}).json()["result"]
     assert (hit["id"], hit["title"], hit["text"]) == ("a\0", "ti\0tle", "a \0 fact\x1b[2J")
-
-
-def test_a_query_of_megabytes_is_served(client):
-    assert client.post("/retrieve", json={"queries": ["fact 3 " * 300_000]}).status_code == 200
 
 
 def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, monkeypatch):

@@ -165,3 +165,19 @@ def test_an_act_without_tokens_makes_no_row(policy, play):
 def test_a_row_takes_a_small_part_of_a_prompt_into_its_observation():
     assert observation([1, 2, 3]) == observation([1, 2, 3]) != observation([1, 2, 4])
     assert 0 <= observation([]) < 2**63
+
+
+def test_the_row_of_a_conversation_has_the_oldest_and_the_newest_weights_that_sampled_it(policy, play):
+    class Talk(Workflow):
+        agents = ("a",)
+
+        async def run(self, task, team):
+            talk = team.a.conversation()
+            await talk.act("one")
+            await talk.act("two")
+            return Outcome(reward=1.0)
+
+    client, _ = policy(lambda prompt, number: "x")
+    task = Task([{"role": "user", "content": "go"}], uid="u", session=1, step=7)
+    [row] = stored_rows(play(Talk, client, task=task).session, {"main": client.model}, dataset(task))
+    assert (row.tags.min_global_steps, row.tags.max_global_steps) == (0, 1)

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_mas import cli
 from verl_mas.config.schema import AgentSpec, RemoteSpec
+from verl_mas.serve.shards import read_weights
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.adapter_identity import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
@@ -292,6 +293,13 @@ def test_the_files_of_a_worker_that_are_not_here_are_asked_for(base, folder, out
     (folder / "main" / "model_world_size_2_rank_1.pt").unlink()
     finish(folder, team(main=TeamPolicy(model=str(base), folder="main")))
     assert "rank_1.pt is missing" in refused(capsys, folder, out) and not any(out.iterdir())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_parts_are_joined_along_the_dimension_that_divided_them(tmp_path, dim):
+    state = {"weight": torch.arange(24.0).reshape(4, 6)}
+    save_shards(state, tmp_path, workers=2, dim=dim)
+    assert torch.equal(read_weights(tmp_path, None)["weight"], state["weight"])
 
 
 def test_weights_of_another_model_are_refused(base, folder, out, capsys):

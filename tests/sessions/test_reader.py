@@ -13,7 +13,7 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.records import index_of, listed, unpacked
 from verl_mas.run_folder.session_files import file_of, new_attempt, write_advantages
-from verl_mas.sessions.reader import SessionIndex, read_sessions
+from verl_mas.sessions.reader import SessionEntry, SessionIndex, read_sessions, with_uniform
 
 
 @pytest.fixture
@@ -159,6 +159,18 @@ def test_the_index_lists_what_the_records_say(record, tmp_path):
     for entry, session in zip(index.entries, index.records(), strict=True):
         assert (session["uid"], session["session"], session["uniform"]) == (entry.uid, entry.session, entry.uniform)
         assert (session["acts"][0]["text"], session["group"]) == (entry.answer or "<answer>", entry.uid)
+
+
+def test_a_dropped_session_does_not_count_in_its_group():
+    def group(*sessions):
+        entries = [
+            SessionEntry("u", number, 1, "train", status=status, scores={"a": [score, score]})
+            for number, (status, score) in enumerate(sessions)
+        ]
+        return {entry.uniform for entry in with_uniform(entries)}
+
+    assert group(("success", 1.0), ("success", 1.0), ("dropped", 0.0)) == {True}
+    assert group(("success", 1.0), ("dropped", 1.0)) == {None}
 
 
 def test_the_index_of_a_run_that_trains_follows_it(record, tmp_path):

@@ -33,23 +33,25 @@ def _rank(rank: int, workers: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def save_shards(state: Mapping[str, torch.Tensor], folder: Path, workers: int = 1, replicas: int = 1) -> None:
-    """As FSDP2: each tensor is divided along its first dimension, over the workers of each replica."""
+def save_shards(
+    state: Mapping[str, torch.Tensor], folder: Path, workers: int = 1, replicas: int = 1, dim: int = 0
+) -> None:
+    """As FSDP2: each tensor is divided along one dimension, over the workers of each replica."""
     folder.mkdir(parents=True, exist_ok=True)
     every = workers * replicas
     for rank in range(every):
         with _rank(rank, every):
             grid = torch.arange(every).reshape(replicas, workers)
             mesh = DeviceMesh("cpu", grid if replicas > 1 else grid[0])
-            parts = {name: _part(tensor.detach(), mesh, rank % workers, workers) for name, tensor in state.items()}
+            parts = {name: _part(tensor.detach(), mesh, rank % workers, dim) for name, tensor in state.items()}
             torch.save(parts, folder / f"model_world_size_{every}_rank_{rank}.pt")
     (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": every}))
 
 
-def _part(tensor: torch.Tensor, mesh: DeviceMesh, number: int, count: int) -> torch.Tensor:
-    chunks = tensor.chunk(count)
-    local = chunks[number].clone() if number < len(chunks) else tensor[:0].clone()
-    placements = [Replicate(), Shard(0)] if mesh.ndim > 1 else [Shard(0)]
+def _part(tensor: torch.Tensor, mesh: DeviceMesh, number: int, dim: int) -> torch.Tensor:
+    chunks = tensor.chunk(mesh.size(-1), dim)
+    local = chunks[number].clone() if number < len(chunks) else tensor.narrow(dim, 0, 0).clone()
+    placements = [Replicate(), Shard(dim)] if mesh.ndim > 1 else [Shard(dim)]
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride())
 
 

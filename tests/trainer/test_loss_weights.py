@@ -180,6 +180,16 @@ def test_rows_without_a_trained_token_do_not_count():
     assert weights.total == 2 and weights.of_rows.tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("weighting", [None, *WEIGHTINGS])
+def test_padding_does_not_count_whatever_its_mask(weighting):
+    keys, tags = ["1-0_0_0", "1-0_1_0", "pad0_0_0"], [{"agent": "a", "is_padding": i == 2} for i in range(3)]
+    found = step_weights(weighting, keys, tags, torch.tensor([2, 3, 4]))
+    expected = step_weights(weighting, keys[:2], tags[:2], torch.tensor([2, 3]))
+    assert found.total == expected.total == (5 if weighting == "token" else 2)
+    assert (found.of_rows is None) == (expected.of_rows is None)
+    assert found.of_rows is None or found.of_rows.tolist() == [*expected.of_rows.tolist(), 0]
+
+
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_a_step_of_which_every_token_is_masked_has_a_loss_of_0(weighting):
     step = Step([row("a", 0, 2, masked=2), row("b", 0, 1, masked=1)], weighting, 1, 1, 0)

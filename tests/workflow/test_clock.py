@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -107,6 +108,19 @@ def test_a_clock_that_stands_still_at_its_end_is_looked_at_seldom():
     with clock.stopped():
         assert clock.next_look == STANDING_S
     assert clock.next_look <= 0.01
+
+
+def test_a_clock_continues_with_the_time_that_it_was_stopped_at(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = Clock(10)
+    for now, left in ((3.0, 7), (13.0, 6)):
+        with clock.stopped():
+            assert clock.left == left
+            now += 9.0
+            with clock.stopped():
+                assert clock.left == left
+        assert clock.left == left
 
 
 def test_of_a_session_only_acts_can_wait_uncounted():

@@ -103,6 +103,7 @@ def test_text_in_the_thinking_is_not_an_answer(name):
     assert codec.parse(f"<think>{text}</think>\n{text}") == value
     assert isinstance(codec.parse(f"<think>\n{text}\n"), Malformed), "a thought that was cut off"
     assert isinstance(codec.parse(f"\n{text}\n</think> hm"), Malformed)
+    assert isinstance(codec.parse(f"<think>\n</think>\n{text}\n</think> hm"), Malformed), "it ends at the last mark"
 
 
 @pytest.mark.parametrize(

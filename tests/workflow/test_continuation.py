@@ -341,6 +341,34 @@ def test_plain_values_are_copied_with_what_is_inside_them(state):
         assert state == [[1]]
 
 
+@dataclass
+class Die:
+    rng: random.Random
+
+    def reseed(self, rng):
+        self.rng = rng
+
+
+def test_a_copy_draws_its_chance_anew_and_so_does_not_know_the_future_of_the_original(run):
+    drawn = []
+
+    async def play(team, candidate, die):
+        drawn.append(die.rng.random())
+        return 0.0
+
+    async def one(task, team):
+        die = Die(random.Random(7))
+        candidates = await team.a.branch("q", k=2)
+        for candidate in candidates:
+            await team.continue_from(candidate, play, die)
+        team.commit(candidates)
+        drawn.append(die.rng.random())
+        return Outcome(reward=0.0)
+
+    assert not run(one, ScriptedLLM("x")).failed
+    assert len(set(drawn)) == len(drawn) == 3
+
+
 def test_no_two_generations_of_a_session_have_the_same_place(run):
     """An engine that derives its random numbers from the place would sample the same twice."""
     for workflow in (lambda: Sum(n=2), lambda: Sum(forks_at=1)):

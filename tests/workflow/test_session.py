@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Tag, Task, Workflow, nested
+from verl_mas.workflow.commit import softmax
 from verl_mas.workflow.session import Score
 
 
@@ -120,6 +122,12 @@ def test_random_commits_repeat_for_the_same_task_and_session(run, rule):
         return [[r.committed for r in done.session.replies] for done in runs]
 
     assert choices() == choices()
+
+
+@pytest.mark.parametrize(("temperature", "least", "most"), [(0.01, 200, 200), (100.0, 70, 130)])
+def test_a_cold_softmax_takes_the_best_and_a_hot_one_takes_each_equally_often(temperature, least, most):
+    rng = random.Random(0)
+    assert least <= sum(softmax([0.0, 1.0], temperature, rng) for _ in range(200)) <= most
 
 
 def test_a_commit_of_unscored_candidates_says_what_to_do(run):

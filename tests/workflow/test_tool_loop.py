@@ -250,6 +250,10 @@ def test_calls_beyond_the_limits_are_answered_or_left_out(run):
     assert panel.pressed == ["a", "b"]
     assert reply.tool_calls[2].error == "Error: not called, as an act can make 2 calls"
     assert llm.requests[1].messages[-1]["content"] == reply.tool_calls[2].error
+    # The calls of an act are counted over its rounds.
+    panel.pressed.clear()
+    acting(run, [calls(("press", {"button": "a"})), three, "x"], [panel.press], spec=AgentSpec(max_tool_calls=2))
+    assert panel.pressed == ["a", "a"]
     # verl leaves out what is beyond max_parallel_calls: neither the call nor an answer is in the messages.
     reply, llm = acting(run, [three, "x"], [panel.press], limits=ToolLimits(parallel_calls=1))
     assert [message["role"] for message in reply.steps] == ["assistant", "tool", "assistant"]

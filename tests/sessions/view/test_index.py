@@ -30,6 +30,16 @@ def test_a_set_of_agents_does_not_depend_on_who_acts_first():
     assert index["sets"][index["columns"]["malformed"][0]] == (index["agents"].index("checker"),)
 
 
+def test_a_session_is_found_by_the_number_of_its_chunk_among_all_and_its_place_in_it():
+    sessions = [session(number=number) for number in range(3)]
+    first = Page(Part("train", 1, ()), groups_of(sessions), (("a", 1), ("b", 2)))
+    second = Page(Part("train", 2, ()), groups_of(sessions), (("c", 2), ("d", 1)))
+    index = index_of([first, second], {})
+    assert index["chunks"] == ["a", "b", "c", "d"]
+    assert index["columns"]["chunk"] == [0, 1, 1, 2, 2, 3]
+    assert index["columns"]["place"] == [0, 0, 1, 0, 1, 0]
+
+
 def test_agents_have_the_order_of_the_configuration():
     assert index_of([page(session())], {}, ["idle", "checker"])["agents"] == ["idle", "checker", "solver"]
 

@@ -1,0 +1,38 @@
+"""Whether prompts and responses fit, at the last length that does and the first that does not."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.checks.verl.lengths import check_lengths
+
+MODEL_LEN, POSITIONS = "rollout.max_model_len", "model.override_config.max_position_embeddings"
+BUDGET, PARTS = "actor.ppo_max_token_len_per_gpu", "actor.ulysses_sequence_parallel_size"
+FITS = {
+    "model.path": "no such model", POSITIONS: 4096, "rollout.name": "transformers", "rollout.prompt_length": 1096,
+    "rollout.response_length": 3000, MODEL_LEN: 4096, "actor.use_dynamic_bsz": True, BUDGET: 4096,
+}  # fmt: skip
+WHOLE = "max_prompt_length + max_response_length = 4096"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problems"),
+    [
+        ({}, []),
+        ({MODEL_LEN: None}, []),
+        ({BUDGET: 2048, PARTS: 2}, []),
+        ({BUDGET: 1, "actor.use_dynamic_bsz": False}, []),
+        ({MODEL_LEN: 4097}, [f"{MODEL_LEN}=4097"]),
+        ({MODEL_LEN: 4095}, [WHOLE]),
+        ({MODEL_LEN: None, POSITIONS: 4095}, [WHOLE]),
+        ({BUDGET: 4095}, [f"{BUDGET}=4095"]),
+        ({BUDGET: 2047, PARTS: 2}, [f"{BUDGET}=2047"]),
+    ],
+)
+def test_one_token_too_many_is_refused(changes, problems):
+    view = OmegaConf.create({})
+    for key, value in {**FITS, **changes}.items():
+        OmegaConf.update(view, f"actor_rollout_ref.{key}", value, force_add=True)
+    found = check_lengths(view, "main", trained=True)
+    assert [problem.value.removeprefix("policy main: ") for problem in found] == problems
