@@ -16,7 +16,6 @@ from verl_mas.data import sources
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.arithmetic import chains, signed
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."
 
@@ -35,6 +34,8 @@ MATH_ROWS = {
     "olympiadbench": [{"problem": "d", "answer": "x^2"}],
     "minerva": [{"problem": f"e{i}", "answer": "3.2e5"} for i in range(272)],
 }
+
+
 SEARCH_ROWS = {
     "nq_hotpotqa": [{"question": "who?", "golden_answers": ["me"], "data_source": "nq"}],
     "search_r1_test": [
@@ -231,55 +232,6 @@ def test_wrong_arguments_are_refused(tmp_path, arguments, match):
         main(["math", "--out", str(tmp_path), *arguments], load=hub(MATH_ROWS))
 
 
-def test_a_world_with_too_few_questions_is_refused_before_anything_is_written_or_trained(tmp_path):
-    with pytest.raises(ConfigError, match="does not have that many"):
-        main(["invented", "--out", str(tmp_path), "--entities", "100", "--test-rows", "5000", "--noise", "0.1"])
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_invented_world_is_written_with_its_corpus(tmp_path):
-    size = ["--entities", "500", "--train-rows", "50", "--test-rows", "10"]
-    main(["invented", "--out", str(tmp_path), *size])
-    assert len((tmp_path / "corpus.jsonl").read_text().splitlines()) == 500
-    row = prepared(tmp_path, "train")[0]
-    assert (
-        row["data_source"] in ("invented_2_hops", "invented_3_hops") and len(row["reward_model"]["ground_truth"]) == 1
-    )
-
-
-def test_arithmetic_chains_are_right_and_split(tmp_path):
-    train, test = chains(64), chains(16, split="test")
-    for item in (*train, *test):
-        assert eval(item.question.rstrip("=")) == int(item.truth)
-    assert not {item.question for item in train} & {item.question for item in test}
-    with pytest.raises(ConfigError, match="only"):
-        chains(10_000, terms=3)
-
-
-def test_every_intermediate_result_is_a_digit():
-    for item in chains(200, terms=4):
-        numbers = signed(item.question)
-        assert all(0 <= sum(numbers[:place]) <= 9 for place in range(1, 5)), item.question
-
-
 def test_every_public_set_has_its_own_name():
     for sets in (sources.MATH_TRAIN + sources.MATH_TEST, sources.SEARCH_TRAIN + sources.SEARCH_TEST):
         assert len({one.name for one in sets}) == len(sets)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (["--noise", "25"], "less than 1"),
-        (["--noise", "0.2", "--warm-up", "stesp=5"], "did you mean 'steps'"),
-        (["--noise", "0.2", "--warm-up", "steps=many"], "a whole number"),
-        (["--noise", "0.2", "--warm-up", "steps"], "NAME=VALUE"),
-        (["--noise", "0.2", "--warm-up", "steps=0"], "at least 1"),
-        (["--train-rows", "0"], "at least one row"),
-    ],
-)
-@pytest.mark.parametrize("data", ["arithmetic", "invented"])
-def test_an_invalid_warm_up_is_refused_before_anything_is_written(tmp_path, data, arguments, match):
-    with pytest.raises(ConfigError, match=match):
-        main([data, "--out", str(tmp_path), *arguments])
-    assert not list(tmp_path.iterdir())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from in_process_programs import NAME
 
@@ -14,7 +12,6 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Call
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import CodeBlock, Task
 from verl_mas.workflow.run import run
@@ -316,14 +313,3 @@ def test_by_default_programs_really_run_contained():
     assert [reply.reward for reply in of(session, "coder")] == pytest.approx([1.0, 0.1, 0.0, 0.1])
     assert [reply.reward for reply in of(session, "tester")] == pytest.approx([1.0, 0.2, 0.0, 0.0])
     assert session.info["agreed"] == 1.0
-
-
-@pytest.mark.parametrize("tester_reward", ["at_grpo", "cure"])
-def test_it_passes_check_workflow(tester_reward):
-    report = check_workflow(
-        lambda: CoderTester(execution=EXECUTION, tester_reward=tester_reward),
-        {"coder": [code(PRODUCT), code(SUM)], "tester": case(*RIGHT)},
-        task(),
-    )
-    assert report.ok, str(report)
-    assert json.dumps(report.cases[0].info)

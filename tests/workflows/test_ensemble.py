@@ -11,7 +11,6 @@ from in_process_programs import NAME
 from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.errors import SessionFault
 from verl_mas.execution.executor import Execution
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -139,10 +138,3 @@ def test_an_executor_is_needed_only_for_tool_users():
     Ensemble(execution=nowhere).check()
     with pytest.raises(ValueError, match="nowhere"):
         Ensemble(execution=nowhere, tool_users=1).check()
-
-
-@pytest.mark.parametrize("args", [{}, {"score": "math"}, {"score": "math", "tool_users": 1}])
-def test_it_passes_check_workflow(args):
-    replies = {"reasoner": box(1), "tool_user": code("print(0.5)"), "judge": box(0.5)}
-    report = check_workflow(lambda: Ensemble(execution=EXECUTION, **args), replies, TASK)
-    assert report.ok, str(report)

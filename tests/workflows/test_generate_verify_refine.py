@@ -9,12 +9,9 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from verl_mas.config.schema import BranchSpec, FaultSpec, WorkflowSpec
-from verl_mas.errors import ConfigError
-from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.base import resolve
 from verl_mas.workflow.run import run
 from verl_mas.workflows.generate_verify_refine import GenerateVerifyRefine
 
@@ -107,15 +104,3 @@ def test_a_refinement_without_a_box_is_malformed_and_worth_nothing():
 def test_the_answer_is_at_the_end_of_the_committed_candidates():
     session, _ = play(numbered, k=2)
     assert session.answer.startswith("[g0v0r0]")
-
-
-@pytest.mark.parametrize("args", [{"score": "exact"}, {"verdict_reward": -0.1}])
-def test_arguments_that_do_not_fit_are_refused(args):
-    with pytest.raises(ConfigError, match=next(iter(args))):
-        resolve(WorkflowSpec(name="generate_verify_refine", args=args))
-
-
-def test_it_passes_check_workflow():
-    replies = {"generator": RIGHT, "verifier": APPROVE, "refiner": RIGHT}
-    report = check_workflow(GenerateVerifyRefine, replies, TASK)
-    assert report.ok, str(report)

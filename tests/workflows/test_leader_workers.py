@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 
-from verl_mas.config.schema import AgentSpec, FaultSpec
+from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import ConfigError, DataError, SessionFault
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import build
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Generation, Malformed, Task
 from verl_mas.workflow.run import run
@@ -136,12 +135,6 @@ def test_the_longest_session_has_the_acts_that_are_announced():
 def test_an_unknown_grader_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'em'"):
         LeaderWorkers(score="emm")
-
-
-def test_the_workflow_passes_its_own_check():
-    agents = {"worker": AgentSpec(format_penalty=0.1)}
-    report = check_workflow(lambda: LeaderWorkers(score="em"), {"leader": [TWO, BOX], "worker": "2"}, TASK, agents)
-    assert report.ok, report
 
 
 def test_workers_search_with_a_tool_of_their_own_and_the_leader_has_none(tmp_path):

@@ -9,7 +9,6 @@ from in_process_programs import NAME
 from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.errors import SessionFault
 from verl_mas.execution.executor import Execution
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -109,10 +108,3 @@ def test_of_the_candidates_the_best_is_committed_and_all_are_scored():
     assert [reply.committed for reply in reasoned] == [False, False, True, False]
     assert "boxed{0.5}" in str(llm.requests[1].messages)
     assert session.info["agreed"] == 1.0
-
-
-def test_it_passes_check_workflow():
-    report = check_workflow(
-        lambda: ReasonerToolUser(execution=EXECUTION), {"reasoner": RIGHT, "tool_user": code("0.5")}, TASK
-    )
-    assert report.ok, str(report)

@@ -11,7 +11,6 @@ pytest.importorskip("tantivy")
 from verl_mas.config.schema import BranchSpec
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import build
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -80,9 +79,3 @@ def test_the_candidates_of_one_agent_are_played_on_to_an_answer_each(index, fork
         assert sorted(one.branch for one in last) == [0, 1, 2] and session.team_reward == 1.0
         assert all(one.team_reward == float("Tazor" in one.text) for one in last)
     assert shapes == ({(3, 3, 3)} if fork == "first" else {(3, 3, 3), (1, 3, 3), (1, 1, 3)})
-
-
-def test_it_passes_check_workflow(index):
-    replies = {"rewriter": REWRITES, "reranker": "<keep>1</keep>", "answerer": "<answer>Tazor</answer>"}
-    report = check_workflow(lambda: SearchChain(retriever=index, fork="round_robin"), replies, TASK)
-    assert report.ok, str(report)

@@ -8,16 +8,14 @@ import pytest
 pytest.importorskip("tantivy")
 
 import verl_mas.workflows.search_team as search_team
-from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
+from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.retrieval.client import Breaker, RetrieverClient
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import build
 from verl_mas.rollout.truncation import fit
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.base import resolve
 from verl_mas.workflow.run import run
 from verl_mas.workflows.search_team import SearchTeam
 
@@ -143,29 +141,6 @@ def test_an_unreachable_retriever_and_a_missing_index_are_refused_at_start(tmp_p
         SearchTeam(retriever="http://127.0.0.1:9/retrieve").check()
     with pytest.raises(ConfigError, match="retriever build"):
         SearchTeam(retriever=str(tmp_path / "none")).check()
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        {"score": "rouge"},
-        {"max_turns": 0},
-        {"topk": 0},
-        {"topk": "3"},
-        {"topk": True},
-        {"retriever_timeout_s": 0},
-        {"retriever_timeout_s": "30"},
-    ],
-)
-def test_a_wrong_argument_is_refused(args):
-    with pytest.raises(ConfigError, match=next(iter(args))):
-        resolve(WorkflowSpec(name="search_team", args=args))
-
-
-def test_it_passes_check_workflow(index):
-    replies = {"verifier": [NO, YES], "searcher": "<search>Brel</search>", "answerer": "<answer>Tazor</answer>"}
-    report = check_workflow(lambda: SearchTeam(retriever=index), replies, TASK)
-    assert report.ok, str(report)
 
 
 def test_agents_may_differ_in_their_settings(index):

@@ -9,7 +9,6 @@ from verl_mas.config.schema import BranchSpec
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import CodeBlock, Task
 from verl_mas.workflow.run import run
@@ -70,9 +69,3 @@ def test_it_has_the_rewards_of_the_coder_in_the_team():
 def test_a_tiny_model_reads_the_same_lines_as_in_the_team():
     _, llm = play([PRODUCT, SUM], text="compact")
     assert [r.messages[-1]["content"] for r in llm.requests] == ["Add.\nC", f"Add.\n{PRODUCT}\n1 2>3\n2\nC"]
-
-
-def test_it_passes_check_workflow():
-    task = Task([{"role": "user", "content": "Add."}], ground_truth=PROBLEM.text())
-    report = check_workflow(lambda: SingleCoder(execution=EXECUTION), [code(PRODUCT), code(SUM)], task)
-    assert report.ok, str(report)

@@ -10,7 +10,6 @@ from in_process_programs import NAME
 
 from verl_mas.config.schema import BranchSpec
 from verl_mas.execution.executor import Execution
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -51,8 +50,3 @@ def test_of_the_candidates_the_best_is_committed():
     session, _ = play(lambda request, branch: code(f"print({branch} / 2)"), k=3)
     assert [reply.committed for reply in session.replies] == [False, True, False]
     assert [reply.team_reward for reply in session.replies] == [0.0, 1.0, 0.0]
-
-
-def test_it_passes_check_workflow():
-    report = check_workflow(lambda: SingleToolUser(execution=EXECUTION), code("print(0.5)"), TASK)
-    assert report.ok, str(report)

@@ -4,12 +4,10 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
+from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.base import resolve
 from verl_mas.workflow.run import run
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
@@ -132,22 +130,6 @@ def test_without_a_ground_truth_no_agent_acts():
     assert not llm.requests
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        {"score": "exact"},
-        {"verdict_reward": 0.5},
-        {"verdict_reward": -0.1, "score": "math"},
-        {"verdict_reward": "much", "score": "math"},
-        {"max_rounds": 0},
-        {"max_rounds": 1.5},
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(args):
-    with pytest.raises(ConfigError, match=next(iter(args))):
-        resolve(WorkflowSpec(name="solver_verifier", args=args))
-
-
-def test_it_passes_check_workflow():
-    report = check_workflow(lambda: SolverVerifier(score="math"), {"solver": RIGHT, "verifier": APPROVE}, TASK)
-    assert report.ok, str(report)
+def test_a_reward_of_verdicts_needs_a_grader():
+    with pytest.raises(ConfigError, match=r"verdict_reward=0\.5 with score=verl"):
+        SolverVerifier(verdict_reward=0.5)

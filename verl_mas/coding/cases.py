@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
-from typing import NoReturn
 
 from verl_mas.execution.limits import Call, Plain
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test
 from verl_mas.workflow import Malformed, Tag
-from verl_mas.workflow.codecs import checked, visible
+from verl_mas.workflow.codecs import checked, finite, refuse, visible
 
 INPUT, OUTPUT = Tag("input"), Tag("output")
 # Of lists and objects in a model's JSON.
@@ -89,13 +87,11 @@ def _around(tag: Tag) -> str:
 def _value(text: str) -> Plain | Malformed:
     """The value of a model's JSON. It must reach the executor, so it has neither deep nests nor lone surrogates."""
     try:
-        value: Plain = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        if _levels(value) > MAX_LEVELS:
-            return Malformed(f"JSON of more than {MAX_LEVELS} levels")
+        value: Plain = json.loads(text, parse_constant=refuse, parse_float=finite)
         json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        return Malformed(f"not JSON: {error}"[:200])
-    return value
+    except (ValueError, RecursionError):
+        return Malformed("not JSON")
+    return value if _levels(value) <= MAX_LEVELS else Malformed("too many levels")
 
 
 def _levels(value: Plain) -> int:
@@ -105,12 +101,3 @@ def _levels(value: Plain) -> int:
         inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, list | dict)]
         level = [item for items in inner for item in items]
     return levels
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    return value if math.isfinite(value) else _refuse(number[:40])
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

@@ -192,12 +192,6 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def _resolve(function: str) -> Callable[..., Json]:
-    module, name = function.split(":")
-    found: Callable[..., Json] = getattr(importlib.import_module(module), name)
-    return found
-
-
 def _serve(function: Callable[..., Json], pipe: Connection) -> None:
     """The loop of a worker: one call after another until the other end closes."""
     while True:
@@ -218,7 +212,7 @@ def _serve_forks(function: Callable[..., Json], memory_mb: int, control: socket.
         order, fds, _, _ = socket.recv_fds(control, 1, 1)
         if not order:
             return
-        children -= _reaped(children)
+        children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
         if order == b"k":
             pid = int.from_bytes(_receive(control, 8), "little")
             if pid in children:
@@ -237,17 +231,14 @@ def _serve_forks(function: Callable[..., Json], memory_mb: int, control: socket.
         control.sendall(pid.to_bytes(8, "little"))
 
 
-def _reaped(children: set[int]) -> set[int]:
-    return {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
-
-
 def _main() -> None:
     name, memory_mb, warm_up = sys.argv[1:]
     control = socket.socket(fileno=os.dup(0))
     # Workers inherit fd 0: one that hangs would keep the socket open after the fork server has ended.
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    function = _resolve(name)
+    module, _, attribute = name.partition(":")
+    function: Callable[..., Json] = getattr(importlib.import_module(module), attribute)
     for args in json.loads(warm_up):
         function(*args)
     try:

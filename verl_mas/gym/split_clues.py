@@ -297,24 +297,19 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
         task = with_hint(rng.choice(found), decoys, rng)
         talk = workflow.opening(task, rng)
         while not workflow.over(talk):
-            misread = replace(talk, written=tuple(_misread(message, noise, rng) for message in talk.written))
-            reply = _answer(task.answer, misread, noise, rng) if talk.last else _message(misread, noise, rng)
+            written = [
+                "".join(rng.choice(LETTERS) if rng.random() < noise * _LETTERS else letter for letter in message)
+                for message in talk.written
+            ]
+            misread = replace(talk, written=tuple(written))
+            if talk.last:
+                reply = rng.choice(talk.part) if rng.random() < noise * _ANSWERS else task.answer
+            else:
+                reply = "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
             codec = workflow.codec(misread)
             yield Lesson(workflow.actor(talk), workflow.prompt(misread), codec.render(reply))
             # Right, so that an answer can be learned from it.
             talk = talk.after(talk.part)
-
-
-def _message(talk: Talk, noise: float, rng: random.Random) -> str:
-    return "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
-
-
-def _answer(answer: str, talk: Talk, noise: float, rng: random.Random) -> str:
-    return rng.choice(talk.part) if rng.random() < noise * _ANSWERS else answer
-
-
-def _misread(message: str, noise: float, rng: random.Random) -> str:
-    return "".join(rng.choice(LETTERS) if rng.random() < noise * _LETTERS else letter for letter in message)
 
 
 @DATA_SETS.register("split_clues")

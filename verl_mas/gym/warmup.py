@@ -130,7 +130,17 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: P
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     used = list(islice(lessons, config.lessons))
-    start = Path(config.start) if config.start else _new_model(folder, used, config)
+    start = Path(config.start) if config.start else folder
+    if not config.start:
+        texts = (text for lesson in used[: config.texts] for text in (lesson.prompt, lesson.reply))
+        tiny_model(
+            folder,
+            hidden=config.hidden,
+            layers=config.layers,
+            tokenizer=byte_tokenizer(texts, config.vocabulary, max_length=512),
+            initial=config.initial,
+            seed=config.seed,
+        )
     tokenizer = AutoTokenizer.from_pretrained(start)
     tokenizer.chat_template = BARE_TEMPLATE
     tokenizer.save_pretrained(folder)
@@ -144,18 +154,6 @@ def log_loss(step: int, loss: float) -> None:
     """Report the loss every 100 steps."""
     if step % 100 == 0:
         sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
-
-
-def _new_model(folder: Path, lessons: list[Lesson], config: WarmUp) -> Path:
-    texts = (text for lesson in lessons[: config.texts] for text in (lesson.prompt, lesson.reply))
-    return tiny_model(
-        folder,
-        hidden=config.hidden,
-        layers=config.layers,
-        tokenizer=byte_tokenizer(texts, config.vocabulary, max_length=512),
-        initial=config.initial,
-        seed=config.seed,
-    )
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, lessons: list[Lesson]) -> list[TokenizedLesson]:

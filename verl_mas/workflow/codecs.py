@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
 
 from verl_mas.errors import DataError
 
@@ -272,7 +272,7 @@ class JsonBlock:
 
 def _object(text: str) -> JsonObject | Malformed:
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError) as error:
         return Malformed(f"not JSON: {type(error).__name__}: {error}"[:200])
     return value if isinstance(value, dict) else Malformed(f"a JSON {type(value).__name__}, not an object")
@@ -285,7 +285,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-def _finite(number: str) -> float:
+def finite(number: str) -> float:
     """A number too large for a float is not infinity."""
     value = float(number)
     if math.isinf(value):
@@ -293,7 +293,8 @@ def _finite(number: str) -> float:
     return value
 
 
-def _refuse(constant: str) -> None:
+def refuse(constant: str) -> NoReturn:
+    """NaN and infinities are Python's, not JSON's."""
     raise ValueError(f"{constant} is not JSON")
 
 

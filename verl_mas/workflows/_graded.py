@@ -1,9 +1,32 @@
-"""The base of teams whose answers a grader scores during the session."""
+"""Teams whose answers a grader scores during the session, and the grades of boxed answers."""
 
 from __future__ import annotations
 
-from verl_mas.grading.grader import Grader, grader
-from verl_mas.workflow import Workflow
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_mas.errors import InvalidInput
+from verl_mas.grading.grader import Grader, Truth, grader
+from verl_mas.grading.math import BoxedAnswer
+from verl_mas.workflow import Malformed, Reply, Workflow
+
+# Not a grader: verl's reward function scores the answer after the session.
+VERL = "verl"
+
+
+class WithVerlOrGrader(Workflow):
+    score: str = VERL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.optional_grader()
+
+    def check(self) -> None:
+        if grader := self.optional_grader():
+            grader.check()
+
+    def optional_grader(self) -> Grader | None:
+        return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
 
 
 class WithGrader(Workflow):
@@ -19,3 +42,50 @@ class WithGrader(Workflow):
 
     def grader(self) -> Grader:
         return grader(self.score, "mas.workflow.args.score")
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A reply, its answer (None: it has none that can be read), and its grade (None: it could not be checked)."""
+
+    reply: Reply
+    answer: str | None
+    grade: float | None
+
+    @property
+    def value(self) -> float:
+        return self.grade or 0.0
+
+
+async def graded(grader: Grader, truth: Truth, reply: Reply) -> Graded:
+    answer = reply.parse(BoxedAnswer())
+    if isinstance(answer, Malformed):
+        return Graded(reply, None, 0.0)
+    return Graded(reply, answer, await grader(truth, answer))
+
+
+async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
+    """Those with the most frequent answer; of equally frequent ones the answer that comes first. Empty if none has an
+    answer. Two answers are equal if one has full marks where the other is the truth."""
+    groups: list[list[Graded]] = []
+    for reply in replies:
+        if reply.answer is None:
+            continue
+        for group in groups:
+            if await _equal(grader, str(group[0].answer), reply.answer):
+                group.append(reply)
+                break
+        else:
+            groups.append([reply])
+    return max(groups, key=len, default=[])
+
+
+async def _equal(grader: Grader, answer: str, other: str) -> bool:
+    if answer == other:
+        return True
+    try:
+        truth = grader.read(answer)
+    except InvalidInput:
+        # What a model wrote need not be a ground truth.
+        return False
+    return await grader(truth, other) == 1

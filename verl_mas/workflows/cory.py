@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from verl_mas.grading.boxed import graded
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import Message, Outcome, Reply, Task, Team, register_workflow, with_instruction
-from verl_mas.workflows._graded import WithGrader
+from verl_mas.workflows._graded import WithGrader, graded
 from verl_mas.workflows.solver_verifier import solve
 
 

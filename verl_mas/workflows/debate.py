@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from verl_mas.config.values import Count, NotNegative, Share
 from verl_mas.errors import ConfigError
-from verl_mas.grading.boxed import Graded, graded, most_frequent
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import (
     Message,
@@ -20,7 +19,7 @@ from verl_mas.workflow import (
     register_workflow,
     with_instruction,
 )
-from verl_mas.workflows._graded import WithGrader
+from verl_mas.workflows._graded import Graded, WithGrader, graded, most_frequent
 from verl_mas.workflows.solver_verifier import solve
 
 

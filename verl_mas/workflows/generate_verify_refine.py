@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_mas.config.values import NotNegative
-from verl_mas.grading.boxed import Graded, graded
 from verl_mas.grading.grader import Grader, Truth
 from verl_mas.workflow import Agent, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.outcome import CheckedVerdict
-from verl_mas.workflows._graded import WithGrader
+from verl_mas.workflows._graded import Graded, WithGrader, graded
 from verl_mas.workflows.solver_verifier import Verdict, judge, solve
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import ClassVar
 
 from verl_mas.config.values import Count, Positive
-from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.retrieval.source import check_source, source
 from verl_mas.workflow import (
@@ -26,10 +25,8 @@ from verl_mas.workflow.codecs import between, checked, visible
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflow.tools import Tools
+from verl_mas.workflows._graded import VERL, WithVerlOrGrader
 from verl_mas.workflows.search_team import listed, retrieved
-
-# Not a grader: verl's reward function scores the answer after the session.
-VERL = "verl"
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class Delegating(Workflow):
 
 
 @register_workflow("leader_workers")
-class LeaderWorkers(Delegating):
+class LeaderWorkers(Delegating, WithVerlOrGrader):
     """For language models: subtasks, reports and the answer are texts."""
 
     retriever: str | None = None
@@ -195,21 +192,13 @@ class LeaderWorkers(Delegating):
     def scored_by_verl(self) -> bool:
         return self.score == VERL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.grader()
-
     def check(self) -> None:
-        if grader := self.grader():
-            grader.check()
+        super().check()
         if self.retriever is not None:
             check_source(self.retriever, self.topk)
 
-    def grader(self) -> Grader | None:
-        return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
-
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.grader()
+        grader = self.optional_grader()
         truth = grader.read(task.ground_truth) if grader else None
         played = await self.play(task, team)
         if grader is None:

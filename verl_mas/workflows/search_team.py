@@ -77,7 +77,8 @@ class SearchTeam(Searching):
             if isinstance(query, Malformed):
                 continue
             queries.append(query)
-            evidence += search_turn(query, await retrieved(passages, query))
+            found = information(await retrieved(passages, query))
+            evidence += [{"role": "assistant", "content": QUERY.render(query)}, {"role": "user", "content": found}]
         reply = await team.answerer.act(with_evidence(task, evidence, REPLY))
         answer = reply.parse(ANSWER)
         repeated = len(queries) - len({normalise(query) for query in queries})
@@ -116,13 +117,6 @@ def with_evidence(task: Task, evidence: Sequence[Message], instruction: str) -> 
     question and the newest search.
     """
     return with_instruction([*task.messages, *evidence], instruction)
-
-
-def search_turn(query: str, passages: Sequence[Passage]) -> list[Message]:
-    return [
-        {"role": "assistant", "content": QUERY.render(query)},
-        {"role": "user", "content": information(passages)},
-    ]
 
 
 def information(passages: Sequence[Passage]) -> str:

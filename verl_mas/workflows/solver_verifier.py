@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
-from verl_mas.grading.boxed import Graded, graded
-from verl_mas.grading.grader import Grader, grader
 from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import (
     Choice,
@@ -15,14 +13,11 @@ from verl_mas.workflow import (
     Reply,
     Task,
     Team,
-    Workflow,
     register_workflow,
     with_instruction,
 )
 from verl_mas.workflow.outcome import CheckedVerdict
-
-# Not a grader: verl's reward function scores the answer after the session.
-VERL = "verl"
+from verl_mas.workflows._graded import VERL, Graded, WithVerlOrGrader, graded
 
 
 class Verdict(Choice, tag="verify"):
@@ -31,7 +26,7 @@ class Verdict(Choice, tag="verify"):
 
 
 @register_workflow("solver_verifier")
-class SolverVerifier(Workflow):
+class SolverVerifier(WithVerlOrGrader):
     """`max_rounds` proposals at most, with a review between each two."""
 
     agents = ("solver", "verifier")
@@ -52,7 +47,6 @@ class SolverVerifier(Workflow):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.grader()
         if self.verdict_reward and self.score == VERL:
             raise ConfigError(
                 f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl",
@@ -60,15 +54,8 @@ class SolverVerifier(Workflow):
                 fix="set mas.workflow.args.score=math",
             )
 
-    def check(self) -> None:
-        if grader := self.grader():
-            grader.check()
-
-    def grader(self) -> Grader | None:
-        return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
-
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.grader()
+        grader = self.optional_grader()
         truth = grader.read(task.ground_truth) if grader else None
         solution = await team.solver.act(solve(task))
         grades: list[Graded] = [await graded(grader, truth, solution)] if grader else []

@@ -12,7 +12,6 @@ from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.gym.puzzles.base import board, row
 from verl_mas.gym.puzzles.game import Play
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
-from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Task
@@ -189,9 +188,3 @@ def test_a_turn_that_asks_other_agents_when_it_is_called_again_is_refused():
 def test_forks_and_continuations_exclude_each_other():
     with pytest.raises(ConfigError, match="fork=first with mas"):
         SinglePlayer(fork="first", continuations=1)
-
-
-@pytest.mark.parametrize("arguments", [{"continuations": 1}, {"fork": "first"}, {"fork": "round_robin"}])
-def test_teams_that_play_on_pass_check_workflow(arguments):
-    report = check_workflow(lambda: PlannerExecutor(max_turns=2, **arguments), "<actions>U R</actions>", task())
-    assert report.ok, str(report)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -41,7 +41,6 @@ class Run:
     overrides: list[str]
     folder: Path
     steps_in_all: int
-    environment: dict[str, str] = field(default_factory=dict)
     # From the last checkpoint; earlier metrics are kept.
     resume: bool = False
     # Displayed below the progress bar.
@@ -106,7 +105,7 @@ class Run:
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | settings | self.environment,
+            env=os.environ | settings,
             start_new_session=True,
         )
 

@@ -80,8 +80,11 @@ class PlanPath(Puzzle):
     ) -> PlanPath:
         """A board whose start is at least `min_distance` moves from the goal; a move slips with probability `slip`."""
         check_share("walls", walls)
-        check_slip(slip)
         check_distance(min_distance)
+        if not 0 <= slip < 1:
+            raise ConfigError(
+                f"slip={slip}", rule="the probability that a move slips is at least 0 and below 1", fix="use 0.2"
+            )
         if not 2 <= size <= _LARGEST:
             raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="use a size in that range")
         rng = stream(cls.name, seed, split)
@@ -160,13 +163,6 @@ class PlanPath(Puzzle):
 
     def key(self) -> tuple[int]:
         return (self.at,)
-
-
-def check_slip(slip: float) -> None:
-    if not 0 <= slip < 1:
-        raise ConfigError(
-            f"slip={slip}", rule="the probability that a move slips is at least 0 and below 1", fix="use 0.2"
-        )
 
 
 def _board(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Set
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
@@ -101,7 +100,8 @@ class Sokoban(Puzzle):
         for _ in range(_ATTEMPTS):
             blocked = around | set(rng.sample(inside, round(walls * len(inside))))
             targets = frozenset(rng.sample([cell for cell in inside if cell not in blocked], boxes))
-            layout = _layout(size, blocked, targets)
+            signs = (WALL if cell in blocked else TARGET if cell in targets else FREE for cell in range(size * size))
+            layout = "".join(signs)
             if split_of(layout) != split:
                 continue
             moves = neighbours(size, frozenset(blocked))
@@ -179,11 +179,6 @@ class Sokoban(Puzzle):
 
     def key(self) -> State:
         return (self.player, self.boxes)
-
-
-def _layout(size: int, blocked: Set[int], targets: Set[int]) -> str:
-    signs = (WALL if cell in blocked else TARGET if cell in targets else FREE for cell in range(size * size))
-    return "".join(signs)
 
 
 def words_of(size: int, layout: str) -> str:

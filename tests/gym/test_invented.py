@@ -1,21 +1,25 @@
+"""The invented world: documents, questions, and demonstrations of a search team."""
+
 from __future__ import annotations
 
+from itertools import islice
+
+import pyarrow.parquet as pq
 import pytest
 
+from verl_mas.cli.data import main
 from verl_mas.errors import ConfigError
-from verl_mas.gym.invented import RELATIONS, InventedWorld
+from verl_mas.gym.invented import RELATIONS, InventedWorld, lessons
 from verl_mas.retrieval.index import build
+from verl_mas.workflow.codecs import Malformed
+from verl_mas.workflows.search_team import ANSWER, QUERY, Enough
+
+pytest.importorskip("tantivy")
 
 
 @pytest.fixture(scope="module")
 def world():
     return InventedWorld(entities=2_000)
-
-
-def test_a_seed_identifies_a_world(world):
-    assert InventedWorld(2_000).passages == world.passages
-    assert InventedWorld(2_000, seed=1).passages != world.passages
-    assert InventedWorld(2_000).questions(20) == world.questions(20)
 
 
 def test_every_entity_has_one_document_with_all_its_facts(world):
@@ -75,3 +79,61 @@ def test_one_search_does_not_find_the_whole_path_but_one_for_each_hop_does(world
     hop_by_hop = sum(title in {hit.id for hit in hits} for title, hits in zip(path, steps, strict=True))
     assert last / len(questions) < 0.3
     assert hop_by_hop / len(path) > 0.95
+
+
+@pytest.fixture(scope="module")
+def small():
+    return InventedWorld(200)
+
+
+def searched(small, noise, count=400):
+    return list(islice(lessons(small, (2,), noise=noise), count))
+
+
+def test_without_noise_a_search_team_reads_two_documents_and_answers(small):
+    taught = searched(small, 0.0)
+    agents = [lesson.agent for lesson in taught if lesson.agent != "verifier"]
+    assert agents[:6] == ["searcher", "searcher", "answerer"] * 2
+    for lesson in taught:
+        if lesson.agent == "answerer":
+            # The answer is in the last document.
+            assert f" {ANSWER.parse(lesson.reply)}." in lesson.prompt.rsplit("<information>")[-1]
+
+
+def test_verdicts_are_a_minority_of_the_lessons(small):
+    agents = [lesson.agent for lesson in searched(small, 0.1)]
+    assert 0.15 < agents.count("verifier") / len(agents) < 0.4
+
+
+def test_the_lessons_contain_every_name(small):
+    text = " ".join(lesson.prompt for lesson in searched(small, 0.1, count=4_000))
+    assert all(name in text for names in small.kinds.values() for name in names)
+
+
+def test_the_facts_of_the_lessons_are_not_those_of_the_world(small):
+    variant = small.with_other_facts(1)
+    assert variant.kinds == small.kinds and variant.facts.keys() == small.facts.keys()
+    assert sum(variant.facts[fact] == small.facts[fact] for fact in small.facts) < 0.2 * len(small.facts)
+    assert variant.passages != small.passages and small.with_other_facts(1).passages == variant.passages
+
+
+def test_random_replies_are_well_formed(small):
+    codecs = {"verifier": Enough, "searcher": QUERY, "answerer": ANSWER}
+    for lesson in searched(small, 0.5):
+        assert not isinstance(codecs[lesson.agent].parse(lesson.reply), Malformed), lesson.reply
+
+
+def test_a_world_with_too_few_questions_is_refused_before_anything_is_written_or_trained(tmp_path):
+    with pytest.raises(ConfigError, match="does not have that many"):
+        main(["invented", "--out", str(tmp_path), "--entities", "100", "--test-rows", "5000", "--noise", "0.1"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_invented_world_is_written_with_its_corpus(tmp_path):
+    size = ["--entities", "500", "--train-rows", "50", "--test-rows", "10"]
+    main(["invented", "--out", str(tmp_path), *size])
+    assert len((tmp_path / "corpus.jsonl").read_text().splitlines()) == 500
+    row = pq.read_table(tmp_path / "train.parquet").to_pylist()[0]
+    assert (
+        row["data_source"] in ("invented_2_hops", "invented_3_hops") and len(row["reward_model"]["ground_truth"]) == 1
+    )

@@ -1,48 +1,43 @@
+"""The warm-up of a tiny model."""
+
 from __future__ import annotations
 
-import random
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_mas.gym.puzzles.base import board
-from verl_mas.gym.puzzles.data import lessons, noisy_plan
+from verl_mas.gym import arithmetic
+from verl_mas.gym.puzzles.data import lessons
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
-from verl_mas.gym.warmup import WarmUp, loss, tokenize, warm_up
-from verl_mas.util.splits import TRAIN
-from verl_mas.workflow import Malformed
-
-KINDS = {"plan_path": {"size": 4}, "sokoban": {"size": 5, "min_distance": 2}, "sudoku": {"size": 4, "blanks": 4}}
+from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tokenize, warm_up
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_without_noise_every_plan_is_a_shortest_one(name):
-    for seed in range(10):
-        puzzle = board(name, seed, TRAIN, KINDS[name])
-        plan = noisy_plan(puzzle, 100, 0.0, random.Random(seed))
-        assert len(plan) == puzzle.initial_distance
-        assert all(puzzle.step(action) for action in plan) and puzzle.solved
+def test_prompts_are_formatted_as_by_the_chat_template():
+    from jinja2 import Template
+
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "r"},
+    ]
+    assert bare(messages) == Template(BARE_TEMPLATE).render(messages=messages)
 
 
-def test_more_noise_gives_more_wrong_actions():
-    def wrong(noise):
-        puzzles = [board("plan_path", seed, TRAIN, {"size": 6}) for seed in range(400)]
-        return sum(noisy_plan(p, 1, noise, random.Random(i))[0] not in p.best_actions() for i, p in enumerate(puzzles))
+def test_a_warmed_up_model_can_be_trained_further(tmp_path):
+    brief = WarmUp(steps=3, batch=4, lessons=40, hidden=32, layers=1)
+    losses = []
 
-    assert wrong(0.0) == 0 < wrong(0.4) < wrong(1.0)
+    def trained(name: str, config: WarmUp) -> Path:
+        source = arithmetic.lessons(3, 9, noise=0.3)
+        return warm_up(tmp_path / name, source, config, lambda step, loss: losses.append(loss))
 
-
-@pytest.mark.parametrize("name", KINDS)
-def test_lessons_are_the_workflows_own_prompts_with_replies_that_it_reads(name):
-    workflow = PlannerExecutor(text="compact", moves=2)
-    taught = list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))
-    assert [lesson.agent for lesson in taught[:4]] == ["planner", "executor"] * 2
-    codec = workflow.codec(board(name, 0, TRAIN, KINDS[name]))
-    for plan, execute in zip(taught[::2], taught[1::2], strict=True):
-        assert not isinstance(codec.parse(plan.reply), Malformed)
-        assert plan.prompt[-2:] == " P" and execute.prompt == f"{plan.prompt[:-1]}{plan.reply} E"
-    assert taught == list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))
+    first = trained("first", brief)
+    second = trained("second", replace(brief, start=str(first)))
+    assert losses[3] < losses[0]
+    assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()
 
 
 def test_a_tiny_model_learns_its_lessons_and_is_saved_with_a_template_that_adds_no_text(tmp_path):

@@ -1,0 +1,79 @@
+"""Boards as a data set, and demonstrations on them."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+
+from verl_mas.cli.data import main
+from verl_mas.errors import ConfigError
+from verl_mas.gym.puzzles.base import board
+from verl_mas.gym.puzzles.data import lessons, noisy_plan, tiny_workflow
+from verl_mas.gym.puzzles.teams import PlannerExecutor
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Malformed
+
+
+def test_mistakes_are_refused_with_a_fix(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'size'"):
+        main(["puzzle", "plan_path", "--out", str(tmp_path), "--size", "sise=4"])
+    with pytest.raises(ConfigError, match="planner_executor"):
+        tiny_workflow("single", {})
+    with pytest.raises(ConfigError, match="did you mean 'plan_path'"):
+        main(["puzzle", "plan_pth", "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--size", "4"], "NAME=VALUE"),
+        (["--size", "size="], "NAME=VALUE"),
+        (["--size", "size=["], "read as YAML"),
+        (["--size", "size=four"], "of type int"),
+        (["--size", "walls=few"], "of type float"),
+        (["--size", "min_distance=0"], "1 or more"),
+        (["--size", "min_distance=0", "--practice", "min_distance=5"], "1 or more"),
+        (["--practice", "min_distance=0"], "1 or more"),
+        (["--args", "move=1"], "did you mean 'moves'"),
+        (["--args", "moves=2.5"], "a whole number"),
+        (["--args", "moves=two"], "a whole number"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        main(["puzzle", "plan_path", "--out", str(tmp_path), "--noise", "0.7", *options])
+    assert not list(tmp_path.iterdir())
+
+
+KINDS = {"plan_path": {"size": 4}, "sokoban": {"size": 5, "min_distance": 2}, "sudoku": {"size": 4, "blanks": 4}}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_noise_every_plan_is_a_shortest_one(name):
+    for seed in range(10):
+        puzzle = board(name, seed, TRAIN, KINDS[name])
+        plan = noisy_plan(puzzle, 100, 0.0, random.Random(seed))
+        assert len(plan) == puzzle.initial_distance
+        assert all(puzzle.step(action) for action in plan) and puzzle.solved
+
+
+def test_more_noise_gives_more_wrong_actions():
+    def wrong(noise):
+        puzzles = [board("plan_path", seed, TRAIN, {"size": 6}) for seed in range(400)]
+        return sum(noisy_plan(p, 1, noise, random.Random(i))[0] not in p.best_actions() for i, p in enumerate(puzzles))
+
+    assert wrong(0.0) == 0 < wrong(0.4) < wrong(1.0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_lessons_are_the_workflows_own_prompts_with_replies_that_it_reads(name):
+    workflow = PlannerExecutor(text="compact", moves=2)
+    taught = list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))
+    assert [lesson.agent for lesson in taught[:4]] == ["planner", "executor"] * 2
+    codec = workflow.codec(board(name, 0, TRAIN, KINDS[name]))
+    for plan, execute in zip(taught[::2], taught[1::2], strict=True):
+        assert not isinstance(codec.parse(plan.reply), Malformed)
+        assert plan.prompt[-2:] == " P" and execute.prompt == f"{plan.prompt[:-1]}{plan.reply} E"
+    assert taught == list(islice(lessons(workflow, name, KINDS[name], noise=0.5), 60))

@@ -1,0 +1,126 @@
+"""Every generated data set: its rows and lessons are those of its seed, and no test row is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pyarrow.parquet as pq
+import pytest
+
+from verl_mas.cli.data import main, parser
+from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.prepare import FILES, Prepared
+from verl_mas.errors import ConfigError
+from verl_mas.gym.warmup import Generated
+
+# By data set: arguments for small rows, of each kind.
+KINDS = {
+    "arithmetic": ["--terms 4", "--team leader_workers"],
+    "guide_driver": ["--size size=5", "--speaks every_turn"],
+    "invented": ["--entities 300 --hops 2"],
+    "lookup": ["--shards 3 --keys 3"],
+    "programs": [""],
+    "puzzle": ["plan_path --size size=4", "sokoban --size size=5", "sudoku"],
+    "self_play": ["--game tic_tac_toe", "--game kuhn_poker"],
+    "split_clues": ["", "--parts 3 --rounds 2 --decoys 0.5"],
+}
+CASES = [f"{name} {arguments}" for name, kinds in KINDS.items() for arguments in kinds]
+# A start of a game is a row whatever the seed, and a deal is for training and for testing.
+ALL_ROWS = "self_play"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A data set with its options, of a case and a seed."""
+
+    def made(case: str, seed: int = 0) -> tuple[Generated, object]:
+        rows = "" if case.startswith(ALL_ROWS) else "--train-rows 30 --test-rows 10"
+        words = f"{case} --out {tmp_path} --seed {seed} --noise 0.3 {rows}".split()
+        options = parser(words[0]).parse_args(words)
+        return options.dataset, options
+
+    return made
+
+
+def rows(data: Generated, options: object) -> dict[str, list[dict[str, object]]]:
+    prepared: Prepared = data.generate(options)
+    parts = {"train": prepared.train, "test": prepared.test, "validation": prepared.validation}
+    return {split: [item.row(index, split) for index, item in enumerate(part)] for split, part in parts.items()}
+
+
+def test_every_generated_data_set_is_here():
+    assert {name for name in DATA_SETS if issubclass(DATA_SETS[name], Generated)} == set(KINDS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_seed_decides_the_training_rows(made, case):
+    first, same, other = (rows(*made(case, seed)) for seed in (1, 1, 2))
+    assert first == same and (first["train"] == other["train"]) == case.startswith(ALL_ROWS)
+    if case.startswith(("puzzle", "guide_driver", "split_clues", ALL_ROWS)):
+        assert (first["test"], first["validation"]) == (other["test"], other["validation"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_test_row_is_trained_on(made, case):
+    data, options = made(case)
+    prepared = data.generate(options)
+    assert prepared.keep_overlap == ("kuhn_poker" in case)
+    assert prepared.keep_overlap or not {item.key for item in prepared.train} & {item.key for item in prepared.test}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_files_hold_the_rows(made, case):
+    data, options = made(case)
+    data.generate(options).write(options.out)
+    files = {split: pq.read_table(options.out / name).to_pylist() for split, name in FILES.items()}
+    assert files == rows(data, options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lessons_are_those_of_their_seed(made, case):
+    def lessons(seed: int) -> list:
+        data, options = made(case, seed)
+        return list(islice(data.lessons(options), 40))
+
+    first, same, other = map(lessons, (1, 1, 2))
+    assert first == same != other
+    assert all(lesson.prompt and lesson.reply for lesson in first)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
+    warmed_up = []
+    monkeypatch.setattr("verl_mas.gym.warmup.warm_up", lambda *arguments: warmed_up.append(arguments))
+    data, options = made(case)
+    options.warm_up = ["steps=7"]
+    data.prepare(options, None)
+    [(folder, _, config, _)] = warmed_up
+    assert folder == options.out / "model" and config == replace(data.warm_up, steps=7, seed=0)
+    options.noise = None
+    data.prepare(options, None)
+    assert len(warmed_up) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ("--train-rows 0", "at least one row"),
+        ("--test-rows -3", "at least one row"),
+        ("--noise 25", "at least 0 and less than 1"),
+        ("--noise 0.2 --warm-up stesp=5", "did you mean 'steps'"),
+        ("--noise 0.2 --warm-up steps=many", "a whole number"),
+        ("--noise 0.2 --warm-up steps=2.5", "a whole number"),
+        ("--noise 0.2 --warm-up steps", "NAME=VALUE"),
+        ("--noise 0.2 --warm-up steps=0", "at least 1"),
+        ("--noise 0.2 --warm-up learning_rate=.nan", "a finite number, above 0"),
+        ("--noise 0.2 --warm-up start=/nowhere", "the folder has a model"),
+    ],
+)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, arguments, match):
+    if name == ALL_ROWS and "rows" in arguments:
+        pytest.skip("it has all its rows")
+    with pytest.raises(ConfigError, match=match):
+        main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,73 @@
+"""Every team on toy tasks: no reply breaks it, and each of its arguments is checked."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from in_process_programs import NAME
+
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.config.values import settable
+from verl_mas.errors import ConfigError
+from verl_mas.gym import guide_driver, split_clues
+from verl_mas.gym.lookup import CUT, SHARDS
+from verl_mas.gym.puzzles.base import row
+from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import WORKFLOWS, find, resolve
+
+
+def task_of(item) -> Task:
+    made = item.row(0, TRAIN)
+    return Task(made["prompt"], ground_truth=item.truth, extra_info=made["extra_info"])
+
+
+BOARD = row("plan_path", 0, TRAIN, {"size": 5, "min_distance": 4})
+PLAY = Task(BOARD["prompt"], extra_info=BOARD["extra_info"]), "<actions>U R</actions>"
+DRIVE = task_of(guide_driver.items(1, split=TRAIN)[0]), "<actions>U</actions>"
+TALK = task_of(split_clues.items(1)[0]), "<answer>a</answer>"
+# b -> c -> a, in the first shard and then in the second.
+TABLE = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})
+GAME = Task.of("tic_tac_toe 1"), "<move>5</move>"
+# (team, its arguments, (task, replies))
+TEAMS = [
+    ("planner_executor", {"max_turns": 2}, PLAY),
+    ("planner_executor", {"max_turns": 2, "continuations": 1}, PLAY),
+    ("planner_executor", {"max_turns": 2, "fork": "first"}, PLAY),
+    ("planner_executor", {"max_turns": 2, "fork": "round_robin"}, PLAY),
+    ("single_player", {"max_turns": 2}, PLAY),
+    ("tool_user_planner", {"max_turns": 2, "execution": {"executor": NAME}}, PLAY),
+    ("guide_driver", {"max_turns": 2}, DRIVE),
+    ("guide_driver", {"max_turns": 2, "text": "compact", "speaks": "every_turn"}, DRIVE),
+    ("guide_driver", {"max_turns": 2, "control": "all"}, DRIVE),
+    ("split_clues", {}, TALK),
+    ("split_clues", {"text": "compact", "rounds": 2}, TALK),
+    ("split_clues", {"control": "part"}, TALK),
+    ("sharded_lookup", {}, (TABLE, {"leader": [" b", " c", " = a"], "worker": " c"})),
+    ("single_reader", {}, (TABLE, " c a")),
+    ("self_play", {}, GAME),
+    ("self_play", {"opponent": "past"}, GAME),
+    ("self_play", {"text": "compact"}, GAME),
+]
+OURS = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_mas.gym.")]
+
+
+def test_every_team_is_here():
+    assert {name for name, *_ in TEAMS} == set(OURS)
+
+
+@pytest.mark.parametrize(("name", "arguments", "played"), TEAMS)
+def test_no_reply_breaks_it(name, arguments, played):
+    task, replies = played
+    report = check_workflow(partial(resolve, WorkflowSpec(name, args=arguments)), replies, task)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_value_that_does_not_fit_is_refused_with_its_name(name):
+    """Their ranges are in docs/settings.md, and `tests/config` tries values of every range."""
+    for argument in settable(find(name)):
+        with pytest.raises(ConfigError, match=argument):
+            resolve(WorkflowSpec(name, args={argument: {"no": "such"}}))

@@ -1,0 +1,227 @@
+"""Games, their starts as tasks, self-play, and lessons in the rules."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import islice, product
+
+import pytest
+
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.gym.games.base import GAMES, draw, expected, optimal, start_of, task_of, uniform
+from verl_mas.gym.games.kinds.kuhn_poker import KuhnPoker
+from verl_mas.gym.games.kinds.tic_tac_toe import CELLS, TicTacToe
+from verl_mas.gym.self_play import SelfPlay, lessons, starts
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow import Task
+from verl_mas.workflow.run import run
+
+DEALS = [KuhnPoker.start(name) for name in KuhnPoker.starts()]
+
+
+def states(game):
+    """A state and all that can follow it."""
+    yield game
+    for action in game.actions():
+        yield from states(game.after(action))
+
+
+def value(players):
+    """Of Kuhn poker, over all deals."""
+    return sum(expected(deal, players) for deal in DEALS) / len(DEALS)
+
+
+def test_kuhn_poker_is_worth_an_eighteenth_of_a_chip_to_the_second_player():
+    assert len(DEALS) == 6
+    assert value((optimal, optimal)) == pytest.approx(-1 / 18)
+
+
+@pytest.mark.parametrize("player", [0, 1])
+def test_no_deterministic_strategy_wins_more_than_the_value_against_the_equilibrium(player):
+    seen = defaultdict(list)
+    for state in (state for deal in DEALS for state in states(deal)):
+        if state.actions() and state.player == player:
+            seen[state.compact()] = list(state.actions())
+    assert len(seen) == 6, "three cards, in two situations"
+    best = -2.0
+    for chosen in product(*seen.values()):
+        plan = dict(zip(seen, chosen, strict=True))
+
+        def planned(state, plan=plan):
+            return {plan[state.compact()]: 1.0}
+
+        players = (planned, optimal) if player == 0 else (optimal, planned)
+        best = max(best, value(players) * (1 if player == 0 else -1))
+    assert best == pytest.approx(-1 / 18 if player == 0 else 1 / 18)
+
+
+def test_a_player_of_kuhn_poker_observes_its_own_card_only():
+    for deal in DEALS:
+        for state in states(deal):
+            if state.actions():
+                assert state.cards[1 - state.player] not in state.view() + state.compact()
+                assert state.card in state.view() and state.card in state.compact()
+
+
+def test_the_chips_of_kuhn_poker():
+    deal = KuhnPoker.start("J K")
+    ends = {"check check": -1, "bet fold": 1, "bet call": -2, "check bet fold": -1, "check bet call": -2}
+    for history, chips in ends.items():
+        state = deal
+        for action in history.split():
+            assert action in state.actions()
+            state = state.after(action)
+        assert not state.actions() and state.result() == chips
+
+
+def test_tic_tac_toe_is_a_draw_and_its_first_player_has_an_advantage_of_three_tenths_at_random():
+    empty = TicTacToe()
+    assert expected(empty, (optimal, optimal)) == 0
+    assert expected(empty, (uniform, uniform)) == pytest.approx(0.2968, abs=1e-4)
+    assert expected(empty, (optimal, uniform)) > 0.9
+
+
+def test_an_optimal_player_of_tic_tac_toe_never_loses():
+    rng = random.Random(0)
+    for seat in (0, 1, 0, 1):
+        state = TicTacToe()
+        while state.actions():
+            state = state.after(draw(optimal if state.player == seat else uniform, state, rng))
+        assert state.result() * (1 if seat == 0 else -1) >= 0
+
+
+def test_both_players_of_tic_tac_toe_see_their_own_marks_alike():
+    assert TicTacToe("X--------").compact() == "y - - - - - - - -"
+    assert TicTacToe("XO-------").compact() == "m y - - - - - - -"
+    assert TicTacToe("XO-------").view().endswith("X O 3\n4 5 6\n7 8 9")
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+def test_every_start_is_a_question_and_has_a_move(name):
+    kind = GAMES[name]
+    questions = [task_of(name, start) for start in kind.starts()]
+    assert len(set(questions)) == len(questions)
+    for question in questions:
+        state = start_of(question)
+        assert state.name == name and state.actions()
+        for strategy in (uniform, optimal):
+            chances = strategy(state)
+            assert sum(chances.values()) == pytest.approx(1) and set(chances) <= set(state.actions())
+
+
+@pytest.mark.parametrize(
+    ("question", "error"), [("chess", ConfigError), ("kuhn_poker J J", DataError), ("tic_tac_toe 5 5", DataError)]
+)
+def test_a_question_that_names_no_start_is_refused(question, error):
+    with pytest.raises(error, match="rule: "):
+        start_of(question)
+
+
+def questions(game, split):
+    return {item.question for item in starts(game, split)}
+
+
+def test_every_opening_is_for_training_or_for_testing():
+    train, test = (questions("tic_tac_toe", split) for split in (TRAIN, TEST))
+    assert not train & test and len(train | test) == len(GAMES["tic_tac_toe"].starts()) == 82
+    assert len(test) > 10
+
+
+def test_every_deal_is_for_both():
+    assert questions("kuhn_poker", TRAIN) == questions("kuhn_poker", TEST)
+    assert {start_of(question).cards for question in questions("kuhn_poker", TEST)} == {
+        ("J", "Q"), ("J", "K"), ("Q", "J"), ("Q", "K"), ("K", "J"), ("K", "Q")
+    }  # fmt: skip
+
+
+def task(question="tic_tac_toe", **fields):
+    return replace(Task.of(question), **fields)
+
+
+def legal(request, branch):
+    """The first legal move of a prompt in words."""
+    prompt = request.messages[-1]["content"]
+    return f"<move>{prompt.partition('Legal moves: ')[2].partition(',')[0].split()[0]}</move>"
+
+
+def agents(session):
+    return [reply.agent for reply in session.replies]
+
+
+def test_one_player_gets_what_the_other_loses():
+    session = run(SelfPlay(), task(), ScriptedLLM(legal))
+    # Cells 1 to 7 in turn: the first player has the diagonal 3, 5, 7.
+    assert agents(session) == ["first", "second"] * 3 + ["first"]
+    assert {reply.team_reward for reply in session.replies if reply.agent == "first"} == {1.0}
+    assert {reply.team_reward for reply in session.replies if reply.agent == "second"} == {-1.0}
+    assert session.answer == "tic_tac_toe: +1" and session.team_reward == 1.0
+
+
+@pytest.mark.parametrize(("number", "seats"), [(0, {"first", "opponent"}), (1, {"opponent", "second"})])
+def test_the_learner_changes_seats_and_the_reward_is_its_own(number, seats):
+    session = run(SelfPlay(opponent="past"), task(session=number), ScriptedLLM(legal))
+    assert set(agents(session)) == seats
+    assert session.team_reward == (1.0 if number == 0 else -1.0)
+    rewards = {reply.agent: reply.team_reward for reply in session.replies}
+    assert sum(rewards.values()) == 0 and session.info["acc"] == float(number == 0)
+
+
+@pytest.mark.parametrize("reply", ["<move>9</move><move>1</move>", "five", "<move>10</move>", ""])
+def test_a_reply_without_a_legal_move_loses_the_game_for_its_player(reply):
+    llm = ScriptedLLM({"first": "<move>5</move>", "second": reply})
+    session = run(SelfPlay(), task(), llm)
+    assert agents(session) == ["first", "second"]
+    assert [reply.team_reward for reply in session.replies] == [1.0, -1.0]
+    # Of the learner, which is in the first seat here.
+    assert session.info["illegal"] == 0 and session.info["opponent_illegal"] == 1
+
+
+def test_an_illegal_move_costs_the_largest_stake():
+    session = run(SelfPlay(text="compact"), task("kuhn_poker J K"), ScriptedLLM("fold"))
+    assert session.team_reward == -2 and session.info["illegal"] == 1
+
+
+def test_validation_is_against_another_opponent_and_repeats_its_draws():
+    workflow = SelfPlay(opponent="past", validation_opponent="random")
+    one, other = (
+        run(SelfPlay(opponent="past"), task(validate=True, uid=uid), ScriptedLLM(legal)) for uid in ("a", "b")
+    )
+    assert workflow.agents == ("first", "second", "opponent")
+    assert set(agents(one)) == {"first"} and one.answer == other.answer
+    assert [reply.messages for reply in one.replies] == [reply.messages for reply in other.replies]
+
+
+def test_an_optimal_opponent_does_not_lose():
+    for number in range(6):
+        session = run(SelfPlay(opponent="optimal"), task(session=number, uid=str(number)), ScriptedLLM(legal))
+        assert session.info["acc"] == 0
+
+
+def test_a_session_draws_one_of_several_earlier_selves():
+    workflow = SelfPlay(opponent="past", opponents=3)
+    assert workflow.agents[2:] == ("opponent_0", "opponent_1", "opponent_2")
+    drawn = Counter()
+    for number in range(30):
+        session = run(SelfPlay(opponent="past", opponents=3), task(uid=str(number)), ScriptedLLM(legal))
+        (opponent,) = set(agents(session)) - {"first"}
+        drawn[opponent] += 1
+    assert set(drawn) == set(workflow.agents[2:])
+
+
+def test_a_team_without_earlier_selves_has_no_agent_for_them():
+    assert SelfPlay(opponent="random").agents == ("first", "second")
+    assert SelfPlay(validation_opponent="past").agents == ("first", "second", "opponent")
+
+
+def illegal(noise: float) -> float:
+    """The share of the moves to a cell that is taken."""
+    given = list(islice(lessons("tic_tac_toe", noise=noise), 2000))
+    return sum(lesson.prompt.split()[CELLS.index(lesson.reply)] != "-" for lesson in given) / len(given)
+
+
+def test_lessons_are_legal_but_for_the_noise():
+    assert illegal(0.0) == 0
+    assert 0.1 < illegal(0.5) < 0.4, "a random cell may be free"

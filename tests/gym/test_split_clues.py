@@ -1,0 +1,223 @@
+"""Split clues: the data set, the team, and demonstrations."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+
+from verl_mas.config.schema import BranchSpec
+from verl_mas.errors import ConfigError, DataError, SessionFault
+from verl_mas.gym.split_clues import (
+    SHUFFLED,
+    Clues,
+    SplitClues,
+    clues,
+    clues_of,
+    floor,
+    items,
+    lessons,
+    shuffled,
+    with_hint,
+)
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow import Task
+from verl_mas.workflow.run import run
+
+
+@pytest.mark.parametrize(
+    ("parts", "tasks", "held_out", "left"), [(2, 1680, 420, 3), (3, 1680, 240, 3), (4, 6720, 1680, 4)]
+)
+def test_every_part_is_needed_and_one_part_alone_is_right_with_one_over_its_letters_in_both_splits(
+    parts, tasks, held_out, left
+):
+    train, test = list(clues(TRAIN, parts)), list(clues(TEST, parts))
+    assert (len(train) + len(test), len(test)) == (tasks, held_out) and len({*train, *test}) == tasks
+    for task in islice(train, 0, None, 7):
+        sets = [set(part) for part in task.parts]
+        assert set.intersection(*sets) == {task.answer} and {len(one) for one in sets} == {left}
+        for k in range(parts):
+            assert len(set.intersection(*sets[:k], *sets[k + 1 :])) > 1
+    for split in (train, test):
+        assert [floor(split, part) for part in range(parts)] == [pytest.approx(1 / left, abs=1e-12)] * parts
+
+
+def test_a_rule_that_reads_all_clues_is_always_right():
+    whole = [Clues(task.answer, (" ".join(task.parts),)) for task in clues(TEST)]
+    assert floor(whole, 0) == 1
+
+
+def test_a_hint_moves_the_floor_by_what_it_says():
+    held_out = list(clues(TEST))
+    # Always wrong: in half of the tasks it is one of the part's own three letters, and two are left to guess from.
+    assert floor(held_out, 0, decoys=1.0) == pytest.approx(5 / 12, abs=1e-12)
+    assert floor(held_out, 1, decoys=0.0) == 1
+    # It is worth following where it is one of the part's own letters: 0.4, and 0.3 of the tasks with 1/3.
+    assert floor(held_out, 0, decoys=0.6) == pytest.approx(0.4 + 0.3 / 3, abs=1e-12)
+
+
+def test_hints_are_drawn_with_their_shares():
+    rng = random.Random(0)
+    hinted = [with_hint(task, 0.7, rng) for task in clues(TRAIN)]
+    assert all(task.hint in "".join(task.parts) for task in hinted)
+    assert sum(task.hint != task.answer for task in hinted) / len(hinted) == pytest.approx(0.7, abs=0.04)
+    assert {task.hint for task in items(9)} == {""}
+
+
+def test_the_control_has_every_senders_clues_once_and_never_with_its_own_task():
+    held_out = items(None, split=TEST)
+    mixed = shuffled(held_out)
+    assert sorted(item.parts[0] for item in mixed) == sorted(item.parts[0] for item in held_out)
+    assert [item.parts[1] for item in mixed] == [item.parts[1] for item in held_out]
+    assert {item.source for item in mixed} == {SHUFFLED}
+    # A receiver that trusts such messages does not do better than with its own clues.
+    left = [set(item.parts[0]) & set(item.parts[1]) or set(item.parts[1]) for item in mixed]
+    right = sum((item.truth in letters) / len(letters) for item, letters in zip(mixed, left, strict=True))
+    assert right / len(mixed) == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_a_row_names_its_parts_and_is_read_back():
+    [item] = items(1, seed=3, parts=3, decoys=0.5)
+    assert clues_of(item.row(0, TRAIN)["extra_info"], item.truth, 3) == Clues(item.truth, item.parts, item.hint)
+    with pytest.raises(DataError, match="--parts 2"):
+        clues_of(item.row(0, TRAIN)["extra_info"], item.truth, 2)
+    with pytest.raises(DataError, match="a right letter"):
+        clues_of(item.row(0, TRAIN)["extra_info"], "", 3)
+
+
+def test_numbers_that_cannot_be_made_are_refused():
+    with pytest.raises(ConfigError, match="only 420 in 'test'"):
+        items(421, split=TEST)
+    with pytest.raises(ConfigError, match="there are 2, 3, 4"):
+        items(1, parts=5)
+
+
+def task(parts: int = 2, **more) -> Task:
+    [item] = items(1, parts=parts, **more)
+    row = item.row(0, "train")
+    return Task(row["prompt"], ground_truth=item.truth, extra_info=row["extra_info"])
+
+
+def told(request):
+    """Own letters, or the letter that is left by its own and all that it read; nothing readable if none is."""
+    own, *messages = request.messages[-1]["content"][:-1].split("|")
+    if not request.messages[-1]["content"].endswith("?"):
+        return own
+    return "".join(set(own).intersection(*messages)) or "none"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"rounds": 2}, {"parts": 3}, {"parts": 4, "rounds": 2}, {"control": "all"}])
+def test_a_team_that_passes_on_its_clues_is_right(arguments):
+    workflow = SplitClues(text="compact", **arguments)
+    session = run(workflow, task(arguments.get("parts", 2)), ScriptedLLM(lambda request, branch: told(request)))
+    assert session.team_reward == 1.0 and session.info["acc"] == 1.0
+    acts = [reply.agent for reply in session.replies]
+    team = ["receiver"] if "control" in arguments else list(workflow.agents)
+    assert acts == team * arguments.get("rounds", 1)
+    assert session.info["named"] == (0.0 if "control" in arguments else 1.0)
+
+
+def test_names_and_roles_of_larger_teams():
+    assert SplitClues().agents == ("sender", "receiver")
+    assert SplitClues(parts=4).agents == ("sender_0", "sender_1", "sender_2", "receiver")
+
+
+def test_prompts_show_own_clues_and_messages_alone():
+    llm = ScriptedLLM({"sender": "a b c", "receiver": "a"})
+    given = task(decoys=1.0)
+    run(SplitClues(text="compact", rounds=2), given, llm)
+    first, second, third, last = [request.messages[-1]["content"] for request in llm.requests]
+    sender, receiver = given.extra_info["parts"]
+    hint = "+" + given.extra_info["hint"]
+    assert sorted(first[:3]) == sorted(sender) and first[3:] == f"{hint}A"
+    assert sorted(second[:3]) == sorted(receiver) and second[3:] == f"{hint}|abcB"
+    assert third[3:] == f"{hint}|abc|aA" and last[3:] == f"{hint}|abc|a|abc?"
+
+
+def test_words_ask_for_tags_and_say_what_could_not_be_read():
+    llm = ScriptedLLM({"sender": "no tag", "receiver": "<answer>a</answer>"})
+    session = run(SplitClues(), task(decoys=1.0), llm)
+    assert session.replies[0].malformed and session.answer == "a"
+    sender, receiver = [request.messages[-1]["content"] for request in llm.requests]
+    assert "<message>" in sender and "Messages of the team" not in sender and "may be wrong" in sender
+    assert "<answer>" in receiver and "nothing that can be read" in receiver
+
+
+def test_the_order_of_the_clues_differs_between_sessions():
+    given = task()
+    prompts = set()
+    for session in range(20):
+        llm = ScriptedLLM("abc")
+        again = Task(given.messages, ground_truth=given.ground_truth, extra_info=given.extra_info, session=session)
+        run(SplitClues(text="compact"), again, llm)
+        prompts.add(llm.requests[0].messages[-1]["content"])
+    assert len(prompts) == 6
+
+
+def test_of_several_candidates_only_answers_are_scored():
+    right = task().ground_truth
+    wrong = next(letter for letter in "abcdefgh" if letter != right)
+    llm = ScriptedLLM({"sender": "abc", "receiver": lambda request, branch: [wrong, right][branch]})
+    session = run(SplitClues(text="compact"), task(), llm, branch=BranchSpec(k=2))
+    assert [reply.team_reward for reply in session.replies] == [0.0, 0.0, 0.0, 1.0]
+    assert session.answer == right and session.team_reward == 1.0
+
+
+def test_rows_of_another_number_of_parts_fail_with_the_command():
+    with pytest.raises(SessionFault, match="--parts 3"):
+        run(SplitClues(parts=3), task(), ScriptedLLM("a"))
+
+
+def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
+    given = task()
+    own, other = given.extra_info["parts"]
+    useless = "".join(sorted(set("abcdefgh") - set(own) - set(other))[:3])
+
+    def say(request, branch):
+        return [own, useless][branch] if request.agent == "sender" else told(request)
+
+    workflow = SplitClues(text="compact", continuations=2)
+    assert workflow.probes and not workflow.sparse
+    session = run(workflow, given, ScriptedLLM(say), branch=BranchSpec(k=2))
+    sent = [reply for reply in session.replies if reply.agent == "sender"]
+    assert [reply.team_reward for reply in sent] == [1.0, 0.0]
+    assert sum(reply.probe for reply in session.replies) == 4
+    assert all(reply.team_reward in (0.0, 1.0) for reply in session.replies if not reply.probe)
+
+
+def shown(noise: float, count: int = 4_000, **arguments):
+    return list(islice(lessons(SplitClues(text="compact", **arguments), noise=noise), count))
+
+
+def left(prompt: str) -> set[str]:
+    own, *messages = prompt[:-1].split("|")
+    return set(own).intersection(*messages)
+
+
+def test_without_noise_messages_are_the_clues_and_answers_what_all_clues_leave():
+    for lesson in shown(0.0, 400, parts=3, rounds=2):
+        if lesson.prompt.endswith("?"):
+            assert {lesson.reply} == left(lesson.prompt)
+        else:
+            assert lesson.reply == lesson.prompt[:3]
+
+
+def test_noise_is_of_whole_messages_and_of_answers_among_the_own_letters():
+    found = shown(0.6)
+    sent = [lesson for lesson in found if lesson.agent == "sender"]
+    assert all(len(set(lesson.reply)) == 3 for lesson in sent)
+    right = sum(lesson.reply == lesson.prompt[:3] for lesson in sent) / len(sent)
+    assert right == pytest.approx(0.4, abs=0.03)
+    answers = [lesson for lesson in found if lesson.agent == "receiver"]
+    assert all(lesson.reply in lesson.prompt[:3] for lesson in answers)
+    # A random letter is the one that was there in one case of eight.
+    known = [lesson for lesson in answers if len(left(lesson.prompt)) == 1]
+    assert sum({lesson.reply} == left(lesson.prompt) for lesson in known) / len(known) > 0.55
+
+
+def test_lessons_are_of_training_tasks():
+    held_out = {frozenset(task.parts[0]) | frozenset(task.parts[1]) for task in clues(TEST)}
+    for sent, received in zip(*[iter(shown(0.0, 400))] * 2, strict=True):
+        assert frozenset(sent.prompt[:3]) | frozenset(received.prompt[:3]) not in held_out

@@ -1,0 +1,94 @@
+"""Every shipped team: no reply breaks it, and each of its arguments is checked."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+pytest.importorskip("math_verify")
+pytest.importorskip("tantivy")
+
+from in_process_programs import NAME
+
+from verl_mas.config.schema import AgentSpec, WorkflowSpec
+from verl_mas.config.values import settable
+from verl_mas.errors import ConfigError
+from verl_mas.execution.problem import Problem
+from verl_mas.execution.unit_tests import Stdio
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import build
+from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import WORKFLOWS, find, resolve
+
+BOX, CODE, TEST = "so \\boxed{0.5}", "```python\nprint(0.5)\n```", "<input>1</input><output>0.5</output>"
+APPROVE = "fine <verify>approve</verify>"
+SEARCH = "<search>founder of Brel\nAiko born</search>"
+ANSWER = "<answer>Tazor</answer>"
+DELEGATE = ["<subtask>Half of 1?</subtask><subtask>Half of 2?</subtask>", BOX]
+RUNS = {"execution": {"executor": NAME}}
+SEARCHES = {"retriever": "index"}
+PROBLEM = Problem([Stdio("1", "0.5"), Stdio("2", "1")], examples=[Stdio("1", "0.5")], golden="print(int(input()) / 2)")
+# (team, its arguments, the replies of its agents)
+TEAMS = [
+    ("single", {}, BOX),
+    ("solver_verifier", {"score": "math"}, {"solver": BOX, "verifier": APPROVE}),
+    ("cory", {}, BOX),
+    ("debate", {}, BOX),
+    ("debate", {"judge": True, "answer_reward": 0.5}, BOX),
+    ("generate_verify_refine", {}, {"generator": BOX, "verifier": APPROVE, "refiner": BOX}),
+    ("leader_workers", {"score": "em"}, {"leader": DELEGATE, "worker": "2"}),
+    ("ensemble", RUNS, {"reasoner": "so \\boxed{1}", "judge": BOX}),
+    ("ensemble", {"score": "math", **RUNS}, {"reasoner": "so \\boxed{1}", "judge": BOX}),
+    ("ensemble", {"score": "math", "tool_users": 1, **RUNS}, {"reasoner": BOX, "tool_user": CODE, "judge": BOX}),
+    ("reasoner_tool_user", RUNS, {"reasoner": BOX, "tool_user": CODE}),
+    ("single_tool_user", RUNS, CODE),
+    ("single_coder", RUNS, ["```python\nprint(1)\n```", CODE]),
+    ("coder_tester", RUNS, {"coder": CODE, "tester": TEST}),
+    ("coder_tester", {"tester_reward": "cure", **RUNS}, {"coder": CODE, "tester": TEST}),
+    ("search_team", SEARCHES, {"verifier": ["<verify>no</verify>", "<verify>yes</verify>"],
+                               "searcher": SEARCH, "answerer": ANSWER}),
+    ("search_chain", {"fork": "round_robin", **SEARCHES},
+     {"rewriter": SEARCH, "reranker": "<keep>1</keep>", "answerer": ANSWER}),
+]  # fmt: skip
+TRUTHS = {
+    "single_coder": PROBLEM.text(),
+    "coder_tester": PROBLEM.text(),
+    "search_team": ["Tazor"],
+    "search_chain": ["Tazor"],
+}
+SHIPPED = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_mas.workflows.")]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("index") / "i"
+    build(
+        [Passage("brel", "Brel was founded by Aiko.", "Brel"), Passage("aiko", "Aiko was born in Tazor.", "Aiko")],
+        folder,
+    )
+    return str(folder)
+
+
+def test_every_team_is_here():
+    assert {name for name, *_ in TEAMS} == set(SHIPPED)
+
+
+@pytest.mark.parametrize(("name", "arguments", "replies"), TEAMS)
+def test_no_reply_breaks_it(index, name, arguments, replies):
+    arguments = arguments | ({"retriever": index} if "retriever" in arguments else {})
+    task = Task([{"role": "user", "content": "What is a half?"}], ground_truth=TRUTHS.get(name, "0.5"))
+    agents = {"worker": AgentSpec(format_penalty=0.1)} if name == "leader_workers" else None
+    report = check_workflow(partial(resolve, WorkflowSpec(name, args=arguments)), replies, task, agents)
+    assert report.ok, str(report)
+    assert json.dumps(report.cases[0].info)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_value_that_does_not_fit_is_refused_with_its_name(name):
+    """Their ranges are in docs/settings.md, and `tests/config` tries values of every range."""
+    for argument in settable(find(name)):
+        with pytest.raises(ConfigError, match=argument):
+            resolve(WorkflowSpec(name, args={argument: {"no": "such"}}))
