@@ -30,7 +30,7 @@ from verl_mas.serve.places import Place
 from verl_mas.serve.settings import EngineSettings
 from verl_mas.serve.shards import read_record, reading
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
-from verl_mas.util.cores import cores
+from verl_mas.util import cores
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.streaming import ON_TEXT

@@ -15,6 +15,7 @@ VERSION = "0.9.1"
 
 _TRAINER = "verl.trainer.ppo.v1.trainer_base"
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+_TOOLS = "verl.experimental.agent_loop.tool_agent_loop"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 _WORKER = "verl.trainer.ppo.v1.agent_loop_tq"
 _ROLLOUT = "verl.workers.rollout"
@@ -51,7 +52,7 @@ USED: dict[str, dict[str, str | None]] = {
         "_compute_position_ids": "self, input_ids, attention_mask, multi_modal_inputs, mm_processor_kwargs=",
         "_get_mm_processor_kwargs": "self, audio_data=",
     },
-    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop": {
+    f"{_TOOLS}:ToolAgentLoop": {
         "_assert_mm_supported": "self, has_multi_modal",
         "_get_mm_processor_kwargs": "self, audio_data=",
     },
@@ -141,32 +142,14 @@ RESTATED: dict[str, tuple[str, str]] = {
     ),
     # Where it writes.
     "verl.utils.tracking:FileLogger.__init__": ("40f4d5744cad", "run_folder/metrics.py"),
-    f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": (
-        "93858c047d69",
-        "rollout/verl_client.py",
-    ),
+    f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": ("93858c047d69", "rollout/verl_client.py"),
     f"{_WORKER}:AgentLoopWorkerTQ._run_prompt": ("ba6ad1731dfb", "rollout/worker.py"),
-    f"{_WORKER}:AgentLoopWorkerTQ._agent_loop_postprocess": (
-        "22fb25639254",
-        "rollout/stored.py",
-    ),
-    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._handle_generating_state": (
-        "b3715bef59e0",
-        "rollout/verl_client.py",
-    ),
-    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._handle_processing_tools_state": (
-        "acf632e06ff6",
-        "workflow/tool_loop.py",
-    ),
-    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._build_assistant_message": (
-        "a7ffceb63c35",
-        "workflow/client.py",
-    ),
-    "verl.experimental.agent_loop.tool_agent_loop:ToolAgentLoop._call_tool": ("4d3d0fc5afe8", "workflow/tool_loop.py"),
-    "verl.single_controller.ray.base:RayResourcePool.get_placement_groups": (
-        "d1f18ea24e8c",
-        "trainer/pools/pools.py",
-    ),
+    f"{_WORKER}:AgentLoopWorkerTQ._agent_loop_postprocess": ("22fb25639254", "rollout/stored.py"),
+    f"{_TOOLS}:ToolAgentLoop._handle_generating_state": ("b3715bef59e0", "rollout/verl_client.py"),
+    f"{_TOOLS}:ToolAgentLoop._handle_processing_tools_state": ("acf632e06ff6", "workflow/tool_loop.py"),
+    f"{_TOOLS}:ToolAgentLoop._build_assistant_message": ("a7ffceb63c35", "workflow/client.py"),
+    f"{_TOOLS}:ToolAgentLoop._call_tool": ("4d3d0fc5afe8", "workflow/tool_loop.py"),
+    "verl.single_controller.ray.base:RayResourcePool.get_placement_groups": ("d1f18ea24e8c", "trainer/pools/pools.py"),
     f"{_ROLLOUT}.llm_server:LLMServerManager._initialize_llm_servers": ("4705b15549e8", "trainer/policies/servers.py"),
     f"{_ROLLOUT}.replica:RolloutReplica.init_standalone": ("e67d89557443", "trainer/policies/separate.py"),
     "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (

@@ -81,7 +81,16 @@ def members_of(
         policy = policies.get(spec.policy, PolicySpec())
         trainable = spec.trainable and policy.is_trained
         members[name] = Member(name, spec.role or role, spec, trainable)
-    raise_all(error for member in members.values() for error in _penalties(member))
+    raise_all(
+        ConfigError(
+            f"mas.agents.{name}.sampling.{setting}={value}",
+            rule="the trainer computes log-probs without penalties, so the ratio would be wrong",
+            fix=f"remove it, or move it to mas.agents.{name}.validation_sampling",
+        )
+        for name, member in members.items()
+        for setting, value in flat(member.spec.sampling).items()
+        if member.trainable and setting in PENALTIES
+    )
     if swap is None or not swap.agents:
         return members
     own = {name: member.spec.policy for name, member in members.items()}
@@ -122,17 +131,6 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
         if agents.count(name) > 1:
             yield ConfigError(
                 f"agents = {agents!r}", rule=f"every agent has one name; {name!r} is there twice", fix="rename one"
-            )
-
-
-def _penalties(member: Member) -> Iterator[ConfigError]:
-    sampling = flat(member.spec.sampling)
-    for setting in PENALTIES:
-        if member.trainable and setting in sampling:
-            yield ConfigError(
-                f"mas.agents.{member.name}.sampling.{setting}={sampling[setting]}",
-                rule="the trainer computes log-probs without penalties, so the ratio would be wrong",
-                fix=f"remove it, or move it to mas.agents.{member.name}.validation_sampling",
             )
 
 

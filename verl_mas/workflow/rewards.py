@@ -36,12 +36,6 @@ def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
     return outcome.score_answer or not acts_scored
 
 
-def team_reward(outcome: Outcome | None, score: Score | None) -> float | None:
-    if outcome is not None and outcome.reward is not None:
-        return outcome.reward
-    return score.reward if score else None
-
-
 @dataclass(frozen=True)
 class Earned:
     """What the acts of one row earned: the reward of the team, their own, and their penalty (0 or more)."""
@@ -70,12 +64,11 @@ def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
     if spec.penalty_on != "none":
         for key, earned in zip(scope, rows, strict=True):
             penalties[key] += earned.penalty
-    return [_reward(earned, penalties[key], spec) for key, earned in zip(scope, rows, strict=True)]
-
-
-def _reward(earned: Earned, penalty: float, spec: RewardSpec) -> RowReward:
-    score = (spec.team or 0.0) * earned.team + (spec.local or 0.0) * earned.local - penalty
-    return RowReward(earned.team, earned.local, penalty, score)
+    rewards = []
+    for key, earned in zip(scope, rows, strict=True):
+        score = (spec.team or 0.0) * earned.team + (spec.local or 0.0) * earned.local - penalties[key]
+        rewards.append(RowReward(earned.team, earned.local, penalties[key], score))
+    return rewards
 
 
 @dataclass(frozen=True)

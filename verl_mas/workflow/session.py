@@ -27,7 +27,7 @@ from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.record import Clip, Recording, act_record, fault_record
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.rewards import Row, Score, candidate_score, rows_of, team_reward
+from verl_mas.workflow.rewards import Row, Score, candidate_score, rows_of
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tool_loop import Acted, ToolLimits, ToolLoop
@@ -186,7 +186,9 @@ class Session:
     @property
     def team_reward(self) -> float | None:
         """The reward of the workflow, else of verl's reward function; None if neither scored the session."""
-        return team_reward(self.outcome, self.score)
+        if self.outcome is not None and self.outcome.reward is not None:
+            return self.outcome.reward
+        return self.score.reward if self.score else None
 
     @property
     def info(self) -> dict[str, object]:

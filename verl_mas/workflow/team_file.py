@@ -7,7 +7,7 @@ of its variables, and an address has neither a user nor a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -155,23 +155,17 @@ def read_team(folder: Path) -> TeamFile:
                 rule="the folder of a policy has its name",
                 fix=f"set it to {name}",
             )
-    for where, named in _references(team):
-        if named not in team.policies:
+    references = {f"policies.{name}.adapter_of": policy.adapter_of for name, policy in team.policies.items()}
+    references |= {f"policies.{name}.snapshot_of": policy.snapshot_of for name, policy in team.policies.items()}
+    references |= {f"agents.{name}.policy": agent.policy for name, agent in team.agents.items()}
+    for where, named in references.items():
+        if named is not None and named not in team.policies:
             raise ConfigError(
                 f"{path}: {where}={named}",
                 rule="it names a policy of the file",
                 fix=nearest(named, list(team.policies)),
             )
     return team
-
-
-def _references(team: TeamFile) -> Iterator[tuple[str, str]]:
-    """Where the name of a policy is a value."""
-    for name, policy in team.policies.items():
-        for key, named in (("adapter_of", policy.adapter_of), ("snapshot_of", policy.snapshot_of)):
-            if named is not None:
-                yield f"policies.{name}.{key}", named
-    yield from ((f"agents.{name}.policy", agent.policy) for name, agent in team.agents.items())
 
 
 def describe(run: Run) -> TeamFile:
@@ -187,7 +181,11 @@ def describe(run: Run) -> TeamFile:
         branch=run.mas.branch,
         faults=run.mas.faults,
         tools=TeamTools(_placed(rollout.get("tool_config_path")), _placed(rollout.get("function_tool_path"))),
-        mcp={name: _without_secrets(spec) for name, spec in run.mas.mcp.items()},
+        # Without secrets.
+        mcp={
+            name: replace(spec, url=spec.url and bare_address(spec.url), env={}, pass_env=[*spec.pass_env, *spec.env])
+            for name, spec in run.mas.mcp.items()
+        },
         reward=run.mas.reward,
         verl={
             name: _placed(value) if name.endswith(".path") else value for name, value in settings_of(run.config).items()
@@ -202,18 +200,14 @@ def _agent(run: Run, member: Member) -> AgentSpec:
     if policy.remote:
         return made
     longest = int(run.view(spec.policy).value("rollout.prompt_length"))
+    given = OmegaConf.to_container(
+        run.config.data.get("apply_chat_template_kwargs") or OmegaConf.create(), resolve=True
+    )
     return replace(
         made,
         max_prompt_length=min(longest, spec.max_prompt_length or longest),
-        chat_template_kwargs={
-            **_settings(run.config.data.get("apply_chat_template_kwargs")),
-            **spec.chat_template_kwargs,
-        },
+        chat_template_kwargs={**cast(FreeSettings, given), **spec.chat_template_kwargs},
     )
-
-
-def _settings(section: DictConfig | None) -> FreeSettings:
-    return {} if section is None else cast(FreeSettings, OmegaConf.to_container(section, resolve=True))
 
 
 def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
@@ -258,11 +252,6 @@ def _placed(path: str | None) -> str | None:
 def _code(where: str | None) -> str | None:
     """A file or, unchanged, the name of a module."""
     return _placed(where) if where is not None and where.endswith(".py") else where
-
-
-def _without_secrets(spec: McpSpec) -> McpSpec:
-    url = None if spec.url is None else bare_address(spec.url)
-    return replace(spec, url=url, env={}, pass_env=[*spec.pass_env, *spec.env])
 
 
 def _plain(value: object) -> object:

@@ -58,10 +58,8 @@ def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
 
 def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str, Tool]]:
     """The tools of each of `n` candidates: those that the session has, and `given`, which may be made per candidate."""
-    if not callable(given):
+    if not callable(given) or (inspect.isroutine(given) and inspect.signature(given).parameters):
         return [tools_of([*configured, *_listed(given)])] * n
-    if inspect.isroutine(given) and inspect.signature(given).parameters:
-        raise _not_a_list(given)
     sets = [tools_of([*configured, *_listed(given())]) for _ in range(n)]
     for other in sets[1:]:
         if [tool.schema for tool in other.values()] != [tool.schema for tool in sets[0].values()]:
@@ -75,16 +73,12 @@ def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str,
 
 def _listed(given: object) -> Iterable[ToolLike]:
     if not isinstance(given, list | tuple):
-        raise _not_a_list(given)
+        raise WorkflowError(
+            f"tools={given!r:.80}",
+            rule="tools are a list, or a function without arguments that makes the list for each candidate",
+            fix="write tools=[...]",
+        )
     return given
-
-
-def _not_a_list(given: object) -> WorkflowError:
-    return WorkflowError(
-        f"tools={given!r:.80}",
-        rule="tools are a list, or a function without arguments that makes the list for each candidate",
-        fix="write tools=[...]",
-    )
 
 
 def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[ConfigError]:

@@ -20,7 +20,7 @@ from verl_mas.data.items import first_of_each
 from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet, Source
 from verl_mas.execution.executor import Execution
-from verl_mas.util.cores import cores
+from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
 
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")
