@@ -11,7 +11,7 @@ from verl_mas.config.run import Run
 from verl_mas.engines.facts import set_options
 from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
 from verl_mas.trainer.policies.local_policy import LocalPolicy
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
 from verl_mas.trainer.policies.servers import FrozenPolicy, Servers
 from verl_mas.trainer.policies.snapshots import Snapshot
@@ -21,6 +21,10 @@ from verl_mas.trainer.pools.pools import Pools
 
 def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:
     """A policy with its engines, and all adapters on it. It returns when the engines are there, asleep."""
+
+    def updates(policy: str) -> Updates:
+        return Updates(run.view(policy).updates_per_step, total_steps, run.mas.loss.weighting)
+
     spec, pool = run.mas.policies[name], pools.of(name)
     view = placed(run, name)
     set_options(
@@ -29,8 +33,10 @@ def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | 
     send_apart(view, name)
     if table := adapter_table(run, name):
         base = SharedBase(name, view, pool, table, total_steps)
-        base._setup()  # noqa: SLF001
-        base.adapters = {adapter: _adapter(adapter, run, base) for adapter in table}
+        base.init()
+        for adapter in table:
+            base.adapters[adapter] = AdapterPolicy(adapter, run.view(adapter).copy(), base, updates(adapter))
+            base.adapters[adapter].init()
         return base
     if spec.snapshot:
         return Snapshot(name, view, pool, spec.snapshot)
@@ -38,13 +44,12 @@ def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | 
         return FrozenPolicy(name, view, pool)
     if name in snapshot_sources(run.mas):
         use_folder(view)
-    updates = run.view(name).updates_per_step
     policy = (
-        SeparatePolicy(name, view, pool, updates, total_steps, run.mas.loss.weighting, serving=pools.serving(name))
+        SeparatePolicy(name, view, pool, updates(name), pools.serving(name))
         if spec.engines
-        else PolicyTrainer(name, view, pool, updates, total_steps, run.mas.loss.weighting)
+        else PolicyTrainer(name, view, pool, updates(name))
     )
-    policy._setup()  # noqa: SLF001
+    policy.init()
     return policy
 
 
@@ -53,11 +58,3 @@ def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:
     if isinstance(member, SharedBase):
         return member.adapters
     return {member.name: member} if isinstance(member, PolicyTrainer) else {}
-
-
-def _adapter(name: str, run: Run, base: SharedBase) -> AdapterPolicy:
-    view = run.view(name).copy()
-    updates = run.view(name).updates_per_step
-    policy = AdapterPolicy(name, view, base, updates, base.total_training_steps, run.mas.loss.weighting)
-    policy._setup()  # noqa: SLF001
-    return policy

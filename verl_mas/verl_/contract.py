@@ -134,11 +134,11 @@ RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._add_async_warmup_batches": ("3c6d4a0b05ab", "trainer/modes/asynchronous.py"),
     "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_sample_end": (
         "a69a9a73601c",
-        "trainer/modes/colocated.py",
+        "trainer/modes/asynchronous.py",
     ),
     "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_step_end": (
         "80faf3bea7b3",
-        "trainer/modes/colocated.py",
+        "trainer/modes/asynchronous.py",
     ),
     # Where it writes.
     "verl.utils.tracking:FileLogger.__init__": ("40f4d5744cad", "run_folder/metrics.py"),

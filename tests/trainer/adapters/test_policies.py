@@ -22,7 +22,7 @@ from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.local_policy import Workers
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import PolicyRows
@@ -118,7 +118,7 @@ def team(make):
                 update_weights=lambda step, name=name: log.append(f"send {name}")
             )
         for name in ("one", "two"):
-            base.adapters[name] = AdapterPolicy(name, views[name], base, 1, 10, made.mas.loss.weighting)
+            base.adapters[name] = AdapterPolicy(name, views[name], base, Updates(1, 10, made.mas.loss.weighting))
             base.adapters[name]._setup()  # noqa: SLF001
         past.wake = lambda step: log.append("wake past")
         made.members = {"full": full, "past": past, "main": base}

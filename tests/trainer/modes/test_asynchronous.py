@@ -15,8 +15,7 @@ from verl_mas.config.schema import FaultSpec, MasConfig
 from verl_mas.errors import EngineLost, SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.modes import asynchronous
-from verl_mas.trainer.modes.asynchronous import FAILED_BATCHES, TeamBuffer, warm_up
-from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
+from verl_mas.trainer.modes.asynchronous import FAILED_BATCHES, ColocatedAsyncTrainer, TeamBuffer, warm_up
 from verl_mas.trainer.staleness import TokenCount
 
 BATCH = 4

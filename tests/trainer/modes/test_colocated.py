@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
+from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer
 from verl_mas.trainer.trainer import TeamTrainer
 
 

@@ -12,7 +12,7 @@ import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 import watched_engines
 from watched_engines import fingerprints
 
-from verl_mas.trainer.modes.separate import SeparateAsyncTrainer
+from verl_mas.trainer.modes.asynchronous import SeparateAsyncTrainer
 from verl_mas.trainer.policies.separate import SeparatePolicy
 
 SUPPORT = Path(watched_engines.__file__).parent

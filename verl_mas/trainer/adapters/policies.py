@@ -14,12 +14,11 @@ from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 
 from verl_mas.config.adapters import ADAPTER, Adapter, write_table
-from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Kept, Saved
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 
 
 class SharedBase(LocalPolicy):
@@ -86,16 +85,8 @@ ADAPTER_METRICS = ("adapter/updates", "adapter/norm")
 class AdapterPolicy(PolicyTrainer):
     """A trainable policy whose processes and engines are those of its base."""
 
-    def __init__(
-        self,
-        name: str,
-        view: DictConfig,
-        base: SharedBase,
-        updates: int,
-        total_steps: int,
-        weighting: Weighting | None = None,
-    ):
-        super().__init__(name, view, base.pool, updates, total_steps, weighting)
+    def __init__(self, name: str, view: DictConfig, base: SharedBase, updates: Updates):
+        super().__init__(name, view, base.pool, updates)
         self.base = base
         self._kept = Kept()
 

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
 
 def trainers() -> list[type[TeamTrainer]]:
-    from verl_mas.trainer.modes.colocated import ColocatedAsyncTrainer
-    from verl_mas.trainer.modes.separate import SeparateAsyncTrainer
+    from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer, SeparateAsyncTrainer
     from verl_mas.trainer.modes.sync import MasTrainer
 
     return [MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer]

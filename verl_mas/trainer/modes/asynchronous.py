@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,17 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
+from verl_mas.config.modes import COLOCATED, SEPARATE
 from verl_mas.data_plane import TRAIN
 from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import FINISHED, GLOBAL_STEPS, STATUS, TagValues
+from verl_mas.trainer import timeline
+from verl_mas.trainer.policies.separate import SeparatePolicy
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from verl_mas.rollout.manager import MasAgentLoopManager
 
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -125,6 +128,66 @@ class AsyncTeamTrainer(TeamTrainer):
             judged.check(self.mas.faults.max_dropped_share, f"the tasks that ended until step {self.global_steps}")
 
 
+class ColocatedAsyncTrainer(AsyncTeamTrainer):
+    """trainer.v1.trainer_mode=mas_colocate_async: engines and training take turns on the same devices.
+
+    When enough tasks have ended, all engines are aborted and sleep while the policies are trained. Acts that are cut
+    keep their tokens and continue under the new weights; the rest of a session does not notice.
+    """
+
+    mode = COLOCATED
+
+    def on_sample_end(self) -> None:
+        """Sessions span policies. If some engines slept before the others are aborted, these would serve sessions
+        that then wait; and an engine sleeps only when it has nothing to do, so frozen ones are aborted, too."""
+        self.agent_loop_manager.pause()
+        with (
+            self.timeline.span(timeline.ABORT),
+            ThreadPoolExecutor(len(self.members), thread_name_prefix="abort") as executor,
+        ):
+            list(executor.map(lambda member: member.abort(), self.members.values()))
+        super().on_sample_end()
+
+    def on_step_end(self) -> None:
+        """Requests come last: an engine takes them when it has its memory and its weights."""
+        super().on_step_end()
+        with self.timeline.span(timeline.RESUME):
+            self.pools.each(self.members, lambda name: self.members[name].resume())
+            self.agent_loop_manager.resume()
+
+
+class SeparateAsyncTrainer(AsyncTeamTrainer):
+    """trainer.v1.trainer_mode=mas_separate_async: policies train on GPUs of their own while their engines serve on."""
+
+    mode = SEPARATE
+
+    @property
+    def _apart(self) -> dict[str, SeparatePolicy]:
+        return {name: member for name, member in self.members.items() if isinstance(member, SeparatePolicy)}
+
+    def _actors(self) -> dict[str, list[Actor]]:
+        receivers = {f"weight receiver {{}} of policy {name}": one.receivers for name, one in self._apart.items()}
+        return {**super()._actors(), **receivers}
+
+    def on_init_end(self) -> None:
+        # One after the other: the first transfer of a policy makes its group of processes.
+        for member in self.members.values():
+            member.wake(self.global_steps)
+
+    def _sleep(self) -> None:
+        """Engines serve all the time."""
+
+    def _wake(self) -> None:
+        """Also a policy without rows gets its weights, and with them the step. Frozen engines are not touched."""
+        self.pools.each(self._apart, self._wake_one)
+
+    def _wake_one(self, name: str) -> None:
+        """Sessions that call other policies continue meanwhile."""
+        self.agent_loop_manager.pause([name])
+        super()._wake_one(name)
+        self.agent_loop_manager.resume([name])
+
+
 def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
     """How many tasks of those that are dispatched before `step` have which step, the oldest first.
 
@@ -134,9 +197,6 @@ def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
         return {step: tasks} if tasks else {}
     return dict(Counter(-(place // batch_size) for place in reversed(range(tasks))))
 
-
-# A child of verl's logger, which has the handler in the trainer's process.
-logger = logging.getLogger(f"verl.{__name__}")
 
 # Batches of tasks that end without rows while one batch is waited for. Then no task has any, and the run ends.
 FAILED_BATCHES = 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -51,23 +52,23 @@ from verl_mas.trainer.step import (
 )
 
 
+@dataclass(frozen=True)
+class Updates:
+    """How a policy is updated. `weighting`: how much its rows count."""
+
+    per_step: int
+    total_steps: int
+    weighting: Weighting | None
+
+
 class PolicyTrainer(LocalPolicy):
     """A trainable policy."""
 
-    def __init__(
-        self,
-        name: str,
-        view: DictConfig,
-        pool: RayResourcePool,
-        updates: int,
-        total_steps: int,
-        weighting: Weighting | None = None,
-    ):
-        self.weighting = weighting
+    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates):
         self.updates = updates
         self.plan: Plan | None = None
-        set_mode(view, weighting)
-        super().__init__(name, view, pool, total_steps)
+        set_mode(view, updates.weighting)
+        super().__init__(name, view, pool, updates.total_steps)
 
     def _setup(self) -> None:
         super()._setup()
@@ -76,7 +77,7 @@ class PolicyTrainer(LocalPolicy):
 
     def row_weighted_loss(self) -> loss_weights.Loss | None:
         """verl's loss with a weight per row, if rows count differently."""
-        if not loss_weights.weighs_rows(self.weighting):
+        if not loss_weights.weighs_rows(self.updates.weighting):
             return None
         actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
         return partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor))
@@ -101,7 +102,7 @@ class PolicyTrainer(LocalPolicy):
         return self.plan.multiple
 
     def _balance_batch(self, batch: Rows, metrics: dict[str, float], *args: object, **kwargs: object) -> Rows:
-        self.plan = plan(len(batch), self.updates, self.data_parallel, self._micro_batches())
+        self.plan = plan(len(batch), self.updates.per_step, self.data_parallel, self._micro_batches())
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
         batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
         return batch
@@ -141,7 +142,7 @@ class PolicyTrainer(LocalPolicy):
     def weigh(self, part: PolicyRows) -> None:
         """How much its rows count in the loss."""
         tokens = trained_tokens(part.data[RESPONSE_MASK])
-        part.weights = loss_weights.step_weights(self.weighting, part.batch.keys, part.batch.tags, tokens)
+        part.weights = loss_weights.step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
 
     def without_zero_advantage(self, part: PolicyRows, columns: Columns, batch: Rows) -> Rows:
         """The rows of the policy that add to the loss. `columns`: of all rows of the step, `batch`."""

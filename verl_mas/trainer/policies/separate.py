@@ -10,11 +10,9 @@ from verl.utils.device import get_device_name
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
-from verl_mas.config.schema import Weighting
 from verl_mas.engines import ray_weights
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 from verl_mas.trainer.policies.servers import Engines
-from verl_mas.verl_.types import Actor
 
 # verl's checkpoint engines whose groups of processes are found by a name, `default` for every policy.
 NAMED_GROUPS = ("nccl", "hccl")
@@ -26,19 +24,9 @@ class SeparatePolicy(PolicyTrainer):
     # verl's trainer then starts training processes without engines.
     _enable_hybrid_replicas = False
 
-    def __init__(
-        self,
-        name: str,
-        view: DictConfig,
-        pool: RayResourcePool,
-        updates: int,
-        total_steps: int,
-        weighting: Weighting | None = None,
-        *,
-        serving: RayResourcePool,
-    ):
+    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates, serving: RayResourcePool):
         self.serving = serving
-        super().__init__(name, view, pool, updates, total_steps, weighting)
+        super().__init__(name, view, pool, updates)
 
     def _setup(self) -> None:
         super()._setup()
@@ -53,11 +41,6 @@ class SeparatePolicy(PolicyTrainer):
         """Send the engines the current weights. What they generate is aborted and can be resumed."""
         super().wake(step)
         self.unload()
-
-    @property
-    def receivers(self) -> list[Actor]:
-        """The processes beside its engines that take new weights."""
-        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
 
     def sleep(self) -> None:
         """They have GPUs of their own."""

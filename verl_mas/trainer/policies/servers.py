@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import ray
 from omegaconf import DictConfig, open_dict
@@ -26,6 +26,9 @@ from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:
     from verl_mas.trainer.checkpoint import Saved
+
+P = ParamSpec("P")
+blocking: Callable[[Callable[P, Awaitable[None]]], Callable[P, None]] = auto_await
 
 
 class Servers:
@@ -51,7 +54,12 @@ class Servers:
 
     @property
     def servers(self) -> list[Actor]:
-        return [server for replica in self.llm_server_manager.get_replicas() for server in replica.servers]
+        return [server for replica in self._replicas for server in replica.servers]
+
+    @property
+    def receivers(self) -> list[Actor]:
+        """The processes beside its engines that take new weights."""
+        return [worker for replica in self._replicas for worker in replica.workers]
 
     def client(self, adapter: str | None = None, slices: Actor | None = None, resumes: bool = False) -> LLMServerClient:
         """`adapter`: the policy whose adapter serves the requests. `slices`: the time slices of its pool.
@@ -65,12 +73,12 @@ class Servers:
         given = {"server": server, "adapter": adapter, "resumes": resumes}
         return self.llm_server_manager.get_client(TeamClient, **given)
 
-    @auto_await  # type: ignore[untyped-decorator]
+    @blocking
     async def abort(self) -> None:
         """Stop all requests at once. Their partial replies return, and further requests are rejected until `resume`."""
         await asyncio.gather(*[replica.abort_all_requests(reject_request=True) for replica in self._replicas])
 
-    @auto_await  # type: ignore[untyped-decorator]
+    @blocking
     async def resume(self) -> None:
         """Take requests again."""
         await asyncio.gather(*[replica.resume_generation() for replica in self._replicas])
@@ -101,16 +109,16 @@ class FrozenPolicy(Servers):
         self.llm_server_manager = Engines.create(config=view, rollout_resource_pool=pool)
         self.sleep()
 
-    @auto_await  # type: ignore[untyped-decorator]
+    @blocking
     async def wake(self, step: int) -> None:
         # Nothing slept, and SGLang ends where memory is resumed that was not released.
         if not self.config.actor_rollout_ref.rollout.free_cache_engine:
             return
-        await asyncio.gather(*[replica.wake_up() for replica in self.llm_server_manager.get_replicas()])
+        await asyncio.gather(*[replica.wake_up() for replica in self._replicas])
 
-    @auto_await  # type: ignore[untyped-decorator]
+    @blocking
     async def sleep(self) -> None:
-        await asyncio.gather(*[replica.sleep() for replica in self.llm_server_manager.get_replicas()])
+        await asyncio.gather(*[replica.sleep() for replica in self._replicas])
 
 
 class Engines(LLMServerManager):

@@ -24,7 +24,6 @@ from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.policies.weight_folder import record, step_of, use_folder
-from verl_mas.verl_.types import Actor
 
 FOLDER = "snapshots"
 
@@ -51,8 +50,8 @@ class Snapshot(FrozenPolicy):
     def wake(self, step: int) -> None:
         super().wake(step)
         if self._stale:
-            ray.get([worker.execute_checkpoint_engine.remote("use", str(self._folder)) for worker in self._senders])
-            ray.get([worker.update_weights.remote() for worker in self._senders])
+            ray.get([worker.execute_checkpoint_engine.remote("use", str(self._folder)) for worker in self.receivers])
+            ray.get([worker.update_weights.remote() for worker in self.receivers])
             self._stale = False
 
     @property
@@ -83,10 +82,6 @@ class Snapshot(FrozenPolicy):
                 fix="set trainer.default_local_dir to a folder on such a file system",
             )
         self.step, self._folder, self._stale = step_of(folder), folder, True
-
-    @property
-    def _senders(self) -> list[Actor]:
-        return [worker for replica in self.llm_server_manager.get_replicas() for worker in replica.workers]
 
 
 def snapshots_in(members: Mapping[str, LocalPolicy | FrozenPolicy]) -> dict[str, Snapshot]:
