@@ -79,7 +79,7 @@ OTHER_MEANINGS = {
     ("trainer/metrics.py", "malformed"): "a metric",
     ("trainer/metrics.py", "advantages"): "a phase of the step",
     ("trainer/validation.py", "malformed"): "a metric",
-    ("trainer/profiling.py", "global_steps"): "the trainer's attribute",
+    ("trainer/policies/local_policy.py", "global_steps"): "the trainer's attribute",
     ("rollout/resumed_reply.py", "extra_fields"): "a field of verl's TokenOutput",
     ("trainer/loss_weights.py", "agent"): "a weighting",
     ("trainer/loss_weights.py", "session"): "a weighting",

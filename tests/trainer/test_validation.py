@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
-from verl_mas.config.schema import FaultSpec
+from verl_mas.config.run import Run
 from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.pass_at_k import interval, ks, mean_of_sets, pass_at_k, report
-from verl_mas.trainer.validation import ScoredSession, Validation, ValidationHost, confusion, pass_rates, reported
+from verl_mas.trainer.timeline import Timeline
+from verl_mas.trainer.validation import ScoredSession, Validated, confusion, pass_rates, reported
 
 
 def session(score, number=0, uid="val1-0-0", verdicts=None, **info):
@@ -89,7 +90,7 @@ FIELDS = {
 
 
 @pytest.fixture
-def host(monkeypatch, tags):
+def host(monkeypatch, tags, make):
     """A trainer with one task of two sessions, and what it saw; `counts` are those of the rollout."""
 
     own = [tags("solver", team_reward=0.5), tags("verifier", policy="other", team_reward=0.5)]
@@ -99,29 +100,28 @@ def host(monkeypatch, tags):
     monkeypatch.setattr(data_plane, "clear", lambda cleared: seen.append(cleared.keys))
     monkeypatch.setattr(data_plane, "read", lambda rows, names: {name: as_column(FIELDS[name]) for name in names})
     averaged, dumped = [], []
-    made = SimpleNamespace(seen=seen, averaged=averaged, dumped=dumped, rows=rows, counts=SessionCounts(sessions=2))
-    made.host = ValidationHost(
-        step=3,
-        batches=[{"raw_prompt": np.array(["q"], dtype=object), "data_source": np.array(["s"], dtype=object)}],
-        sessions_per_task=2,
-        dump_folder="folder",
-        rollout=SimpleNamespace(
-            generate_sequences=lambda prompts: seen.append(list(prompts["uid"])),
-            pop_counts=lambda validate: made.counts if validate else None,
-        ),
-        replay_buffer=SimpleNamespace(sample=lambda **wanted: (rows, {})),
-        read_text=lambda policy, ids: f"{policy}:{ids.tolist()}",
-        log=lambda **table: None,
-        dump=lambda **table: dumped.append(table),
-        average=lambda *columns, expected_acc_counts: averaged.append((columns, expected_acc_counts)) or {"mean": 0.5},
-        faults=FaultSpec(),
-        sessions_at_once=16,
+    made = object.__new__(Validated)
+    made.config = make(actor_rollout_ref__rollout__val_kwargs__n=2, trainer__validation_data_dir="folder")
+    made.run, made.timeline, made.global_steps = Run.of(made.config), Timeline(), 3
+    made.val_dataloader = [{"raw_prompt": np.array(["q"], dtype=object), "data_source": np.array(["s"], dtype=object)}]
+    made.seen, made.averaged, made.dumped, made.rows = seen, averaged, dumped, rows
+    made.counts = SessionCounts(sessions=2)
+    made.agent_loop_manager = SimpleNamespace(
+        generate_sequences=lambda prompts: seen.append(list(prompts["uid"])),
+        pop_counts=lambda validate: made.counts if validate else None,
+    )
+    made.replay_buffer = SimpleNamespace(sample=lambda **wanted: (rows, {}))
+    made.read_text = lambda policy, ids: f"{policy}:{ids.tolist()}"
+    made._maybe_log_val_generations = lambda **table: None
+    made._dump_generations = lambda **table: dumped.append(table)
+    made._val_metrics_update = lambda *columns, expected_acc_counts: (
+        averaged.append((columns, expected_acc_counts)) or {"mean": 0.5}
     )
     return made
 
 
 def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(host):
-    found = Validation(host.host).run()
+    found = host._validate()
     assert host.seen == [(["val3-0-0"], "val", 3), ["val3-0-0"], host.rows.keys]
     columns, expected = host.averaged[0]
     assert columns == (["s"], ["val3-0-0"], {"reward": [0.5], "acc": [1.0]}, [4]) and expected == {("s", "val3-0-0"): 2}
@@ -142,22 +142,22 @@ FAILED = SessionCounts(
 def test_a_validation_in_which_too_many_sessions_failed_is_an_error_and_has_no_score(host):
     host.counts = FAILED + FAILED
     with pytest.raises(SessionsFailed, match="all 2 sessions of the validation at step 3 failed: 2 refused") as raised:
-        Validation(host.host).run()
+        host._validate()
     assert "no such setting" in str(raised.value) and host.averaged == host.dumped == []
 
 
 def test_a_validation_in_which_more_than_one_in_a_hundred_sessions_timed_out_has_no_score(host):
     host.counts = SessionCounts(sessions=100, failed={"timeout": 2}, first_faults={"timeout": "val3-0-0_1: 600 s"})
     with pytest.raises(SessionsFailed, match="2 of 100 sessions of the validation at step 3 timed out"):
-        Validation(host.host).run()
+        host._validate()
     assert host.averaged == host.dumped == []
     host.counts = SessionCounts(sessions=200, failed={"timeout": 2}, first_faults={"timeout": "val3-0-0_1: 600 s"})
-    assert Validation(host.host).run()["val-session/dropped"] == 2
+    assert host._validate()["val-session/dropped"] == 2
 
 
 def test_a_few_failed_sessions_count_as_zero_and_the_log_says_so(host, caplog):
     host.counts = FAILED + SessionCounts(sessions=1)
-    found = Validation(host.host).run()
+    found = host._validate()
     assert found["val-session/dropped"] == 1 and found["val-core/s/pass@1"] == 0.5
     (record,) = caplog.records
     assert record.getMessage().startswith(

@@ -18,11 +18,10 @@ from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
-from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from verl_mas import data_plane
 from verl_mas.config.adapters import resident
-from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.modes import Mode
 from verl_mas.config.placement import local_policies, shared_pools
 from verl_mas.config.run import Run
@@ -55,23 +54,16 @@ from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import start, trained_by
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
-from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.local_policy import PROFILED, LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.pools.nodes import check_nodes
 from verl_mas.trainer.pools.pools import Pools
-from verl_mas.trainer.profiling import Profiled
 from verl_mas.trainer.recorded import Recorded
-from verl_mas.trainer.step import (
-    Columns,
-    PolicyRows,
-    in_order,
-    step_columns,
-    write_advantages,
-)
+from verl_mas.trainer.step import Columns, PolicyRows, in_order, step_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
-from verl_mas.trainer.validation import Validation, ValidationHost
+from verl_mas.trainer.validation import Validated
 from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow.base import agents_of
@@ -85,7 +77,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(f"verl.{__name__}")
 
 
-class TeamTrainer(Recorded, Profiled):
+class TeamTrainer(Recorded, Validated):
     """Of all modes; `trainer.modes` has one class for each."""
 
     mode: ClassVar[Mode]
@@ -217,8 +209,7 @@ class TeamTrainer(Recorded, Profiled):
     def on_sample_end(self) -> None:
         self._sleep()
         if self.curr_step_profile:
-            for policy in self.training.values():
-                policy._stop_rollout_profiling()  # noqa: SLF001
+            self._stop_rollout_profiling()
 
     def on_step_end(self) -> None:
         with marked_timer("update_weights", self.timing_raw, color="red"):
@@ -239,6 +230,21 @@ class TeamTrainer(Recorded, Profiled):
     def sleep_one(self, name: str) -> None:
         with self.timeline.span(timeline.SLEEP, name):
             self.members[name].sleep()
+
+    # -- verl's profiler --------------------------------------------------------------------------------------
+
+    def _rollout_server_managers(self) -> list[LLMServerManager]:
+        return [policy.llm_server_manager for policy in self.training.values()]
+
+    def _start_profiling(self) -> None:
+        for policy in self.training.values():
+            policy.profile(True, {name: getattr(self, name) for name in PROFILED})
+
+    def _stop_profiling(self) -> None:
+        for policy in self.training.values():
+            policy.profile(False, {name: getattr(self, name) for name in PROFILED})
+        for name in PROFILED:
+            setattr(self, name, getattr(policy, name))
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 
@@ -426,21 +432,3 @@ class TeamTrainer(Recorded, Profiled):
                 },
                 dump_path=rollout_data_dir,
             )
-
-    def _validate(self) -> dict[str, float]:
-        host = ValidationHost(
-            step=self.global_steps,
-            batches=self.val_dataloader,
-            sessions_per_task=self.config.actor_rollout_ref.rollout.val_kwargs.n,
-            dump_folder=self.config.trainer.get("validation_data_dir", None),
-            rollout=self.agent_loop_manager,
-            replay_buffer=self.replay_buffer,
-            read_text=self.read_text,
-            log=self._maybe_log_val_generations,
-            dump=self._dump_generations,
-            average=self._val_metrics_update,
-            faults=self.mas.faults,
-            sessions_at_once=sessions_at_once(self.run),
-        )
-        with self.timeline.span(timeline.VALIDATE):
-            return Validation(host).run()

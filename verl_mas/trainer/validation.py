@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from verl_mas import data_plane
-from verl_mas.config.schema import FaultSpec
+from verl_mas.config.capacity import sessions_at_once
+from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.metrics import names as metric_names
 from verl_mas.metrics.names import CORE
@@ -37,36 +39,16 @@ from verl_mas.row import (
 from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
+from verl_mas.trainer.timeline import VALIDATE, Timeline
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.outcome import CheckedVerdict
 
 if TYPE_CHECKING:
     # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
-    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-
     from verl_mas.rollout.manager import MasAgentLoopManager
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-
-
-@dataclass(frozen=True)
-class ValidationHost:
-    """What validation needs of the trainer."""
-
-    step: int
-    batches: Iterable[Fields]  # verl's validation data
-    sessions_per_task: int
-    dump_folder: str | None
-    rollout: MasAgentLoopManager
-    replay_buffer: ReplayBuffer
-    read_text: Callable[[str, Tensor], str]  # from a policy's name and its tokens
-    # verl's own: a table of samples, a file of them, and their averages per data source.
-    log: Callable[..., None]
-    dump: Callable[..., None]
-    average: Callable[..., dict[str, float]]
-    faults: FaultSpec
-    sessions_at_once: int
 
 
 @dataclass
@@ -98,59 +80,71 @@ class ScoredSession:
         return "\n\n".join(f"[{agent}] {reply}" for agent, _, reply in self.acts)
 
 
-class Validation:
-    """One pass over the validation data, with verl's dataloader, queue and rollout."""
+class Validated(PPOTrainer):
+    """A trainer whose validation goes over whole sessions, with verl's dataloader, queue and rollout."""
 
-    def __init__(self, host: ValidationHost):
-        self.host = host
-        self.sessions: list[ScoredSession] = []
-        self.expected: dict[tuple[str, str], int] = {}
-        self.columns: list[Columns] = []
-        self.counts = SessionCounts()
+    run: Run
+    timeline: Timeline
+    agent_loop_manager: MasAgentLoopManager
 
-    def run(self) -> dict[str, float]:
-        for number, batch in enumerate(self.host.batches):
-            self._collect(self._roll_out(batch, number))
-        self._count_sessions()
-        self._show()
-        return self._scores() | pass_rates(self.sessions, self.expected) | self._behaviour() | confusion(self.sessions)
+    def read_text(self, policy: str, ids: Tensor) -> str:
+        """The text of tokens of a policy."""
+        raise NotImplementedError
 
-    def _count_sessions(self) -> None:
+    def _validate(self) -> dict[str, float]:
+        sessions: list[ScoredSession] = []
+        columns: list[Columns] = []
+        expected: dict[tuple[str, str], int] = {}
+        with self.timeline.span(VALIDATE):
+            for number, batch in enumerate(self.val_dataloader):
+                rows = self._roll_out(batch, number, expected)
+                if len(rows):
+                    rows = in_order(rows)
+                    columns.append(read_columns(rows))
+                    sessions += self._scored(rows, columns[-1])
+                    data_plane.clear(rows)
+            # verl averages what sessions reported per data source.
+            counts = replace(self._counted(), infos={})
+            self._show(sessions)
+            averages: dict[str, float] = self._val_metrics_update(
+                [session.source for session in sessions],
+                [session.uid for session in sessions],
+                reported(sessions),
+                [session.turns for session in sessions],
+                expected_acc_counts=expected,
+            )
+            behaviour = agent_metrics(stack_columns(columns)) | counts.metrics() if columns else {}
+            rates = pass_rates(sessions, expected)
+            return averages | rates | metric_names.of_validation(behaviour) | confusion(sessions)
+
+    def _counted(self) -> SessionCounts:
         """A session that failed counts as 0; where too many failed or timed out, that is an error and not a score."""
-        self.counts = self.host.rollout.pop_counts(validate=True)
-        where = f"the validation at step {self.host.step}"
-        self.counts.check_timeouts(self.host.faults, where, self.host.sessions_at_once)
-        self.counts.check(self.host.faults.max_dropped_share, where)
-        if self.counts.dropped:
-            logger.warning("%s, and count as 0\n%s", self.counts.summary(where), self.counts.first_causes())
+        counts, faults = self.agent_loop_manager.pop_counts(validate=True), self.run.mas.faults
+        where = f"the validation at step {self.global_steps}"
+        counts.check_timeouts(faults, where, sessions_at_once(self.run))
+        counts.check(faults.max_dropped_share, where)
+        if counts.dropped:
+            logger.warning("%s, and count as 0\n%s", counts.summary(where), counts.first_causes())
+        return counts
 
-    def _roll_out(self, batch: Fields, number: int) -> Rows:
-        host, size = self.host, len(batch[RAW_PROMPT])
-        uids = [f"val{host.step}-{number}-{i}" for i in range(size)]
+    def _roll_out(self, batch: Fields, number: int, expected: dict[tuple[str, str], int]) -> Rows:
+        step, size = self.global_steps, len(batch[RAW_PROMPT])
+        uids = [f"val{step}-{number}-{i}" for i in range(size)]
         batch[UID] = np.array(uids, dtype=object)
         sources = batch.get(DATA_SOURCE, ["unknown"] * size)
-        counts = batch.get("__rollout_n__", [host.sessions_per_task] * size)
+        counts = batch.get("__rollout_n__", [self.config.actor_rollout_ref.rollout.val_kwargs.n] * size)
         for uid, source, n in zip(uids, sources, counts, strict=True):
-            self.expected[str(source), uid] = int(n)
+            expected[str(source), uid] = int(n)
         prompts = tu.get_tensordict(batch)
-        tu.assign_non_tensor_data(prompts, GLOBAL_STEPS, host.step)
+        tu.assign_non_tensor_data(prompts, GLOBAL_STEPS, step)
         tu.assign_non_tensor_data(prompts, "validate", True)
-        data_plane.announce(uids, data_plane.VALIDATION, host.step)
-        host.rollout.generate_sequences(prompts)
+        data_plane.announce(uids, data_plane.VALIDATION, step)
+        self.agent_loop_manager.generate_sequences(prompts)
         rows: Rows
-        rows, _ = host.replay_buffer.sample(global_steps=host.step, partition_id=data_plane.VALIDATION, batch_size=size)
+        rows, _ = self.replay_buffer.sample(global_steps=step, partition_id=data_plane.VALIDATION, batch_size=size)
         return rows
 
-    def _collect(self, rows: Rows) -> None:
-        if not len(rows):
-            return
-        rows = in_order(rows)
-        columns = read_columns(rows)
-        self.columns.append(columns)
-        self.sessions += list(self._sessions(rows, columns))
-        data_plane.clear(rows)
-
-    def _sessions(self, rows: Rows, columns: Columns) -> Iterator[ScoredSession]:
+    def _scored(self, rows: Rows, columns: Columns) -> Iterator[ScoredSession]:
         wanted = [PROMPTS, RESPONSES, NUM_TURNS, REWARD_MODEL, DATA_SOURCE, EXTRA_FIELDS]
         data = data_plane.read(rows, wanted)
         columns_there = set(data.keys())
@@ -177,49 +171,31 @@ class Validation:
             )
 
     def _act(self, tags: RowTags, prompt: Tensor, reply: Tensor) -> tuple[str, str, str]:
-        return tags.agent, self.host.read_text(tags.policy, prompt), self.host.read_text(tags.policy, reply)
+        return tags.agent, self.read_text(tags.policy, prompt), self.read_text(tags.policy, reply)
 
-    # -- what is logged -------------------------------------------------------------------------------------
-
-    def _show(self) -> None:
+    def _show(self, sessions: Sequence[ScoredSession]) -> None:
         """Whole sessions, not last acts, in verl's tables and files."""
-        scores = [session.value for session in self.sessions]
-        inputs, outputs = [x.prompt for x in self.sessions], [x.text for x in self.sessions]
-        self.host.log(inputs=inputs, outputs=outputs, scores=scores)
-        if self.host.dump_folder:
-            self.host.dump(
+        scores = [session.value for session in sessions]
+        inputs, outputs = [x.prompt for x in sessions], [x.text for x in sessions]
+        self._maybe_log_val_generations(inputs=inputs, outputs=outputs, scores=scores)
+        if folder := self.config.trainer.get("validation_data_dir", None):
+            self._dump_generations(
                 inputs=inputs,
                 outputs=outputs,
-                gts=[x.truth for x in self.sessions],
+                gts=[x.truth for x in sessions],
                 scores=scores,
-                reward_extra_infos_dict=reported(self.sessions)
-                | {UID: [session_key(x.uid, x.number) for x in self.sessions]},
-                dump_path=self.host.dump_folder,
+                reward_extra_infos_dict=reported(sessions) | {UID: [session_key(x.uid, x.number) for x in sessions]},
+                dump_path=folder,
             )
-
-    def _scores(self) -> dict[str, float]:
-        return self.host.average(
-            [session.source for session in self.sessions],
-            [session.uid for session in self.sessions],
-            reported(self.sessions),
-            [session.turns for session in self.sessions],
-            expected_acc_counts=self.expected,
-        )
-
-    def _behaviour(self) -> dict[str, float]:
-        if not self.columns:
-            return {}
-        # verl averages what sessions reported per data source.
-        counts = replace(self.counts, infos={})
-        return metric_names.of_validation(agent_metrics(stack_columns(self.columns)) | counts.metrics())
 
 
 def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
     """What verl averages: the score, and every number or text that a scorer or workflow reported."""
     names = dict.fromkeys(name for session in sessions for name in session.info)
     infos: dict[str, list[object]] = {name: [session.info.get(name) for session in sessions] for name in names}
-    plain_ones = {name: values for name, values in infos.items() if all(map(_is_plain, values))}
-    return {"reward": [session.score for session in sessions], **plain_ones}
+    plain_types = bool | int | float | str | np.number | None
+    averaged = {name: values for name, values in infos.items() if all(isinstance(one, plain_types) for one in values)}
+    return {"reward": [session.score for session in sessions], **averaged}
 
 
 def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, str], int]) -> dict[str, float]:
@@ -253,10 +229,6 @@ def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
         for kind, count in of_agent.items()
     }
     return metric_names.of_validation(shares)
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | np.number)
 
 
 def plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ Data, rewards, rollout, advantages and the order of the step belong to the team:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -22,6 +22,8 @@ from verl_mas.trainer.policies.servers import Servers
 from verl_mas.verl_.types import Actor
 
 T = TypeVar("T")
+# What verl's profiler reads of a trainer.
+PROFILED = ("global_steps", "prev_step_profile", "curr_step_profile", "next_step_profile")
 _SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
 
 
@@ -92,6 +94,14 @@ class LocalPolicy(Servers, PPOTrainer):
 
     def on_step_end(self) -> None:
         """The team calls `wake`."""
+
+    def profile(self, start: bool, state: Mapping[str, object]) -> None:
+        """Start or stop verl's profiler of its processes and engines. `state`: the trainer's values of PROFILED."""
+        vars(self).update(state)
+        if start:
+            self._start_profiling()
+        else:
+            self._stop_profiling()
 
     # -- weights --------------------------------------------------------------------------------------------
 
