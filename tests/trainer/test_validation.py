@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from hypothesis import given
 from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
@@ -120,8 +121,12 @@ def host(monkeypatch, tags, make):
     return made
 
 
+def validated(host):
+    return host._validate()  # noqa: SLF001
+
+
 def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(host):
-    found = host._validate()
+    found = validated(host)
     assert host.seen == [(["val3-0-0"], "val", 3), ["val3-0-0"], host.rows.keys]
     columns, expected = host.averaged[0]
     assert columns == (["s"], ["val3-0-0"], {"reward": [0.5], "acc": [1.0]}, [4]) and expected == {("s", "val3-0-0"): 2}
@@ -142,22 +147,22 @@ FAILED = SessionCounts(
 def test_a_validation_in_which_too_many_sessions_failed_is_an_error_and_has_no_score(host):
     host.counts = FAILED + FAILED
     with pytest.raises(SessionsFailed, match="all 2 sessions of the validation at step 3 failed: 2 refused") as raised:
-        host._validate()
+        validated(host)
     assert "no such setting" in str(raised.value) and host.averaged == host.dumped == []
 
 
 def test_a_validation_in_which_more_than_one_in_a_hundred_sessions_timed_out_has_no_score(host):
     host.counts = SessionCounts(sessions=100, failed={"timeout": 2}, first_faults={"timeout": "val3-0-0_1: 600 s"})
     with pytest.raises(SessionsFailed, match="2 of 100 sessions of the validation at step 3 timed out"):
-        host._validate()
+        validated(host)
     assert host.averaged == host.dumped == []
     host.counts = SessionCounts(sessions=200, failed={"timeout": 2}, first_faults={"timeout": "val3-0-0_1: 600 s"})
-    assert host._validate()["val-session/dropped"] == 2
+    assert validated(host)["val-session/dropped"] == 2
 
 
 def test_a_few_failed_sessions_count_as_zero_and_the_log_says_so(host, caplog):
     host.counts = FAILED + SessionCounts(sessions=1)
-    found = host._validate()
+    found = validated(host)
     assert found["val-session/dropped"] == 1 and found["val-core/s/pass@1"] == 0.5
     (record,) = caplog.records
     assert record.getMessage().startswith(

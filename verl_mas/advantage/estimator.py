@@ -51,7 +51,10 @@ class Estimator:
             _, weight = _counted(real, owners_of(real), chosen)
             remembered.add(real, weight, chosen.decay or 0.0)
             metrics |= remembered.metrics()
-        return replace(output, advantages=_spread(output.advantages.float(), rows, len(batch)), metrics=metrics)
+        advantages = output.advantages.float()
+        if rows is not None:
+            advantages = advantages.new_zeros(len(batch)).index_copy_(0, rows, advantages)
+        return replace(output, advantages=advantages, metrics=metrics)
 
     def reads_running(self, options: AdvantageOptions) -> bool:
         """Whether it compares with the scores of earlier steps."""
@@ -123,7 +126,6 @@ def within(
     groups: Partition,
     options: AdvantageOptions,
     *,
-    scores: Tensor | None = None,
     unit: tuple[str, ...] = ("task", "session"),
     pool: tuple[str, ...] = ("agent",),
     invocations: Partition | None = None,
@@ -139,7 +141,7 @@ def within(
         prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)
     units, weight = _counted(batch, groups, options, unit, invocations)
     advantages, stats = normalise(
-        batch.scores if scores is None else scores,
+        batch.scores,
         groups,
         options,
         weight=weight,
@@ -203,9 +205,3 @@ def _without_padding(batch: AdvantageInput) -> tuple[AdvantageInput, Tensor | No
         return batch, None
     rows = (~batch.padding).nonzero().squeeze(1).to(batch.scores.device)
     return batch.select(rows), rows
-
-
-def _spread(advantages: Tensor, rows: Tensor | None, size: int) -> Tensor:
-    if rows is None:
-        return advantages
-    return advantages.new_zeros(size).index_copy_(0, rows, advantages)

@@ -165,15 +165,20 @@ def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
     Only the result is allocated: no other tensor of its size.
     """
     if mask.is_nested:
-        return _to_jagged(advantages, mask)
+        tokens = to_tokens(per_token(advantages, mask), mask.values().unsqueeze(1)).squeeze(1)
+        return torch.nested.nested_tensor_from_jagged(tokens, offsets_of(mask))
     out = torch.empty(mask.shape, dtype=torch.float32, device=mask.device).copy_(mask)
     return out.mul_(advantages.to(out).unsqueeze(1))
 
 
-def _to_jagged(advantages: Tensor, mask: Tensor) -> Tensor:
-    offsets: Tensor = mask.offsets()  # type: ignore[attr-defined]  # nested tensors have it
-    per_token = advantages.to(mask.device).repeat_interleave(offsets.diff())
-    return torch.nested.nested_tensor_from_jagged(to_tokens(per_token, mask.values().unsqueeze(1)).squeeze(1), offsets)
+def per_token(values: Tensor, jagged: Tensor) -> Tensor:
+    """A value per row [N] at every token of the rows of a jagged tensor, one row after the other."""
+    return values.to(jagged.device).repeat_interleave(offsets_of(jagged).diff())
+
+
+def offsets_of(jagged: Tensor) -> Tensor:
+    offsets: Tensor = jagged.offsets()  # type: ignore[attr-defined]  # nested tensors have it
+    return offsets
 
 
 def trained_tokens(mask: Tensor) -> Tensor:

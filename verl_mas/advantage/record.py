@@ -75,8 +75,8 @@ class AdvantageInput:
             )
 
     @classmethod
-    def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor, **others: Any) -> AdvantageInput:
-        """The columns of stored rows."""
+    def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor) -> AdvantageInput:
+        """The columns of stored rows; their masks have `tokens`."""
         of_acts: dict[str, Label] = {f.name: [getattr(tag, f.name) for tag in tags] for f in fields(Act)}
         observation = torch.tensor([tag.observation for tag in tags])
         return cls(
@@ -88,7 +88,6 @@ class AdvantageInput:
             prompt=observation,
             tags={name: column for name, column in of_acts.items() if name not in COLUMNS},
             **{name: column for name, column in of_acts.items() if name in COLUMNS},
-            **others,
         )
 
     def __len__(self) -> int:
@@ -96,9 +95,11 @@ class AdvantageInput:
 
     def select(self, rows: Tensor) -> AdvantageInput:
         """The same record for some of its rows."""
-        taken = {name: _take(getattr(self, name), rows) for name in ("scores", *COLUMNS, "tokens", "padding")}
-        tags = {name: _take(column, rows) for name, column in self.tags.items()}
-        return replace(self, tags=tags, **taken)  # type: ignore[arg-type]
+        taken: dict[str, Label] = {
+            name: _take(getattr(self, name), rows) for name in ("scores", *COLUMNS, "tokens", "padding")
+        }
+        tags: dict[str, Label] = {name: _take(column, rows) for name, column in self.tags.items()}
+        return replace(self, tags=tags, **taken)
 
     def codes(self, column: str) -> Codes:
         """A label column as whole numbers; a missing label is an error that names the row."""
@@ -130,7 +131,8 @@ class AdvantageInput:
 
     def describe(self, row: int, *columns: str) -> str:
         """A row's group in words: `task 'x', agent 'solver'`."""
-        return ", ".join(f"{column} {self._label(column, row)!r}" for column in columns)
+        coded = {column: self.codes(column) for column in columns}
+        return ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())
 
     def _part(self, columns: tuple[str, ...]) -> Partition:
         key = torch.zeros(len(self), dtype=torch.long, device=self.scores.device)
@@ -142,10 +144,6 @@ class AdvantageInput:
                 key, span = smaller.ids, smaller.count
             key, span = key * len(names) + ids, span * max(1, len(names))
         return compact(key, span)
-
-    def _label(self, column: str, row: int) -> Label:
-        ids, names = self.codes(column)
-        return names[int(ids[row])]
 
     def _encode(self, column: str) -> Codes:
         labels = getattr(self, column) if column in COLUMNS else self.tags.get(column)

@@ -14,6 +14,7 @@ from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import SessionResult
 
 
@@ -77,27 +78,13 @@ class SessionCounts:
         )
 
     def __add__(self, other: SessionCounts) -> SessionCounts:
-        return SessionCounts(
-            sessions=self.sessions + other.sessions,
-            acts=self.acts + other.acts,
-            probe_acts=self.probe_acts + other.probe_acts,
-            probe_tokens=self.probe_tokens + other.probe_tokens,
-            generated_tokens=self.generated_tokens + other.generated_tokens,
-            trainable_tokens=self.trainable_tokens + other.trainable_tokens,
-            seconds=self.seconds + other.seconds,
-            failed=_add(self.failed, other.failed),
-            retried=self.retried + other.retried,
-            tasks=self.tasks + other.tasks,
-            groups_given_up=self.groups_given_up + other.groups_given_up,
-            faults=_add(self.faults, other.faults),
-            first_faults={**other.first_faults, **self.first_faults},
-            tool_calls=_add(self.tool_calls, other.tool_calls),
-            tool_errors=_add(self.tool_errors, other.tool_errors),
-            infos=_add(self.infos, other.infos),
-            record_bytes=self.record_bytes + other.record_bytes,
-            without_space=self.without_space + other.without_space,
-            busy=_add(self.busy, other.busy),
-        )
+        theirs = vars(other)
+        both: Fields = {
+            name: _add(mine, theirs[name]) if isinstance(mine, Mapping) else mine + theirs[name]
+            for name, mine in vars(self).items()
+        }
+        both["first_faults"] = {**other.first_faults, **self.first_faults}
+        return SessionCounts(**both)
 
     @property
     def dropped(self) -> int:

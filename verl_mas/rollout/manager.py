@@ -79,17 +79,14 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         counts = sum(parts, SessionCounts())
         if counts.without_space and not self._full:
             self._full = True
-            self._report_full()
+            spec = load(self.config.get("mas")).trajectories
+            logger.warning(
+                "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training continues. "
+                "To record again, raise it when the run is resumed, or set mas.trajectories.dir to another folder",
+                folder_of(spec, self.config.trainer.default_local_dir),
+                spec.max_gib,
+            )
         return counts
-
-    def _report_full(self) -> None:
-        spec = load(self.config.get("mas")).trajectories
-        logger.warning(
-            "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training continues. "
-            "To record again, raise it when the run is resumed, or set mas.trajectories.dir to another folder",
-            folder_of(spec, self.config.trainer.default_local_dir),
-            spec.max_gib,
-        )
 
     @property
     def _workers(self) -> list[Actor]:

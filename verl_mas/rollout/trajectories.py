@@ -25,7 +25,7 @@ from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar, cast
+from typing import ParamSpec, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
@@ -40,6 +40,7 @@ from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.task import Task
 
 T = TypeVar("T")
+P = ParamSpec("P")
 GIB = 2**30
 # A plain file is compressed when it has become as large. To read one session, so much is inflated.
 BLOCK = 4 * 2**20
@@ -99,15 +100,9 @@ class TrajectoryWriter:
         # Not the loop's own threads: each has a memory arena of its own, and all of them grow.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-records")
 
-    async def awrite(self, finished: SessionResult, status: str) -> None:
-        """`write`, without blocking the other sessions on a slow disk."""
-        await self._in_thread(self.write, finished, status)
-
-    async def aend_group(self, uid: str) -> None:
-        await self._in_thread(self.end_group, uid)
-
-    async def acompress(self) -> Written:
-        return await self._in_thread(self.compress)
+    async def in_thread(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """What one of the methods below does, without blocking sessions on a slow disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given, **named))
 
     def write(self, finished: SessionResult, status: str) -> None:
         """`status`: finished, dropped or cancelled. Raises DiskError when the disk is full."""
@@ -175,9 +170,6 @@ class TrajectoryWriter:
     def _count(self, size: int) -> None:
         self._space.used += size
         self._written.bytes += size
-
-    async def _in_thread(self, work: Callable[..., T], *given: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given))
 
 
 class Space:

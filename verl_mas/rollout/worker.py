@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from tensordict import TensorDict
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
@@ -46,7 +47,6 @@ from verl_mas.user_code import load_user_code
 from verl_mas.verl_.types import Fields, Trajectory
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Session, SessionConfig, SessionResult
@@ -105,13 +105,13 @@ class MasAgentLoopWorker(_StockWorker):
         self._raise_if_broken()
         await super().generate_sequences(batch)
 
-    async def pause(self, policies: Sequence[str] | None = None) -> None:
+    async def pause(self, policies: Iterable[str] | None = None) -> None:
         """Close the gates of the policies, or of all: from now on none of their requests reaches an engine."""
-        for name in self.gates if policies is None else policies:
+        for name in policies or self.gates:
             self.gates[name].close()
 
-    async def resume(self, policies: Sequence[str] | None = None) -> None:
-        for name in self.gates if policies is None else policies:
+    async def resume(self, policies: Iterable[str] | None = None) -> None:
+        for name in policies or self.gates:
             self.gates[name].open()
 
     async def cancel_all(self) -> None:
@@ -127,7 +127,7 @@ class MasAgentLoopWorker(_StockWorker):
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
         if self.trajectories is not None:
             # A step, or a validation, has ended.
-            written = await self.trajectories.acompress()
+            written = await self.trajectories.in_thread(self.trajectories.compress)
             counts += SessionCounts(record_bytes=written.bytes, without_space=written.without_space)
         if validate:
             return counts
@@ -181,7 +181,7 @@ class MasAgentLoopWorker(_StockWorker):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if self.trajectories is not None:
-                await self.trajectories.aend_group(prompt[UID])
+                await self.trajectories.in_thread(self.trajectories.end_group, prompt[UID])
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
         # The clocks of a session start in its slot: what waits for one is only a coroutine and its data.
@@ -201,9 +201,8 @@ class MasAgentLoopWorker(_StockWorker):
         if finished.failed:
             return await self._without_rows(finished, dataset)
         for reply in finished.session.replies:
-            if reply.probe:
-                continue
-            await self._teacher(reply, task, dataset)
+            if self.distillation_enabled and reply.generation.has_tokens and not reply.probe:
+                await self._teacher(output_of(reply.generation), task, dataset)
         return stored_rows(finished.session, self.models, dataset)
 
     async def _without_rows(self, finished: SessionResult, dataset: Fields) -> list[StoredRow]:
@@ -233,10 +232,7 @@ class MasAgentLoopWorker(_StockWorker):
             )
         return Score(answer.reward_score, answer.extra_fields.get(REWARD_EXTRA_INFO, {}))
 
-    async def _teacher(self, reply: Reply, task: Task, dataset: Fields) -> None:
-        if not (self.distillation_enabled and reply.generation.has_tokens):
-            return
-        output = output_of(reply.generation)
+    async def _teacher(self, output: AgentLoopOutput, task: Task, dataset: Fields) -> None:
         await self._compute_teacher_logprobs(
             output,
             prompt_ids=output.prompt_ids,
@@ -255,7 +251,8 @@ class MasAgentLoopWorker(_StockWorker):
                 logger.warning("the first %s in this worker: %s", fault.kind.value, described(finished, fault))
         if self.trajectories is not None:
             # A record that cannot be written ends the run.
-            await self.trajectories.awrite(finished, "dropped" if finished.failed else "finished")
+            status = "dropped" if finished.failed else "finished"
+            await self.trajectories.in_thread(self.trajectories.write, finished, status)
 
     def _model(self, policy: str) -> Model:
         """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""

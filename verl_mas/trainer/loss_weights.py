@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from verl_mas.advantage.kernel import offsets_of, per_token
 from verl_mas.config.schema import Weighting
 from verl_mas.row import AGENT, LOSS_WEIGHTS, RowKey, TagValues, is_padding
 
@@ -53,7 +54,7 @@ def step_weights(
     if weighting == "row":
         return Weights(total)
     unit = _UNITS[weighting]
-    units = {row: unit(keys[row], tags[row]) for row in counted}
+    units = {row: unit(RowKey.parse(keys[row]), tags[row]) for row in counted}
     rows_of = Counter(units.values())
     weights = torch.zeros(len(keys))
     for row, its in units.items():
@@ -61,16 +62,10 @@ def step_weights(
     return Weights(total, weights)
 
 
-def _session(key: str, tag: TagValues) -> Hashable:
-    parsed = RowKey.parse(key)
-    return parsed.uid, parsed.session
-
-
-def _agent(key: str, tag: TagValues) -> Hashable:
-    return str(tag[AGENT])
-
-
-_UNITS: Mapping[str, Callable[[str, TagValues], Hashable]] = {"agent": _agent, "session": _session}
+_UNITS: Mapping[str, Callable[[RowKey, TagValues], Hashable]] = {
+    "agent": lambda key, tag: str(tag[AGENT]),
+    "session": lambda key, tag: (key.uid, key.session),
+}
 
 
 def weighs_rows(weighting: Weighting | None) -> bool:
@@ -89,17 +84,12 @@ def weighted(
     outputs = dict(model_output)
     for name in _DIFFERENTIATED:
         if (values := model_output.get(name)) is not None:
-            outputs[name] = _scale_gradient(values, weights)
+            flat = values.values()
+            constant = flat.detach()
+            # The same values, whose gradient is that of `values` times the weight of the row.
+            scaled = constant + per_token(weights, values) * (flat - constant)
+            outputs[name] = torch.nested.nested_tensor_from_jagged(scaled, offsets_of(values))
     return loss(model_output=outputs, data=data, dp_group=dp_group)
 
 
 _DIFFERENTIATED = ("log_probs", "entropy")
-
-
-def _scale_gradient(values: Tensor, weights: Tensor) -> Tensor:
-    """The same values [N, jagged], whose gradient is that of `values` times the weight of the row [N]."""
-    offsets: Tensor = values.offsets()  # type: ignore[attr-defined]  # nested tensors have it
-    flat = values.values()
-    per_token = weights.to(flat.device).repeat_interleave(offsets.diff())
-    constant = flat.detach()
-    return torch.nested.nested_tensor_from_jagged(constant + per_token * (flat - constant), offsets)

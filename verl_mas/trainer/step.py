@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from tensordict import TensorDict
@@ -115,7 +115,8 @@ def step_advantages(
     left_out[slice(None) if chosen is None else list(chosen)] = False
     if bool(left_out.all()):
         return torch.zeros(len(keys)), {}
-    rows = AdvantageInput.of(keys, tags, columns.scores, tokens=columns.tokens, padding=left_out, agents=team)
+    rows = AdvantageInput.of(keys, tags, columns.scores)
+    rows = replace(rows, tokens=columns.tokens, padding=left_out, agents=team)
     output = compute_advantages(estimator, rows, options, running)
     return output.advantages, output.metrics
 

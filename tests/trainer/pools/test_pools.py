@@ -28,7 +28,6 @@ class Recorder:
         time.sleep(0.02)
         with self.lock:
             self.active.remove(name)
-        return name.upper()
 
 
 def made(**where):
@@ -40,8 +39,7 @@ def made(**where):
 
 def test_pools_work_at_the_same_time_and_policies_of_one_pool_in_turn():
     work = Recorder()
-    done = made(a="shared", b="big", c="shared").each(["a", "b", "c"], work)
-    assert done == {"a": "A", "b": "B", "c": "C"} and list(done) == ["a", "b", "c"]
+    made(a="shared", b="big", c="shared").each(["a", "b", "c"], work)
     assert any({"b"} < met for met in work.met)
     assert not any({"a", "c"} <= met for met in work.met)
 

@@ -20,7 +20,7 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
     """
     episode = within(batch, batch.partition("task", "agent"), options)
     steps = batch.partition("task", "agent", "observation")
-    step = within(batch, steps, options, scores=step_scores(batch, options.gamma or 0.0))
+    step = within(replace(batch, scores=step_scores(batch, options.gamma or 0.0)), steps, options)
     met_again = step.stats.size[step.stats.size > 1].sum() / max(1, len(batch))
     return replace(
         episode,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import ray
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -18,15 +16,15 @@ class MasTrainer(TeamTrainer):
     mode = SYNC
 
     # By pool, where its policies have time slices: their engines change places when nothing runs.
-    slices: Mapping[str, Actor]
+    slices: dict[str, Actor]
 
     def _engines_started(self) -> None:
-        self.slices = {pool: self._start_slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
-
-    def _start_slices(self, pool: str) -> Actor:
-        names = served_on(self.mas, pool)
-        engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
-        return SlicesActor.start(engines, awake=names[-1])
+        self.slices = {}
+        for pool in used_pools(self.mas):
+            if time_sliced(self.mas, pool):
+                names = served_on(self.mas, pool)
+                engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
+                self.slices[pool] = SlicesActor.start(engines, awake=names[-1])
 
     def _actors(self) -> dict[str, list[Actor]]:
         return {**super()._actors(), "time slices {}": list(self.slices.values())}
@@ -49,7 +47,7 @@ class MasTrainer(TeamTrainer):
     def _sleep(self) -> None:
         awake: dict[str, str] = {}
         for pool, slices in self.slices.items():
-            name: ray.ObjectRef[str] = slices.awake.remote()
+            name: ray.ObjectRef[str] = slices.finally_awake.remote()
             awake[pool] = ray.get(name)
         served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
         self.pools.each(served, self.sleep_one)

@@ -74,8 +74,8 @@ class TimeSlices:
         self._next_slice()
 
 
-class SlicesActor:
-    """The time slices of one pool, shared by all agent-loop workers."""
+class SlicesActor(TimeSlices):
+    """Of one pool, shared by all agent-loop workers."""
 
     @classmethod
     def start(cls, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str) -> Actor:
@@ -83,22 +83,13 @@ class SlicesActor:
         return cast("Actor", made)
 
     def __init__(self, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str):
+        super().__init__(awake, self._swap)
         self._engines = engines
-        self._slices = TimeSlices(awake, self._change)
-
-    async def enter(self, policy: str) -> None:
-        await self._slices.enter(policy)
-
-    async def leave(self) -> None:
-        await self._slices.leave()
-
-    async def awake(self) -> str:
-        return await self._slices.finally_awake()
 
     async def set_awake(self, policy: str) -> None:
-        self._slices.awake = policy
+        self.awake = policy
 
-    async def _change(self, old: str, new: str) -> None:
+    async def _swap(self, old: str, new: str) -> None:
         await self._call(old, pause=True)
         await self._call(new, pause=False)
 

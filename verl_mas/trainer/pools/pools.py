@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -25,8 +25,6 @@ from verl_mas.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl.single_controller.ray import RayResourcePool
-
-T = TypeVar("T")
 
 
 class Pools:
@@ -60,21 +58,21 @@ class Pools:
     def _all(self) -> list[RayResourcePool]:
         return [*self._pools.values(), *([self.reward] if self.reward else [])]
 
-    def each(self, names: Iterable[str], work: Callable[[str], T]) -> dict[str, T]:
+    def each(self, names: Iterable[str], work: Callable[[str], object]) -> None:
         """Work on every policy: pools at the same time, the policies of a pool one after the other."""
-        by_pool: dict[str, list[str]] = {}
+        lanes: dict[str, list[str]] = {}
         for name in names:
-            by_pool.setdefault(self.mas.policies[name].pool, []).append(name)
-        if len(by_pool) <= 1:
-            return {name: work(name) for name in names}
-        with ThreadPoolExecutor(len(by_pool), thread_name_prefix="pool") as executor:
-            lanes = [executor.submit(_in_turn, lane, work) for lane in by_pool.values()]
-            done = {name: result for lane in lanes for name, result in lane.result().items()}
-        return {name: done[name] for name in names}
+            lanes.setdefault(self.mas.policies[name].pool, []).append(name)
 
+        def work_on(lane: list[str]) -> None:
+            for name in lane:
+                work(name)
 
-def _in_turn(names: list[str], work: Callable[[str], T]) -> dict[str, T]:
-    return {name: work(name) for name in names}
+        if len(lanes) == 1:
+            work_on(*lanes.values())
+        elif lanes:
+            with ThreadPoolExecutor(len(lanes), thread_name_prefix="pool") as executor:
+                list(executor.map(work_on, lanes.values()))
 
 
 def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
