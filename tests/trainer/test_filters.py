@@ -22,9 +22,8 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import RowKey
 from verl_mas.sessions.reader import read_sessions
-from verl_mas.trainer.credit import Credit
-from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks, with_advantage
-from verl_mas.trainer.step import Columns, step_advantages
+from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks
+from verl_mas.trainer.step import Columns, Credit, step_advantages, with_advantage
 from verl_mas.trainer.trainer import TeamTrainer
 
 UNIFORM = [0.0, 0.0]

@@ -180,8 +180,10 @@ def answer_of(session: Session, models: Mapping[str, Model], tokenizer: Tokenize
             rule="verl's reward function scores the answer",
             fix="return Outcome(answer=...) or Outcome(reward=...)",
         )
-    if isinstance(answer, Reply) and _is_whole_row(answer, session, models, tokenizer):
-        return with_tool_fields(output_of(answer.generation), [answer])
+    if isinstance(answer, Reply) and answer.generation.has_tokens:
+        model, acts_of_row = models.get(answer.policy), [act for act in session.replies if act.row == answer.row]
+        if len(acts_of_row) == 1 and model is not None and model.tokenizer is tokenizer:
+            return with_tool_fields(output_of(answer.generation), [answer])
     ids = tokenizer.encode(session.answer or "", add_special_tokens=False) or [tokenizer.eos_token_id]
     return AgentLoopOutput(
         prompt_ids=tokenizer.encode(session.task.question) or [tokenizer.eos_token_id],
@@ -191,9 +193,3 @@ def answer_of(session: Session, models: Mapping[str, Model], tokenizer: Tokenize
         metrics=AgentLoopMetrics(),
         extra_fields={},
     )
-
-
-def _is_whole_row(reply: Reply, session: Session, models: Mapping[str, Model], tokenizer: Tokenizer) -> bool:
-    model = models.get(reply.policy)
-    alone = sum(other.row == reply.row for other in session.replies) == 1
-    return alone and reply.generation.has_tokens and model is not None and model.tokenizer is tokenizer

@@ -249,7 +249,10 @@ class ImageFiles:
     def _written(self, name: str, image: bytes | Picture) -> Message:
         path = self.folder / name
         if name not in self._known and not path.exists():
-            content = image if isinstance(image, bytes) else _png(image)
+            content = image
+            if not isinstance(content, bytes):
+                content.save(file := BytesIO(), "PNG")
+                content = file.getvalue()
             with recording(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # Under a name of its own until it is whole: another worker may write the same image.
@@ -279,12 +282,6 @@ def _hash(*parts: bytes) -> str:
     for part in parts:
         made.update(part)
     return made.hexdigest()
-
-
-def _png(image: Picture) -> bytes:
-    file = BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
 
 
 # What decoders give for bytes that are not a character yet.

@@ -221,7 +221,11 @@ class VerlPolicy:
         if left <= 0:
             assert request.continues is not None
             return _empty_reply(request.continues.generation)
-        params = stopping(loop, request, self._limited(self.sampling(request), left, same_row=bool(prompt.mask)))
+        params = stopping(loop, request, self.sampling(request))
+        wanted = params.get("max_tokens")
+        # A new row without `max_tokens` is limited by the engine.
+        if wanted is not None or prompt.mask:
+            params["max_tokens"] = min(_or_default(wanted, left), left)
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
@@ -238,7 +242,8 @@ class VerlPolicy:
             raise SessionFault(FaultKind.REFUSED, "the engine aborted the request")
         output = await self._output(loop, prompt, answer, seconds)
         sampled = answer.token_ids[:left]
-        text = await loop.loop.run_in_executor(None, self._text, sampled)
+        decode = partial(self.model.tokenizer.decode, sampled, skip_special_tokens=True)
+        text = await loop.loop.run_in_executor(None, decode)
         calls: Sequence[ToolCall] = ()
         # The results of calls would have no place in a row that is full.
         if request.tools and len(output.response_ids) < self._rollout.response_length:
@@ -295,19 +300,9 @@ class VerlPolicy:
         ended = answer.token_ids[-1] == self.model.tokenizer.eos_token_id
         return "length" if len(answer.token_ids) >= limit and not ended else "stop"
 
-    def _text(self, ids: Sequence[int]) -> str:
-        return self.model.tokenizer.decode(ids, skip_special_tokens=True)
-
     def _limit(self, request: Request) -> int:
         longest: int = self._rollout.prompt_length
         return min(longest, request.max_prompt_length or longest)
-
-    def _limited(self, params: Fields, left: int, *, same_row: bool) -> Fields:
-        """At most the tokens that are left in the row. A new row without `max_tokens` is limited by the engine."""
-        wanted = params.get("max_tokens")
-        if wanted is None and not same_row:
-            return params
-        return {**params, "max_tokens": min(_or_default(wanted, left), left)}
 
     def _request_id(self, request: Request, branch: int) -> str:
         """The same for an agent's acts in a session, so that they reach the engine that has their prefix cached."""

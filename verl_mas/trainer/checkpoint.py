@@ -141,7 +141,10 @@ class Checkpoints:
                 self.queue.restore(folder / QUEUE_FOLDER)
         if (folder / RNG_FILE).exists():
             with reading(folder, RNG_FILE):
-                _restore_rng(torch.load(folder / RNG_FILE, weights_only=True))
+                state: Fields = torch.load(folder / RNG_FILE, weights_only=True)
+                random.setstate(state["python"])
+                np.random.set_state(state["numpy"])
+                torch.set_rng_state(state["torch"])
 
 
 @contextmanager
@@ -150,10 +153,11 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
+        checkpoint = path if path.name.startswith("global_step_") else path.parent
         raise DiskError(
             f"{path} cannot be written: {_cause(error)}; {free_space(path)}",
             rule="a checkpoint counts when all of it is written",
-            fix=f"make room and run the command again; {choices(_run_folder(path))}",
+            fix=f"make room and run the command again; {choices(checkpoint.parent)}",
         ) from error
 
 
@@ -244,17 +248,6 @@ def _rng_state() -> Fields:
         "numpy": (name, np.asarray(keys).tolist(), *rest),
         "torch": torch.get_rng_state(),
     }
-
-
-def _restore_rng(state: Fields) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-
-
-def _run_folder(path: Path) -> Path:
-    """Of a checkpoint, or of a policy in one."""
-    return path.parent if path.name.startswith("global_step_") else path.parent.parent
 
 
 def _cause(error: Exception) -> str:

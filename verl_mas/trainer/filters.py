@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import TypeAlias
 
-from torch import Tensor
-
 from verl_mas import data_plane
 from verl_mas.config.schema import FilterSpec
 from verl_mas.data_plane import Rows
 from verl_mas.errors import DataError
 from verl_mas.row import RowKey, RowTags
-from verl_mas.trainer.step import Columns, in_order
+from verl_mas.trainer.step import in_order
 
 # Batches in a row of which every task was dropped. Then no task teaches anything, and the run ends.
 EMPTY_BATCHES = 10
@@ -54,12 +52,6 @@ def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[S
         each = [fmean(of_rows) for of_rows in sessions.values()]
         tasks.append(SampledTask(uid, fmean(each), pstdev(each), teaching is None or uid in teaching))
     return tasks
-
-
-def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
-    """The uids of the tasks in which a row that is trained has an advantage. `trained`: policies."""
-    rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
-    return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
 
 
 class TaskFilter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
+from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 from verl_mas.trainer.loss_weights import Weights
+from verl_mas.trainer.running import running_state
 
 logger = logging.getLogger(__name__)
 # The fields that the driver reads of every row.
@@ -119,6 +121,33 @@ def step_advantages(
     rows = replace(rows, tokens=columns.tokens, padding=left_out, agents=team)
     output = compute_advantages(estimator, rows, options, running)
     return output.advantages, output.metrics
+
+
+def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
+    """The uids of the tasks in which a row that is trained has an advantage. `trained`: policies."""
+    rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
+    return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
+
+
+class Credit:
+    """The advantages of a run: its estimator, with the scores that it remembers from step to step."""
+
+    def __init__(self, run: Run, agents: Sequence[str]):
+        self._estimator, self._agents = str(run.config.algorithm.adv_estimator), agents
+        self._options = AdvantageOptions.from_config(run.mas.advantage)
+        self.running = running_state(run)
+
+    def of_step(self, columns: Columns, trained_on: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
+        """Advantages and diagnostics of these rows of a step, whose scores are remembered; the others get 0."""
+        scores = self.running.scores if self.running else None
+        return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores)
+
+    def teaching(self, rows: Rows, trained: Collection[str]) -> set[str]:
+        """The uids of the tasks in which a row that is trained has an advantage. Scores of earlier steps take no part:
+        a filter is refused with an estimator that remembers any."""
+        columns = read_columns(rows)
+        advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents)
+        return with_advantage(columns, advantages, trained)
 
 
 def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:

@@ -50,7 +50,6 @@ from verl_mas.trainer import staleness, timeline
 from verl_mas.trainer.adapter_identity import other_adapters
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, left_out, other_run, reading, run_identity
-from verl_mas.trainer.credit import Credit
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import start, trained_by
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
@@ -61,7 +60,7 @@ from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.pools.nodes import check_nodes
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.recorded import Recorded
-from verl_mas.trainer.step import Columns, PolicyRows, in_order, step_columns, write_advantages
+from verl_mas.trainer.step import Columns, Credit, PolicyRows, in_order, step_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import Validated
 from verl_mas.trainer.watcher import name_actors
@@ -327,7 +326,10 @@ class TeamTrainer(Recorded, Validated):
         metrics.update(snapshot_metrics(self.members, self.global_steps))
         if self.mode.asynchronous:
             metrics.update(idle)
-            metrics.update(self._off_policy(batch, parts))
+            left = self.replay_buffer.partitions[data_plane.TRAIN]
+            corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
+            metrics.update(self.token_count.add(self._sessions.trainable_tokens, parts, left, batch))
+            metrics.update(staleness.metrics(parts, corrections, self.global_steps))
         for member in self.members.values():
             metrics.update(of_policy(member.name, member.metrics))
         return self._whole(batch, parts)
@@ -349,14 +351,6 @@ class TeamTrainer(Recorded, Validated):
             else:
                 logger.info("step %d: policy %s has no rows; no update", self.global_steps, name)
         return parts
-
-    def _off_policy(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> dict[str, float]:
-        left = self.replay_buffer.partitions[data_plane.TRAIN]
-        corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
-        return {
-            **self.token_count.add(self._sessions.trainable_tokens, parts, left, batch),
-            **staleness.metrics(parts, corrections, self.global_steps),
-        }
 
     def _each(self, names: Iterable[str], work: Callable[[str], None]) -> None:
         """Work on policies that are updated: those of a base one after the other, with the base on the device."""

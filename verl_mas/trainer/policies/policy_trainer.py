@@ -177,7 +177,9 @@ class PolicyTrainer(LocalPolicy):
         output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
-        check_finite(self.name, metrics, scaled=_is_fp16(actor))
+        # For this precision verl makes a gradient scaler.
+        precision = OmegaConf.select(actor, "fsdp_config.mixed_precision.param_dtype", default="bf16")
+        check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(precision))
         self.empty_cache()
 
     def empty_cache(self) -> None:
@@ -228,9 +230,3 @@ def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> Non
             "  fix:  resume from the last checkpoint with a smaller optim.lr; if it repeats, compare the log-probs of "
             "engine and trainer (training/rollout_probs_diff_max) and check the model's weights"
         )
-
-
-def _is_fp16(actor: DictConfig) -> bool:
-    """The precision for which verl makes a gradient scaler."""
-    precision = OmegaConf.select(actor, "fsdp_config.mixed_precision.param_dtype", default="bf16")
-    return bool(PrecisionType.is_fp16(precision))

@@ -59,8 +59,11 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
     expected = _expected(run)
     until = time.monotonic() + LIMIT_S
     # Several nodes of Ray may be on one machine, with one address.
-    answers = [(name, _look.options(scheduling_strategy=_on(node)).remote(expected)) for node, name in there.items()]
-    for name, answer in answers:
+    answers = {}
+    for node, name in there.items():
+        where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        answers[node] = name, _look.options(scheduling_strategy=where).remote(expected)
+    for name, answer in answers.values():
         try:
             errors, warnings = ray.get(answer, timeout=max(until - time.monotonic(), 0))
         except GetTimeoutError:
@@ -96,10 +99,6 @@ def _expected(run: Run) -> Expected:
     )
 
 
-def _on(node: str) -> NodeAffinitySchedulingStrategy:
-    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-
-
 @ray.remote(num_cpus=0, max_retries=0)
 def _look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
     worker_folder.enter()
@@ -108,7 +107,13 @@ def _look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
 
 def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
     """What this node lacks."""
-    errors = [*_versions(expected), *_files(expected), *_user_code(expected)]
+    errors = [*_versions(expected), *_files(expected)]
+    try:
+        load_user_code(expected.mas)
+    except ConfigErrors as error:
+        errors += error.errors
+    except ConfigError as error:
+        errors.append(error)
     for name, spec in expected.mas.policies.items():
         if spec.remote:
             found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
@@ -134,15 +139,6 @@ def _files(expected: Expected) -> Iterator[ConfigError]:
                 rule="workers on every node of the run read it",
                 fix="put it on a disk that all nodes mount, or copy it there to the same path",
             )
-
-
-def _user_code(expected: Expected) -> Iterator[ConfigError]:
-    try:
-        load_user_code(expected.mas)
-    except ConfigErrors as error:
-        yield from error.errors
-    except ConfigError as error:
-        yield error
 
 
 def _output(expected: Expected) -> Iterator[ConfigWarning]:
