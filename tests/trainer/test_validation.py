@@ -18,7 +18,8 @@ from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.pass_at_k import interval, ks, mean_of_sets, pass_at_k, report
 from verl_mas.trainer.timeline import Timeline
-from verl_mas.trainer.validation import ScoredSession, Validated, confusion, pass_rates, reported
+from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.trainer.validation import ScoredSession, confusion, pass_rates, reported
 
 
 def session(score, number=0, uid="val1-0-0", verdicts=None, **info):
@@ -101,7 +102,7 @@ def host(monkeypatch, tags, make):
     monkeypatch.setattr(data_plane, "clear", lambda cleared: seen.append(cleared.keys))
     monkeypatch.setattr(data_plane, "read", lambda rows, names: {name: as_column(FIELDS[name]) for name in names})
     averaged, dumped = [], []
-    made = object.__new__(Validated)
+    made = object.__new__(TeamTrainer)
     made.config = make(actor_rollout_ref__rollout__val_kwargs__n=2, trainer__validation_data_dir="folder")
     made.run, made.timeline, made.global_steps = Run.of(made.config), Timeline(), 3
     made.val_dataloader = [{"raw_prompt": np.array(["q"], dtype=object), "data_source": np.array(["s"], dtype=object)}]
