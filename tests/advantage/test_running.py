@@ -219,56 +219,6 @@ def test_the_advantage_of_a_lone_call_is_bounded_although_all_scores_before_were
     assert lone.advantages[0] == pytest.approx(four.advantages[0])
 
 
-def test_the_larger_the_group_the_less_the_running_mean_counts():
-    off = []
-    for count in (8, 80, 800):
-        scores = [1.0, 0.0] * (count // 2)
-        plain = compute_advantages("agent_grpo", group(scores)).advantages
-        joined = compute_advantages("agent_grpo", group(scores), AdvantageOptions(shrinkage=2), known(mean=0.2))
-        off.append(float((joined.advantages - plain).abs().max()))
-    assert off[0] > 5 * off[1] > 25 * off[2] > 0
-
-
-@pytest.mark.parametrize(("name", "options"), [("agent_rae", {}), ("agent_rloo", {"shrinkage": 2.0})])
-def test_a_baseline_does_not_depend_on_the_score_that_it_judges(name, options):
-    baselines = []
-    for score in (0.0, 1.0):
-        batch = group([score, 0.25, 0.75])
-        advantages = compute_advantages(name, batch, AdvantageOptions(**options), known()).advantages
-        baselines.append(score - float(advantages[0]))
-    assert baselines[0] == pytest.approx(baselines[1], abs=1e-6)
-
-
-def test_little_that_is_known_counts_little():
-    # After one score, a pseudo-count of 8 is one of 0.9.
-    after_one = compute_advantages("agent_rloo", group([1.0, 0.0]), AdvantageOptions(shrinkage=8), known(mass=1.0))
-    assert after_one.advantages.tolist() == pytest.approx([1 - 0.45 / 1.9, -(1 + 0.45) / 1.9])
-
-
-def test_the_order_of_the_rows_changes_nothing():
-    rows = random_step(random.Random(5))
-    assert len(rows) > 8
-    first, second = RunningScores(), RunningScores()
-    forth = compute_advantages("agent_rae", record(rows), None, first).advantages
-    back = compute_advantages("agent_rae", record(rows[::-1]), None, second).advantages
-    assert forth.tolist() == pytest.approx(back.tolist()[::-1], abs=1e-6)
-    assert all(vars(second.scores[owner]) == pytest.approx(vars(found)) for owner, found in first.scores.items())
-
-
-def test_a_role_that_does_not_act_keeps_its_scores_and_another_source_has_its_own():
-    running = RunningScores()
-    for source, role in (("math", "judge"), ("math", "solver"), ("code", "judge")):
-        batch = AdvantageInput(torch.tensor([1.0, 0.0]), ["t", "t"], [0, 1], [role] * 2, source=[source] * 2)
-        compute_advantages("agent_rae", batch, None, running)
-    assert set(running.scores.values()) == {Moments(2.0, 0.5, 0.25)} and len(running.scores) == 3
-
-
-def test_a_penalty_of_another_role_does_not_move_the_baseline():
-    batch = AdvantageInput(torch.tensor([1.0, -50.0]), ["t", "t"], [0, 0], ["solver", "judge"])
-    output = compute_advantages("agent_rae", batch, None, known())
-    assert output.advantages.tolist() == pytest.approx([0.5, 0.0]), "the judge has nothing to be compared with yet"
-
-
 def test_groups_by_role_change_nothing_for_agent_rae_which_compares_roles_in_any_case():
     rng, by_agent, by_role = random.Random(6), RunningScores(), RunningScores()
     for _ in range(STEPS):

@@ -111,27 +111,6 @@ def test_equal_debaters_are_one_group_by_role():
     assert advantages(batch, by="role") == pytest.approx([1.0, -1.0, 0.0], abs=1e-5)
 
 
-def test_by_role_candidates_are_still_compared_within_their_own_act():
-    columns = {"session": [0] * 4, "agent": ["a", "a", "b", "b"], "branch": [0, 1] * 2, "role": ["debater"] * 4}
-    batch = one_agent([1.0, 0.0, 5.0, 4.0], prompt=["to a"] * 2 + ["to b"] * 2, **columns)
-    assert advantages(batch, "at_grpo", by="role") == pytest.approx([0.70711, -0.70711] * 2, abs=1e-4)
-
-
-def test_parallel_conversations_of_an_agent_keep_their_own_turns_in_gigpo():
-    # Two instances of one act each: neither has an act still to come, so nothing is discounted.
-    batch = one_agent([1.0, 1.0], session=[0, 0], instance=[1, 2], observation=["x", "x"])
-    assert advantages(batch, "agent_gigpo", gamma=0.5) == [0.0, 0.0]
-    later = one_agent([1.0, 1.0], session=[0, 0], instance=[1, 2], turn=[0, 1], observation=["x", "x"])
-    assert advantages(later, "agent_gigpo", gamma=0.5) == [0.0, 0.0]
-
-
-def test_a_worker_with_more_acts_weighs_no_more_per_invocation():
-    # Invocation 1 took three acts and failed, invocation 2 took one and succeeded.
-    batch = one_agent([0.0, 0.0, 0.0, 1.0], session=[0] * 4, instance=[1, 1, 1, 2], turn=[0, 1, 2, 0])
-    expected = [-0.70711] * 3 + [0.70711]
-    assert advantages(batch, weighting="per_invocation") == pytest.approx(expected, abs=1e-4)
-
-
 def test_candidates_of_different_sessions_are_not_merged():
     # AT-GRPO's code keys groups so that the candidates of several problems become one group.
     batch = one_agent([1.0, 0.0, 0.6, 0.5], session=[0, 0, 1, 1], branch=[0, 1, 0, 1])

@@ -74,7 +74,14 @@ def normalise(
     if options.baseline == "leave_one_out":
         advantage = centred + _own_share(centred, mass, groups, weight, unit)
     alone = stats.single if prior is None else stats.single & (prior.mass <= ROUNDING)
-    gain = _gain(x, stats, options, groups, weight, pool).masked_fill(stats.uniform | alone, 0.0)
+    gain = torch.ones_like(stats.std)
+    if options.scale == "std":
+        gain = 1 / (stats.std + options.eps)
+    elif options.scale == "batch_std":
+        pool = pool or Partition(torch.zeros_like(groups.ids), 1)
+        _, _, shared = moments(x, pool, options.deviation, weight)
+        gain = 1 / (shared.std.index_select(0, part_of_group(groups, pool)) + options.eps)
+    gain = gain.masked_fill(stats.uniform | alone, 0.0)
     advantage = advantage * gain.index_select(0, groups.ids)
     if options.group_of_one == "raw":
         advantage = torch.where(alone.index_select(0, groups.ids), x, advantage)
@@ -107,24 +114,6 @@ def total(values: Tensor, groups: Partition) -> Tensor:
     if values.is_cuda:  # there index_add_ adds in any order, while this sorts first; on CPU it is the reverse
         return out.index_put_((groups.ids,), values, accumulate=True)
     return out.index_add_(0, groups.ids, values)
-
-
-def _gain(
-    x: Tensor,
-    stats: GroupStats,
-    options: AdvantageOptions,
-    groups: Partition,
-    weight: Tensor | None,
-    pool: Partition | None,
-) -> Tensor:
-    """What a group's centred scores are multiplied by."""
-    if options.scale == "none":
-        return torch.ones_like(stats.std)
-    if options.scale == "std":
-        return 1 / (stats.std + options.eps)
-    pool = pool or Partition(torch.zeros_like(groups.ids), 1)
-    _, _, shared = moments(x, pool, options.deviation, weight)
-    return 1 / (shared.std.index_select(0, part_of_group(groups, pool)) + options.eps)
 
 
 def _own_share(

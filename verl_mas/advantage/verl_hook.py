@@ -49,7 +49,10 @@ def stock(name: str) -> StockEstimator:
     ) -> tuple[Tensor, Tensor]:
         warn_once()
         batch = _one_agent(token_level_rewards, response_mask, index)
-        advantages = to_tokens(compute_advantages(name, batch, _options(config)).advantages, response_mask)
+        # verl's own switch for Dr. GRPO; everything else has its default.
+        by_std = config is None or config.get("norm_adv_by_std_in_grpo", True)
+        options = AdvantageOptions() if by_std else AdvantageOptions(scale="none")
+        advantages = to_tokens(compute_advantages(name, batch, options).advantages, response_mask)
         return advantages, advantages
 
     estimate.__name__ = estimate.__qualname__ = name
@@ -74,12 +77,6 @@ def _one_agent(token_level_rewards: Tensor, response_mask: Tensor, index: np.nda
     # counts in the baseline of its task.
     task = batch.partition("task")
     return replace(batch, padding=(total(tokens.double(), task) == 0)[task.ids])
-
-
-def _options(config: Mapping[str, object] | None) -> AdvantageOptions:
-    """verl's own switch for Dr. GRPO; everything else has its default."""
-    by_std = config is None or config.get("norm_adv_by_std_in_grpo", True)
-    return AdvantageOptions() if by_std else AdvantageOptions(scale="none")
 
 
 @cache

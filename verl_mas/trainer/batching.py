@@ -60,6 +60,7 @@ class Plan:
 
     rows: int
     updates: int
+    data_parallel: int
     multiple: int
 
     @property
@@ -73,7 +74,7 @@ def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_T
     verl requires that a fixed micro batch divides what is cut into micro batches.
     """
     updates = max(1, min(updates, rows))
-    return Plan(rows, updates, data_parallel * math.lcm(updates * micro.update, micro.scoring))
+    return Plan(rows, updates, data_parallel, data_parallel * math.lcm(updates * micro.update, micro.scoring))
 
 
 def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:

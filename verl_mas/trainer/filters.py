@@ -86,7 +86,16 @@ class TaskFilter:
         self._step.add(tasks)
         self._empty = [] if any(task.teaches for task in tasks) else [*self._empty, tasks]
         if len(self._empty) == EMPTY_BATCHES:
-            raise nothing_teaches([task for batch in self._empty for task in batch])
+            rewards = [task.reward for batch in self._empty for task in batch]
+            low, high = f"{min(rewards):.3g}", f"{max(rewards):.3g}"
+            seen = f"{len(rewards)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
+            raise DataError(
+                f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
+                rule="a task is trained on if one of its rows has an advantage, so the scores of a group must differ",
+                fix="read a session record; then take tasks of another difficulty, or raise "
+                "actor_rollout_ref.rollout.n or the temperature. With mas.filter.drop=null the run continues, and its "
+                "steps change nothing",
+            )
 
     def chosen(self, rows: Rows) -> list[int]:
         """The places of the rows that are trained on."""
@@ -139,14 +148,3 @@ class Selection:
             if tasks
         }
         return {f"filter/{name}": value for name, value in {**counts, **spreads}.items()}
-
-
-def nothing_teaches(tasks: Sequence[SampledTask]) -> DataError:
-    low, high = (f"{find(task.reward for task in tasks):.3g}" for find in (min, max))
-    seen = f"{len(tasks)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
-    return DataError(
-        f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
-        rule="a task is trained on if one of its rows has an advantage, so the scores of a group must differ",
-        fix="read a session record; then take tasks of another difficulty, or raise actor_rollout_ref.rollout.n or the "
-        "temperature. With mas.filter.drop=null the run continues, and its steps change nothing",
-    )

@@ -177,11 +177,8 @@ class TeamTrainer(Recorded, Validated):
         return {name: member for name, member in self.members.items() if isinstance(member, LocalPolicy)}
 
     def get_llm_client(self) -> dict[str, LLMServerClient]:  # type: ignore[override]
-        return {name: self._client(name) for name, spec in self.mas.policies.items() if not spec.remote}
-
-    def _client(self, name: str) -> LLMServerClient:
-        home = resident(self.mas, name)
-        return self._client_of(home, adapter=None if name == home else name)
+        homes = {name: resident(self.mas, name) for name, spec in self.mas.policies.items() if not spec.remote}
+        return {name: self._client_of(home, adapter=None if name == home else name) for name, home in homes.items()}
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
         """Of the engines of a policy. `adapter`: the policy whose adapter serves the requests."""

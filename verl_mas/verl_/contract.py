@@ -57,8 +57,6 @@ USED: dict[str, dict[str, str | None]] = {
         "_get_mm_processor_kwargs": "self, audio_data=",
     },
     "verl.experimental.agent_loop.tool_parser:ToolParser": {"_registry": None},
-    "verl.single_controller.base.worker:Worker": {"_query_dispatch_info": "self, mesh_name"},
-    "verl.single_controller.base.worker_group:WorkerGroup": {"_dispatch_info": None},
     "verl.single_controller.ray.base:ResourcePoolManager": {"resource_pool_dict": None},
     # The two registries of engines in verl: `name -> loader`, and `(name, mode) -> class path`.
     f"{_ROLLOUT}.replica:RolloutReplicaRegistry": {"_registry": None},

@@ -34,7 +34,7 @@ from verl_mas.trainer.trainer import TeamTrainer
 )
 def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offload, emptied):
     policy, calls = object.__new__(PolicyTrainer), []
-    policy.name, policy.plan = "a", Plan(4, 1, 1)
+    policy.name, policy.plan = "a", Plan(4, 1, 1, 1)
     actor = {"entropy_coeff": 0, "calculate_entropy": False, "ppo_epochs": 1, "data_loader_seed": 1, "shuffle": False}
     section = {"actor": {**actor, "fsdp_config": offload}, "rollout": {"temperature": 1.0}}
     policy.config = OmegaConf.create({"actor_rollout_ref": section})

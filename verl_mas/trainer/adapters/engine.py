@@ -93,28 +93,25 @@ class AdapterEngine(FSDPEngineWithLMHead):
 
     # -- which adapter computes ----------------------------------------------------------------------------
 
-    def adapter(self, policy: str) -> AbstractContextManager[None]:
-        """Compute with the adapter of a policy, and train it."""
-        if policy not in self.adapters:
+    @contextmanager
+    def adapter(self, policy: str | None) -> Iterator[None]:
+        """Compute with the adapter of a policy, and train it; None: with the bare base."""
+        if policy is not None and policy not in self.adapters:
             raise InvalidInput(
                 f"adapter={policy!r}",
                 rule=f"the base has the adapters {', '.join(self.adapters)}",
                 fix="name one of them, or none for the bare base",
             )
-        return self._using(policy)
-
-    def disable_adapter(self) -> AbstractContextManager[None]:
-        """Compute with the bare base: verl's reference."""
-        return self._using(None)
-
-    @contextmanager
-    def _using(self, policy: str | None) -> Iterator[None]:
         before = self._used
         self._use(policy)
         try:
             yield
         finally:
             self._use(before)
+
+    def disable_adapter(self) -> AbstractContextManager[None]:
+        """verl calls it for the reference."""
+        return self.adapter(None)
 
     def _use(self, policy: str | None) -> None:
         self._used = policy

@@ -82,8 +82,7 @@ class AdapterWorker(ActorRolloutRefWorker):
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
         """Without an adapter: the bare base, which is the reference of every adapter."""
         policy = tu.pop(data, key=ADAPTER, default=None)
-        using = self.actor.engine.disable_adapter() if policy is None else self.actor.engine.adapter(policy)
-        with using:
+        with self.actor.engine.adapter(policy):
             return super().compute_log_prob(data)
 
     @_on_rows

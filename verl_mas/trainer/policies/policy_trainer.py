@@ -97,26 +97,18 @@ class PolicyTrainer(LocalPolicy):
             rows = self._compute_ref_log_prob(rows, metrics=metrics)
         return rows
 
-    def _get_required_batch_multiple(self, dp_size: int) -> int:
-        assert self.plan is not None
-        return self.plan.multiple
-
     def _balance_batch(self, batch: Rows, metrics: dict[str, float], *args: object, **kwargs: object) -> Rows:
-        self.plan = plan(len(batch), self.updates.per_step, self.data_parallel, self._micro_batches())
+        self._rows = len(batch)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
-        batch.reorder(spread_padding(batch.tags, self.data_parallel, self.plan.updates))
+        assert self.plan is not None
+        batch.reorder(spread_padding(batch.tags, self.plan.data_parallel, self.plan.updates))
         return batch
 
-    @property
-    def data_parallel(self) -> int:
-        ranks: dict[str, list[int]] = self.actor_rollout_wg._dispatch_info  # noqa: SLF001
-        if "actor" not in ranks:
-            ranks["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")  # noqa: SLF001
-        return max(ranks["actor"]) + 1
-
-    def _micro_batches(self) -> MicroBatches:
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
         own_reference = self.use_reference_policy and not self.ref_in_actor
-        return MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
+        micro = MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
+        self.plan = plan(self._rows, self.updates.per_step, dp_size, micro)
+        return self.plan.multiple
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
         """Masks and scores of the rows, after verl's importance weights and rejection between the engine's and the
