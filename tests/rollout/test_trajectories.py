@@ -14,6 +14,7 @@ from session_records import Recorder
 from verl_mas.config.schema import AgentSpec, TrajectorySpec
 from verl_mas.errors import DataError, DiskError, FaultKind, SessionFault
 from verl_mas.rollout import trajectories
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import ImageFiles, Space, TextPerToken, TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.sessions.reader import SessionIndex, read_sessions
@@ -141,35 +142,24 @@ def test_sessions_are_sampled_the_same_way_every_time_and_clipped(tmp_path):
     assert first[0]["acts"][0]["messages"][0]["content"] == "long ... (13 characters)"
 
 
-def sampled(folder):
-    return sorted((entry.session, entry.reward) for entry in SessionIndex(folder).entries)
-
-
-def test_the_best_and_the_worst_of_a_group_are_kept_and_the_others_are_sampled(tmp_path):
+@pytest.mark.parametrize(
+    ("rewards", "kept"),
+    [
+        ([0.5, 1.0, 0.25, 0.75], [(1, 1.0), (2, 0.25)]),
+        ([0.5] * 4, [(0, 0.5), (3, 0.5)]),  # two records that show it
+        ([0.0, 1.0], []),
+    ],
+)
+def test_the_best_and_the_worst_of_a_group_are_kept_and_the_others_are_sampled(tmp_path, rewards, kept):
     record = Recorder(tmp_path, sampling_rate=0.0)
-    for session, reward in enumerate([0.5, 1.0, 0.25, 0.75]):
+    for session, reward in enumerate(rewards):
         record(1, session=session, reward=reward)
-    assert sampled(tmp_path / ".") == [] if (tmp_path / "train").is_dir() else True
+    assert not (tmp_path / "train").is_dir()
     record.writer().end_group("1-0")
-    assert sampled(tmp_path) == [(1, 1.0), (2, 0.25)]
-    assert SessionIndex(tmp_path).left_out == 2
-
-
-def test_a_group_of_equal_rewards_has_two_records_that_show_it(tmp_path):
-    record = Recorder(tmp_path, sampling_rate=0.0)
-    for session in range(4):
-        record(1, session=session, reward=0.5)
-    record.writer().end_group("1-0")
-    assert sampled(tmp_path) == [(0, 0.5), (3, 0.5)]
-    assert {entry.uniform for entry in SessionIndex(tmp_path).entries} == {True}
-
-
-def test_a_group_of_two_is_only_sampled(tmp_path):
-    record = Recorder(tmp_path, sampling_rate=0.0)
-    for session in range(2):
-        record(1, session=session, reward=float(session))
-    record.writer().end_group("1-0")
-    assert sampled(tmp_path) == []
+    index = SessionIndex(tmp_path)
+    assert sorted((entry.session, entry.reward) for entry in index.entries) == kept
+    assert {entry.uniform for entry in index.entries} <= {len(set(rewards)) == 1}
+    assert index.left_out == len(rewards) - len(kept)
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -201,8 +191,8 @@ def test_without_space_sessions_are_counted_and_not_recorded(tmp_path, play):
         writer.write(SessionResult(play(Single, ScriptedLLM("4")).session, [fault]), "finished")
     written = writer.compress()
     assert written.without_space == 2 and len(SessionIndex(tmp_path).entries) == 1
-    assert written.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
-    assert writer.compress() == trajectories.Written()
+    assert written.record_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert writer.compress() == SessionCounts()
 
 
 def picture(colour="red"):

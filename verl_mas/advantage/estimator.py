@@ -90,9 +90,8 @@ def estimator(
 ) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
-    `compares_sessions`: a run with one session per task is refused. `one_baseline`: agents are compared with each
-    other, and mas.advantage.by=role is refused. `remembers`: it reads `AdvantageInput.running`. `defaults` are the
-    options in which it differs from the common ones, and those that it alone reads.
+    `compares_sessions`: a run with one session per task is refused. `one_baseline`: mas.advantage.by=role is refused.
+    `remembers`: it reads `AdvantageInput.running`. `defaults`: as those of `Estimator`.
     """
 
     def decorate(function: Compared) -> Estimator:

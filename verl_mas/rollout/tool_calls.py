@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, cast
 
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
@@ -23,8 +23,10 @@ from verl_mas.workflow.tool_loop import ToolLimits
 async def read_calls(loop: ToolAgentLoop, request: Request, ids: Sequence[int]) -> tuple[str, list[ToolCall]]:
     """The text without the calls, and the calls."""
     text, found = await loop.tool_parser.extract_tool_calls(list(ids), [_model(schema) for schema in request.tools])
-    calls = [ToolCall(call.name, call.arguments, call.tool_call_id) for call in found]
-    return _without_specials(text, cast(Tokenizer, loop.tokenizer)), calls
+    # verl's parsers keep special tokens, as those of some models are part of the format.
+    for token in cast(Tokenizer, loop.tokenizer).all_special_tokens:
+        text = text.replace(token, "")
+    return text, [ToolCall(call.name, call.arguments, call.tool_call_id) for call in found]
 
 
 def stopping(loop: ToolAgentLoop, request: Request, params: Fields) -> Fields:
@@ -48,20 +50,9 @@ def tool_limits(multi_turn: MultiTurnConfig) -> ToolLimits:
 
 def images_of(messages: Sequence[Message]) -> list[object]:
     """The images in messages that were added to a row."""
-    return [part["image"] for part in _parts(messages) if part.get("type") == "image" and "image" in part]
-
-
-def _parts(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    for message in messages:
-        if isinstance(message.get("content"), list):
-            yield from message["content"]
-
-
-def _without_specials(text: str, tokenizer: Tokenizer) -> str:
-    """verl's parsers keep special tokens, as those of some models are part of the format."""
-    for token in tokenizer.all_special_tokens:
-        text = text.replace(token, "")
-    return text
+    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
+    parts: list[JsonObject] = [part for content in contents for part in content]
+    return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
 
 
 def _model(schema: JsonObject) -> OpenAIFunctionToolSchema:

@@ -29,6 +29,7 @@ from typing import ParamSpec, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
+from verl_mas.rollout.counts import SessionCounts
 from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import append, size_of
 from verl_mas.run_folder.records import Listed, Record, index_of, left_out, listed, packed
@@ -50,14 +51,6 @@ SMALLEST_GROUP = 3
 
 def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
     return Path(spec.dir) if spec.dir else Path(default_local_dir) / FOLDER
-
-
-@dataclass
-class Written:
-    """What a worker wrote since it was last asked: bytes on disk, and sessions for which there was no space."""
-
-    bytes: int = 0
-    without_space: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ class TrajectoryWriter:
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
         self._groups: dict[str, list[Ended]] = defaultdict(list)
         self._tails: dict[Path, Tail] = defaultdict(Tail)
-        self._written = Written()
+        self._written = SessionCounts()
         self._lock = threading.Lock()
         # Not the loop's own threads: each has a memory arena of its own, and all of them grow.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-records")
@@ -126,12 +119,12 @@ class TrajectoryWriter:
                 elif ended.waiting is not None:
                     self._leave_out(ended.task)
 
-    def compress(self) -> Written:
+    def compress(self) -> SessionCounts:
         """The plain files so far, if they are to be; returns what was written since the last call."""
         with self._lock:
             for path in list(self._tails):
                 self._compress(path)
-            written, self._written = self._written, Written()
+            written, self._written = self._written, SessionCounts()
             return written
 
     def _record(self, finished: SessionResult, status: str) -> None:
@@ -140,7 +133,7 @@ class TrajectoryWriter:
         if self._space.takes(len(line)):
             self._append(line, record, task)
         else:
-            self._written.without_space += 1
+            self._written += SessionCounts(without_space=1)
             self._leave_out(task)
 
     def _leave_out(self, task: Task) -> None:
@@ -169,7 +162,7 @@ class TrajectoryWriter:
 
     def _count(self, size: int) -> None:
         self._space.used += size
-        self._written.bytes += size
+        self._written += SessionCounts(record_bytes=size)
 
 
 class Space:

@@ -105,13 +105,13 @@ class MasAgentLoopWorker(_StockWorker):
         self._raise_if_broken()
         await super().generate_sequences(batch)
 
-    async def pause(self, policies: Iterable[str] | None = None) -> None:
+    async def pause(self, policies: Sequence[str] | None = None) -> None:
         """Close the gates of the policies, or of all: from now on none of their requests reaches an engine."""
-        for name in policies or self.gates:
+        for name in self.gates if policies is None else policies:
             self.gates[name].close()
 
-    async def resume(self, policies: Iterable[str] | None = None) -> None:
-        for name in policies or self.gates:
+    async def resume(self, policies: Sequence[str] | None = None) -> None:
+        for name in self.gates if policies is None else policies:
             self.gates[name].open()
 
     async def cancel_all(self) -> None:
@@ -127,8 +127,7 @@ class MasAgentLoopWorker(_StockWorker):
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
         if self.trajectories is not None:
             # A step, or a validation, has ended.
-            written = await self.trajectories.in_thread(self.trajectories.compress)
-            counts += SessionCounts(record_bytes=written.bytes, without_space=written.without_space)
+            counts += await self.trajectories.in_thread(self.trajectories.compress)
         if validate:
             return counts
         clients = self.session_config.clients

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 OURS = ("rows/", "updated", "adapter/")
 
 
-def of_agent(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {metric_names.agent(name, key): value for key, value in metrics.items()}
-
-
 def of_policy(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {metric_names.policy(name, key): value for key, value in metrics.items()}
 
@@ -85,7 +81,7 @@ def agent_metrics(
                 "advantage/std": float(adv.std()),
                 "advantage/zero": float((adv == 0).mean()),
             }
-        found |= of_agent(str(agent), own)
+        found |= {metric_names.agent(str(agent), key): value for key, value in own.items()}
     return found | {_agent_first(key): value for key, value in (diagnostics or {}).items()}
 
 

@@ -118,7 +118,15 @@ def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
         if spec.remote:
             found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
             errors += [problem for problem in found if isinstance(problem, ConfigError)]
-    return errors, list(_output(expected))
+    if not expected.output or os.path.exists(expected.output):
+        return errors, []
+    other_folder = ConfigWarning(
+        f"trainer.default_local_dir={os.path.dirname(expected.output)} is not the folder of the trainer's node",
+        reason="each node writes its part of a checkpoint, and its sessions, to its own disk; a run resumes only "
+        "where all parts are in one folder",
+        fix="set trainer.default_local_dir to a folder of a disk that all nodes mount",
+    )
+    return errors, [other_folder]
 
 
 def _versions(expected: Expected) -> Iterator[ConfigError]:
@@ -139,16 +147,6 @@ def _files(expected: Expected) -> Iterator[ConfigError]:
                 rule="workers on every node of the run read it",
                 fix="put it on a disk that all nodes mount, or copy it there to the same path",
             )
-
-
-def _output(expected: Expected) -> Iterator[ConfigWarning]:
-    if expected.output and not os.path.exists(expected.output):
-        yield ConfigWarning(
-            f"trainer.default_local_dir={os.path.dirname(expected.output)} is not the folder of the trainer's node",
-            reason="each node writes its part of a checkpoint, and its sessions, to its own disk; a run resumes only "
-            "where all parts are in one folder",
-            fix="set trainer.default_local_dir to a folder of a disk that all nodes mount",
-        )
 
 
 def _unusable(name: str, why: str) -> ConfigError:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -22,9 +21,6 @@ from verl.single_controller.ray.base import sort_placement_group_by_node_ip
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, pool_shape, reward_shape, serving_pool, slots, used_pools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
-
-if TYPE_CHECKING:
-    from verl.single_controller.ray import RayResourcePool
 
 
 class Pools:
@@ -76,8 +72,6 @@ class Pools:
 
 
 def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
-    from verl.single_controller.ray import RayResourcePool
-
     return RayResourcePool(process_on_nodes=shape, max_colocate_count=cpus, name_prefix=name)
 
 
