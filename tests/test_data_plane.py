@@ -38,9 +38,6 @@ def calls(monkeypatch):
     """Records every call of TransferQueue, with its results."""
     calls = []
 
-    def put(keys, partition_id, fields=None, tags=None):
-        return batch(keys, [] if fields is None else list(fields.keys()))
-
     def record(name, answer=None):
         def call(**arguments):
             calls.append((name, arguments))

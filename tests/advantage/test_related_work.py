@@ -110,12 +110,6 @@ def test_mhgpo_takes_a_fork_for_a_rollout_of_its_own():
     same(advantages("mhgpo", *cases, baseline="leave_one_out", scale="none"), map(left_out, cases))
 
 
-def test_mhgpo_without_forks_is_agent_grpo():
-    rng = random.Random(3)
-    cases = [planner_and_workers(rng, lambda: rng.randint(0, 4) / 4) for _ in range(100)]
-    assert advantages("mhgpo", *cases) == advantages("agent_grpo", *cases)
-
-
 def own_scores(rng, rows):
     """The same acts, with a score per invocation."""
     scores = {}
@@ -144,13 +138,3 @@ def test_hierarchical_grpo_is_the_aligned_batch_of_m_grpo_without_its_copies():
     cases = [own_scores(rng, planner_and_workers(rng, lambda: 0.0)) for _ in range(CASES)]
     found = advantages("hierarchical_grpo", *cases, main="planner", deviation="population")
     same(found, map(aligned, cases))
-
-
-def test_the_main_agents_conversations_in_a_session_are_one_invocation():
-    # Session 0 has three conversations of the planner, session 1 one: two sessions are compared, not four rows.
-    rows = [(0, "planner", instance, 0, 0, 1.0) for instance in (1, 2, 3)] + [(1, "planner", 1, 0, 0, 0.0)]
-    expected = pytest.approx([0.70711] * 3 + [-0.70711], abs=1e-4)
-    for weighting in ("per_session", "per_invocation"):
-        assert advantages("hierarchical_grpo", rows, main="planner", weighting=weighting) == [expected]
-    (workers,) = advantages("hierarchical_grpo", rows, main="boss", weighting="per_invocation")
-    assert workers == pytest.approx([0.5] * 3 + [-1.5], abs=1e-5)

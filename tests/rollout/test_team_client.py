@@ -218,14 +218,3 @@ def test_a_request_waits_again_at_a_gate_that_closed_before_it_was_through():
         return waits
 
     assert asyncio.run(scenario())
-
-
-def test_no_time_passes_at_a_closed_gate():
-    async def scenario():
-        gate, clock = Gate(), Clock(0.3)
-        gate.close()
-        act = start(gate.passed(), clock)
-        asyncio.get_running_loop().call_later(0.6, gate.open)
-        return await ended(act, clock)
-
-    assert asyncio.run(scenario())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.errors import ConfigError, EngineLost, FaultKind
+from verl_mas.errors import ConfigError, FaultKind
 from verl_mas.rollout.truncation import fit
 from verl_mas.rollout.verl_client import output_of
-from verl_mas.workflow import Outcome, Request, Task, Workflow
+from verl_mas.workflow import Outcome, Request, Workflow
 
 Q = [{"role": "user", "content": "q"}]
 
@@ -158,50 +158,6 @@ def test_truncation_keeps_system_prompt_question_and_last_message(rule, limit):
     elif limit < count(messages):
         assert fitted[1]["content"].startswith("head") and fitted[1]["content"].endswith("tail")
         assert count(fitted) >= limit - 2, "no more is cut than must be"
-
-
-def test_a_tool_call_and_its_result_are_in_one_row_and_the_result_is_masked(policy, play, tokenizer):
-    from verl.tools.function_tool import FunctionTool, _build_schema_from_fn
-
-    def double(x: int) -> str:
-        """Doubles.
-
-        Args:
-            x: a number
-        """
-        return str(2 * x)
-
-    tool = FunctionTool("double", double, _build_schema_from_fn(double, "double"))
-    call = '<tool_call>{"name": "double", "arguments": {"x": 21}}</tool_call>'
-    client, _ = policy(lambda p, n: "It is 42." if n else call, prompt_length=2048, response_length=512)
-
-    class Uses(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("21 * 2?"), reward=1.0)
-
-    done = play(Uses, client, agents={"a": AgentSpec(tools=["double"])}, tools=[tool], faults=FaultSpec(retries=0))
-    assert not done.failed, done.faults
-    (reply,) = done.session.replies
-    data = reply.generation
-    assert reply.text == "It is 42."
-    masked = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if not m])
-    sampled = tokenizer.decode([i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m])
-    assert "42" in masked and "It is" not in masked and call in sampled and "It is 42." in sampled
-
-
-def test_a_dead_engine_is_not_a_session_fault(policy, play, monkeypatch):
-    import ray
-
-    client, server = policy(lambda p, n: "x")
-
-    async def dead(**kwargs):
-        raise ray.exceptions.RayActorError()
-
-    monkeypatch.setattr(server, "remote", dead)
-    with pytest.raises(EngineLost, match="agent a"):
-        play(Talk, client, task=Task(Q))
 
 
 def test_under_full_determinism_every_request_has_an_id_of_its_own(policy, ask):
