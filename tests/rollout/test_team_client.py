@@ -67,7 +67,7 @@ def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied
 
 
 def test_a_client_keeps_its_adapter_on_the_way_to_another_process():
-    client = TeamClient(CONFIG, adapter="verifier", server=Only("server"))
+    client = TeamClient(CONFIG, None, adapter="verifier", server=Only("server"))
     assert pickle.loads(pickle.dumps(client)).adapter == "verifier"
 
 

@@ -33,6 +33,6 @@ def client_of(
 
     handle = SimpleNamespace(generate=SimpleNamespace(remote=remote))
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {**ROLLOUT, **rollout}}})
-    client = TeamClient(config, server=Only(cast(Actor, handle)), adapter=adapter, resumes=True)
+    client = TeamClient(config, cast(Actor, handle), server=Only(cast(Actor, handle)), adapter=adapter, resumes=True)
     client.gate, client.decode = Gate(), cast(Tokenizer, byte_tokenizer()).decode
     return client

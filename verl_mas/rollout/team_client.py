@@ -125,13 +125,13 @@ class TeamClient(LLMServerClient):
     def __init__(
         self,
         config: DictConfig,
-        load_balancer_handle: Actor | None = None,
+        load_balancer_handle: Actor,
         *,
         server: Balanced | Only | Slices = Balanced(),
         adapter: str | None = None,
         resumes: bool = False,
     ):
-        super().__init__(config, load_balancer_handle)  # type: ignore[arg-type]
+        super().__init__(config, load_balancer_handle)
         self.server, self.adapter, self.resumes = server, adapter, resumes
         self.busy = Busy()
 

@@ -37,7 +37,7 @@ from verl_mas.trainer import timeline
 from verl_mas.util import installed_version
 
 if TYPE_CHECKING:
-    from verl_mas.rollout.manager import MasAgentLoopManager
+    from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
 TRACKING = "Tracking"  # the class of verl that its trainer makes its loggers with
 
@@ -210,7 +210,7 @@ class Recorded(PPOTrainer):
         self._about = AboutFile(self.lock.folder, start, OmegaConf.to_container(self.config, resolve=True))
         logger.info("%s", places(self.run, self.lock.folder))
 
-    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
+    def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         step = self.resumed.step if self.resumed else None
         own = MetricsFile(self.lock.folder, step) if self.lock else None
         how = "interrupted"

@@ -34,6 +34,7 @@ from verl_mas.row import (
 )
 from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.step import PolicyRows
+from verl_mas.verl_.types import Fields
 
 # This staleness and above is one class, so that a run has a bounded number of metrics.
 LAST = 8
@@ -58,7 +59,7 @@ def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfi
         places = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag)]
         rows = data_plane.select(part.batch, places)
         tags = [RowTags.of(tag) for tag in rows.tags]
-        extras: list[Mapping[str, object]] = data_plane.read(rows, [EXTRA_FIELDS]).pop(EXTRA_FIELDS).tolist()
+        extras: list[Fields] = data_plane.read(rows, [EXTRA_FIELDS]).pop(EXTRA_FIELDS).tolist()
         own = row_metrics(tags, extras, step)
         if OLD_LOG_PROBS in part.data and ROLLOUT_LOG_PROBS in part.data:
             limits = clip_limits(corrections[name]) if name in corrections else None
@@ -71,7 +72,7 @@ def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfi
     return {**found, metric_names.session("mixed_versions"): sum(mixed.values()) / len(mixed)} if mixed else found
 
 
-def row_metrics(tags: Sequence[RowTags], extras: Sequence[Mapping[str, object]], step: int) -> dict[str, float]:
+def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) -> dict[str, float]:
     """Of rows of engines that count versions; none of others."""
     ages = [step - 1 - tag.min_global_steps for tag in tags if tag.min_global_steps is not None]
     if not ages:
@@ -90,7 +91,7 @@ def row_metrics(tags: Sequence[RowTags], extras: Sequence[Mapping[str, object]],
 
 
 def tokens_of(
-    part: PolicyRows, places: Sequence[int], tags: Sequence[RowTags], extras: Sequence[Mapping[str, object]], step: int
+    part: PolicyRows, places: Sequence[int], tags: Sequence[RowTags], extras: Sequence[Fields], step: int
 ) -> Tokens:
     data = part.data
     # A rejected token is in the mask of the reply, and not in the one of the loss.
@@ -109,14 +110,14 @@ def tokens_of(
     return Tokens(np.concatenate([*none, *ages]).astype(np.int64), np.concatenate([*none, *ratios]))
 
 
-def versions_of(extra: Mapping[str, object], tag: RowTags, tokens: int) -> Numbers | None:
+def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
     """The version of each sampled token; None where the engine counts none.
 
     verl's loop with tools keeps no list but the oldest version, which then holds for the row.
     """
     if tag.min_global_steps is None:
         return None
-    listed: Sequence[tuple[int, int]] = extra.get(VERSIONS) or ()  # type: ignore[assignment]
+    listed: Sequence[tuple[int, int]] = extra.get(VERSIONS) or ()
     versions = np.repeat([version for _, version in listed], [count for count, _ in listed]).astype(np.int64)
     # A reply that does not fit in its row is cut.
     return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
