@@ -36,8 +36,14 @@ REFUSED = {
         trainer.save_freq=often trainer.max_actor_ckpt_to_keep=some reward.num_workers=some
         OV.actor.ppo_mini_batch_size=half OV.rollout.tensor_model_parallel_size=1.5 mas.branch.k=many|1.5
         mas.faults.retries=twice""",
-    "a whole number, or null": "data.seed=lucky",
-    "a whole number, at least 1, or null": "trainer.total_training_steps=few",
+    "a whole number, or null": "data.seed=lucky|{a:1}",
+    "a whole number, at least 1, or null": """
+        trainer.total_training_steps=few|{a:1}|{a:{b:1}} data.gen_batch_size={a:1} data.val_batch_size={a:1}
+        trainer.max_actor_ckpt_to_keep={a:1} trainer.max_critic_ckpt_to_keep={a:1}
+        AR.ref.log_prob_micro_batch_size_per_gpu={a:1} OV.ref.log_prob_micro_batch_size={a:1}""",
+    "text, or null": "data.custom_cls.path={a:1} reward.custom_reward_function.path={a:1}",
+    "text, not empty, or null": "trainer.resume_from_path={a:1}",
+    "at least 0, or null": "ray_kwargs.ray_init.num_cpus={a:1}",
     NUMBER: """
         AR.rollout.temperature=warm|.inf AR.rollout.gpu_memory_utilization=half
         AR.actor.optim.lr=fast|null|nan|.nan|inf AR.actor.clip_ratio=tight AR.actor.grad_clip=nan

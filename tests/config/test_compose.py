@@ -24,7 +24,6 @@ def test_the_overrides_are_over_verls_own_configuration():
     ("mistake", "fix"),
     [
         ("data.train_batch_sizee=3", "did you mean data.train_batch_size,"),
-        ("train_batch_size=3", "did you mean data.train_batch_size"),
         ("platfrom=cpu", "--cfg job` prints every key"),
         ("~trainer.project", "did you mean trainer.project_name,"),
         ("mas.agents.solvr.policy=a", "did you mean mas.agents.solver.policy,"),
@@ -32,13 +31,10 @@ def test_the_overrides_are_over_verls_own_configuration():
         ("mas.workflow.args.max_rounds=3", "++mas.workflow.args.max_rounds=3 adds it"),
         ("ray_kwargs.ray_init.logging_level=10", "++ray_kwargs.ray_init.logging_level=10 adds it"),
         ("actor_rollout_ref.rollout.repetition_penalty=1", "++actor_rollout_ref.rollout.repetition_penalty=1 adds it"),
-        ("=5", "write the key"),
         ("+data.train_batch_size=3", "write data.train_batch_size=3"),
         ("foo", "write key=value"),
         ("trainer.logger=[a", "write key=value"),
-        ("data.train_batch_size=1,2", "To use it as a list"),
         ("--json", "leave it out; known: --config-dir"),
-        ("--confg-dir=x", "did you mean '--config-dir'"),
     ],
 )
 def test_a_mistake_is_refused_with_a_fix(mistake, fix):
@@ -55,12 +51,6 @@ def test_the_fix_for_a_missing_group_adds_it():
     with pytest.raises(ConfigError) as raised:
         compose(["mas=ensemble"])
     assert "+mas=ensemble" in raised.value.fix
-
-
-def test_the_fix_for_a_mistyped_team_lists_the_teams():
-    with pytest.raises(ConfigError) as raised:
-        compose(["+mas=solver_verifer"])
-    assert raised.value.fix.startswith("did you mean 'solver_verifier'? known: coder_tester, ")
 
 
 def test_every_mistyped_override_is_reported_in_one_call():
@@ -89,7 +79,3 @@ def test_a_team_file_with_a_missing_base_is_named(tmp_path):
     (tmp_path / "mas" / "mine.yaml").write_text("# @package _global_\ndefaults: [solver_verifer, _self_]\n")
     with pytest.raises(ConfigError, match=r"In 'mas/mine': Could not load 'mas/solver_verifer'"):
         compose(["--config-dir", str(tmp_path), "+mas=mine"])
-
-
-def test_an_unknown_configuration_of_verl_is_refused():
-    assert refusal("--config-name", "nope").value == "--config-name nope"

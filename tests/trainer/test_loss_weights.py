@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from verl_mas.config.weighting import LOSS_MODES, set_mode
+from verl_mas.config.merge import LOSS_MODES, set_mode
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import step_weights, weighs_rows, weighted
 

@@ -11,10 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.record import COLUMNS
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.merge import SECTION
+from verl_mas.config.merge import LOSS_MODES, SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec
-from verl_mas.config.weighting import LOSS_MODES
 from verl_mas.errors import ConfigError, ConfigWarning
 
 # The default of verl: a run that sets it looks like one that sets nothing.

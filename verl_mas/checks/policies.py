@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.adapters import check_adapter, check_base
 from verl_mas.checks.lora import check_frozen_adapter, check_lora
@@ -18,6 +14,8 @@ from verl_mas.checks.verl.lengths import check_lengths
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.settings import check_value, unknown
 from verl_mas.checks.verl.training_engine import check_heads, check_sharding, check_training_engine
+from verl_mas.checks.verl.validation import refused_by_verl
+from verl_mas.checks.verl.values import VALUES
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.placement import local_policies, pool_shape
@@ -47,7 +45,7 @@ def _overrides(run: Run) -> Iterator[Difference]:
             ("overrides", spec.overrides, SECTION),
             ("rollout_correction", spec.rollout_correction, CORRECTION),
         ):
-            yield from differences(own, section_at(path, settings_of(run.config)), f"mas.policies.{name}.{key}")
+            yield from differences(own, section_at(path, settings_of(run.config)), f"mas.policies.{name}.{key}", VALUES)
 
 
 # Options in `rollout.engine_kwargs` that contradict the settings of verl, or that no engine reads.
@@ -83,14 +81,6 @@ def check_unread_options(run: Run) -> Iterator[ConfigWarning]:
 FSDP = ("fsdp", "fsdp2")
 # Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
-REFUSED_BY_VERL = (
-    ValueError,
-    AssertionError,
-    TypeError,
-    NotImplementedError,
-    OmegaConfBaseException,
-    HydraException,
-)
 
 
 def check_remotes(mas: MasConfig) -> Iterator[Problem]:
@@ -197,8 +187,6 @@ def _strategy(view: DictConfig, policy: str) -> Iterator[ConfigError]:
 
 
 def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:
-    from verl.utils.config import omega_conf_to_dataclass, validate_config
-
     if view[SECTION].actor.checkpoint.get("async_save", False):
         yield ConfigError(
             f"policy {name}: actor.checkpoint.async_save=True",
@@ -212,14 +200,9 @@ def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[Con
     if base.actor.use_dynamic_bsz:
         # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's rule for the base.
         view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
-            validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
-            omega_conf_to_dataclass(view[SECTION].rollout)  # verl's servers do so.
-    except REFUSED_BY_VERL as error:
+    if why := refused_by_verl(view, package):
         yield ConfigError(
-            f"policy {name}: {error}",
+            f"policy {name}: {why}",
             rule="verl accepts the configuration of every policy",
             fix=f"change {SECTION}, or mas.policies.{name}.overrides",
         )

@@ -12,10 +12,9 @@ from zlib import crc32
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_mas.config.merge import SECTION
+from verl_mas.config.merge import SECTION, set_mode
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FreeSettings, MasConfig
-from verl_mas.config.weighting import set_mode
 from verl_mas.errors import ConfigError
 
 # Which modules of a model a LoRA adapter is on, by PEFT's rule.

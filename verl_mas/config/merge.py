@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.schema import MasConfig, PolicySpec, Weighting
 
 SECTION = "actor_rollout_ref"
 Path = tuple[str, ...]
@@ -100,3 +100,19 @@ def snapshots(mas: MasConfig) -> list[str]:
 def snapshot_sources(mas: MasConfig) -> set[str]:
     """The policies whose weights snapshots take."""
     return {spec.snapshot.of for spec in mas.policies.values() if spec.snapshot}
+
+
+# verl's mode of aggregation that each weighting is made of.
+LOSS_MODES: dict[Weighting, str] = {
+    "token": "seq-mean-token-sum",
+    "row": "seq-mean-token-mean",
+    "agent": "seq-mean-token-mean",
+    "session": "seq-mean-token-mean",
+}
+
+
+def set_mode(view: DictConfig, weighting: Weighting | None) -> None:
+    """Choose it in the configuration of a policy."""
+    if weighting is not None:
+        with open_dict(view):
+            view[SECTION].actor.loss_agg_mode = LOSS_MODES[weighting]

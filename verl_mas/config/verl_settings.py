@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import ast
+import builtins
 import importlib.util
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+import typing
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast, get_origin
@@ -15,7 +17,8 @@ from typing import Any, cast, get_origin
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.values import Hint, core_type, settable
+from verl_mas.config.values import Hint, core_type
+from verl_mas.verl_.sources import Definition, ancestors, named
 
 Tree = Mapping[str, object]
 
@@ -46,11 +49,11 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Section:
-    """A section of verl's configuration with fixed keys. `declared`: the type of the parent's field, if any."""
+    """A section of verl's configuration with fixed keys. `declared`: the class of the parent's field, if any."""
 
     path: str
     yaml: Tree
-    declared: Hint = None
+    declared: Definition | None = None
 
     @cached_property
     def hints(self) -> dict[str, Hint]:
@@ -58,9 +61,15 @@ class Section:
         target = self.yaml.get("_target_")
         if isinstance(target, str):
             module, _, name = target.rpartition(".")
-            return settable(getattr(importlib.import_module(module), name))
-        kind = core_type(self.declared)
-        return settable(kind) if is_dataclass(kind) else {}
+            found = named(module, name)
+            assert found, target
+            return _fields(found)
+        return _fields(self.declared) if isinstance(self.declared, Definition) else {}
+
+    def _nested(self, key: str) -> Definition | None:
+        """The dataclass of verl that a field holds."""
+        kind = core_type(self.hints.get(key))
+        return kind.definition if isinstance(kind, type) and issubclass(kind, Nested) else None
 
     @cached_property
     def keys(self) -> list[str]:
@@ -87,11 +96,11 @@ class Section:
         if any(re.fullmatch(pattern, path) for pattern in OPEN):
             return None
         if isinstance(default, Mapping):
-            declared = None if "_target_" in default else self.hints.get(key)
+            declared = None if "_target_" in default else self._nested(key)
             # An empty section is open: verl passes it on.
             return Section(path, default, declared) if default else None
-        declared = self.hints.get(key)
-        return Section(path, {}, declared) if is_dataclass(core_type(declared)) else None
+        declared = self._nested(key)
+        return Section(path, {}, declared) if declared else None
 
 
 @dataclass(frozen=True)
@@ -121,8 +130,45 @@ class Difference:
         return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def differences(node: DictConfig | Tree, section: Section | None, path: str = "") -> Iterator[Difference]:
-    """Every value and every unknown section that is not as in verl's own YAML."""
+class Nested:
+    """Stands for a dataclass of verl in the types of fields: each has a subclass."""
+
+    definition: Definition
+
+
+@cache
+def _fields(found: Definition) -> dict[str, Hint]:
+    """The types of the fields that a dataclass of verl is made with, from its source: importing verl takes seconds."""
+    hints: dict[str, Hint] = {}
+    for own in reversed(ancestors(found)):
+        for node in getattr(own.node, "body", []):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                hints[node.target.id] = _type(own.module, node.annotation)
+                if node.value and "init=False" in ast.unparse(node.value):
+                    del hints[node.target.id]
+    return hints
+
+
+def _type(module: str, annotation: ast.expr) -> Hint:
+    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)} - vars(builtins).keys()
+    scope = {name: getattr(typing, name, None) or _class(module, name) for name in names}
+    # The source of an installed package, as importing it would evaluate it.
+    return eval(ast.unparse(annotation), scope)
+
+
+def _class(module: str, name: str) -> Hint:
+    """A class of verl, or any value for one that is not verl's."""
+    found = named(module, name)
+    return type(name, (Nested,), {"definition": found}) if found and isinstance(found.node, ast.ClassDef) else Any
+
+
+def differences(
+    node: DictConfig | Tree, section: Section | None, path: str = "", single: Container[str] = ()
+) -> Iterator[Difference]:
+    """Every value and every unknown section that is not as in verl's own YAML.
+
+    `single`: settings of verl that take one value, not a mapping, where its YAML does not show that.
+    """
     raw = cast(Tree, OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node)
     for key, value in raw.items():
         if section and _same(section.yaml.get(key, _ABSENT), value):
@@ -133,9 +179,9 @@ def differences(node: DictConfig | Tree, section: Section | None, path: str = ""
             isinstance(value, Mapping)
             and value
             and difference.known
-            and (below or section is None or _open(section, key))
+            and (below or section is None or (difference.verl_path not in single and _open(section, key)))
         ):
-            yield from differences(cast(Tree, node[key]), below, difference.path)
+            yield from differences(cast(Tree, node[key]), below, difference.path, single)
         else:
             yield difference
 

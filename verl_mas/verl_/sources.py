@@ -130,8 +130,13 @@ def _origin(module: str, node: ast.ImportFrom) -> str:
 
 @cache
 def tree_of(module: str) -> ast.Module | None:
+    return ast.parse(source_of(module)) if file_of(module) else None
+
+
+def source_of(module: str) -> str:
+    """Empty if there is no such module."""
     path = file_of(module)
-    return ast.parse(path.read_text(), str(path)) if path else None
+    return path.read_text() if path else ""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Wrong command lines, a module of `CASES` per class. `python -m wrong_configs` counts what `check` says of them."""
+"""Wrong command lines, a module of `CASES` per class."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pkgutil
 
 from wrong_configs.case import Case
 
-CLASSES = tuple(
-    module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("case", "files", "__main__")
-)
+CLASSES = tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("case", "files"))
 
 
 def cases(name: str) -> tuple[Case, ...]:

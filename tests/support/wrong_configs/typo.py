@@ -18,9 +18,7 @@ CASES = (
     wrong("--config-dir={folder}/nowhere", "it is a folder that exists"),
     wrong("--config-name=ppo_trianer", "use --config-name ppo_trainer"),
     # Keys of verl.
-    wrong("data.train_batchsize=8", "did you mean data.train_batch_size"),
     wrong("+data.train_batchsize=8", "did you mean data.train_batch_size"),
-    wrong("~data.train_batchsize", "did you mean data.train_batch_size"),
     wrong(f"{AR}.actor.clipratio=0.2", f"{AR}.actor.clip_ratio"),
     wrong(f"++{AR}.rollout.engine_kwargs.transformers.threds=2", "did you mean 'threads'?"),
     # Names and keys that only a later check knows.

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.verl.refusals import Problem, unresolved
 from verl_mas.checks.verl.served import engines_of_verl
-from verl_mas.checks.verl.values import LINES, UNREAD, takes
+from verl_mas.checks.verl.values import LINES, UNREAD, VALUES, takes
 from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.values import Hint, core_type, problems
@@ -86,7 +86,7 @@ def _referred_to(config: DictConfig) -> set[str]:
 def check_values(config: DictConfig) -> Iterator[Problem]:
     """Values that verl does not take (type, range, choice, texts, interpolations), or does not read."""
     verl = settings_of(config)
-    for difference in differences(config, verl):
+    for difference in differences(config, verl, single=VALUES):
         if difference.known:
             yield from check_value(difference)
 
@@ -128,10 +128,10 @@ def check_value(difference: Difference) -> Iterator[Problem]:
 def _type_errors(difference: Difference, value: object) -> Iterator[ConfigError]:
     if difference.section is None:
         # In a section that takes any key, some are known all the same.
-        if inner := takes(OVERRIDES.sub(f"{SECTION}.", difference.path)):
+        if inner := takes(OVERRIDES.sub(f"{SECTION}.", difference.path), value):
             yield from problems(inner, value, difference.path)
         return
-    hint: Hint = takes(difference.verl_path) or difference.hint
+    hint: Hint = takes(difference.verl_path, value) or difference.hint
     kind = core_type(hint)
     if difference.section.below(difference.key) is None and (get_origin(kind) or kind) is not dict:
         yield from problems(hint, value, difference.path)

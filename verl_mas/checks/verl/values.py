@@ -6,7 +6,9 @@ verl declares, or that its YAML shows.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,6 +16,7 @@ from typing import Annotated, Literal
 
 from verl_mas.config.values import Above, Count, Hint, NotEmpty, NotNegative, Positive, Range, Rule, Share, Text
 from verl_mas.config.verl_settings import verl_settings
+from verl_mas.verl_.sources import find, source_of
 
 
 @dataclass(frozen=True)
@@ -38,26 +41,39 @@ class Repository(Rule):
         return "a repository of the hub, owner/name"
 
 
-def losses() -> Hint:
+# Choices in verl's sources are found without importing verl, which takes seconds. A plugin of verl may add others.
+
+
+def losses(value: object) -> Hint:
+    calls = re.findall(r'@register_policy_loss\("(\w+)"\)', source_of("verl.trainer.ppo.core_algos"))
+    if value in calls:
+        return one_of(calls)
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
     return one_of(POLICY_LOSS_REGISTRY)
 
 
-def loggers() -> Hint:
-    from verl.utils.tracking import Tracking
+def loggers(value: object) -> Hint:
+    listed = find("verl.utils.tracking:Tracking.supported_backend")
+    names = ast.literal_eval(listed.node.value) if listed and isinstance(listed.node, ast.Assign) else []
+    if any(each not in names for each in (value if isinstance(value, list) else [value])):
+        from verl.utils.tracking import Tracking
 
-    name = one_of(Tracking.supported_backend)
+        names = Tracking.supported_backend
+    name = one_of(names)
     return name | list[name]  # type: ignore[valid-type]
 
 
-def devices() -> Hint:
-    from verl.plugin.platform.platform_manager import PlatformRegistry
+def devices(value: object) -> Hint:
+    names = ["cuda", "npu", "cpu"]
+    if value not in names:
+        from verl.plugin.platform.platform_manager import PlatformRegistry
 
-    return one_of({"cuda": 0, "npu": 0, "cpu": 0, **dict.fromkeys(PlatformRegistry.registered_names())})
+        names += PlatformRegistry.registered_names()
+    return one_of(dict.fromkeys(names))
 
 
-def storages() -> Hint:
+def storages(value: object) -> Hint:
     backends = verl_settings().yaml["transfer_queue"]["backend"]  # type: ignore[index]
     return one_of(name for name in backends if name != "storage_backend")
 
@@ -115,7 +131,7 @@ _LOG_PROB: Mapping[str, Hint] = {
 }
 _SAMPLING: Mapping[str, Hint] = {"temperature": NotNegative, "top_k": Every, "top_p": Probability, "n": Count}
 
-_SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
+_SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
     "actor_rollout_ref": {"nccl_timeout": Count},
     "actor_rollout_ref.actor": {
         "strategy": Literal["fsdp", "fsdp2", "fsdp_turbo", "megatron", "veomni", "torchtitan", "automodel"],
@@ -211,6 +227,8 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
         "train_max_samples": AllOr,
         "val_max_samples": AllOr,
         "seed": int | None,
+        "custom_cls.path": str | None,
+        "custom_cls.name": str | None,
         "dataloader_num_workers": Whole,
         "filter_overlong_prompts_workers": Count | None,
         "truncation": Literal["left", "right", "middle", "error"],
@@ -222,6 +240,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
     "ray_kwargs.ray_init": {"num_cpus": NotNegative | None, "num_gpus": NotNegative | None, "address": Text | None},
     "reward": {
         "num_workers": Count,
+        "custom_reward_function.path": str | None,
         "reward_manager.source": Literal["register", "importlib"],
         "reward_model.nnodes": Whole,
         "reward_model.n_gpus_per_node": Whole,
@@ -243,6 +262,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[], Hint]]] = {
         "ray_wait_register_center_timeout": Positive,
         "resume_mode": Literal["auto", "disable", "resume_path"],
         "resume_from_path": Text | None,
+        "default_hdfs_dir": str | None,
         "device": devices,
         "logger": loggers,
         "project_name": Name,
@@ -273,7 +293,7 @@ UNREAD: Mapping[str, str] = {
 LINES: Sequence[str] = ("custom_chat_template", "system_prompt", "chat_template_kwargs", ".stop", "mas.workflow.args")
 
 
-def takes(path: str) -> Hint | None:
-    """What a setting of verl takes beyond its declared type."""
+def takes(path: str, value: object = None) -> Hint | None:
+    """What a setting of verl takes beyond its declared type. `value`: the one that is looked for among its choices."""
     hint = VALUES.get(path)
-    return hint() if inspect.isfunction(hint) else hint
+    return hint(value) if inspect.isfunction(hint) else hint

@@ -24,8 +24,8 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.advantage import trained_tokens
+from verl_mas.config.merge import set_mode
 from verl_mas.config.schema import Weighting
-from verl_mas.config.weighting import set_mode
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import (
