@@ -46,18 +46,6 @@ def test_a_run_on_two_nodes_is_planned(tmp_path, monkeypatch):
     assert report.accepted and plan.policies["solver"].replicas == 16
 
 
-def test_the_old_settings_of_a_policy_per_role_are_refused_with_settings_that_fit(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    roles = ["+recipe=math/separate", f"{KEY}=0.5", "actor_rollout_ref.model.path=Qwen/Qwen3-1.7B"]
-    plan, report = plan_command([*roles, "++mas.pools.shared.serving=together"], FOUR)
-    assert not report.accepted and plan.pools["shared"].gpu > 79.2
-    message = report.problems
-    assert "solver 0.5 + verifier 0.5 = 1" in message and "add up to at most 0.85" in message
-    assert "++mas.pools.shared.serving=phases" in message
-    _, phases = plan_command([*roles, "++mas.pools.shared.serving=phases"], FOUR)
-    assert phases.accepted, phases.problems
-
-
 def test_one_policy_may_take_what_verl_allows():
     _, report = plan_command(["+recipe=math/shared", f"{KEY}=0.87", "actor_rollout_ref.rollout.name=vllm"], FOUR)
     assert not any("add up" in error.rule for error in report.errors)
@@ -97,11 +85,8 @@ def test_a_server_that_only_the_machines_of_the_run_reach_is_a_warning(tmp_path,
     assert warning.reason.startswith("not checked: the run is on 4 GPUs")
 
 
-def test_host_memory_is_compared_where_it_is_given(tmp_path, monkeypatch):
+def test_enough_host_memory_is_accepted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, report = plan_command(SEPARATE, parse_gpus("4x80", "64"))
-    (error,) = report.errors
-    assert "GiB of host memory" in error.value and "--host-gib has 64" in error.rule
     assert plan_command(SEPARATE, parse_gpus("4x80", "512"))[1].accepted
 
 

@@ -43,7 +43,8 @@ def test_engines_that_are_awake_together_share_the_memory(two):
     with pytest.raises(ConfigError, match=re.escape("a 0.6 + b 0.6 = 1.2")):
         validate(two(**engine))
     key = "overrides.rollout.gpu_memory_utilization"
-    with pytest.raises(ConfigError, match=re.escape(f"set ++mas.policies.a.{key}=0.5 ++mas.policies.b.{key}=0.5, or")):
+    fix = f"set ++mas.policies.a.{key}=0.5 ++mas.policies.b.{key}=0.5, or ++mas.pools.shared.serving=phases"
+    with pytest.raises(ConfigError, match=re.escape(fix)):
         validate(two(**engine))
     time_sliced = {**engine, "mas__pools__shared": {"serving": "phases"}}
     with pytest.raises(ConfigError, match="free_cache_engine=False"):

@@ -97,11 +97,6 @@ def test_host(run):
     assert low * 0.9 <= total(run.pool("sglang").host(run.gpus)) / GIB <= high * 1.2
 
 
-def test_two_policies_at_half_of_the_card_exceed_it():
-    run = Run(((Q3_17, 0.5), (Q3_17, 0.5)), 8, 81, 0, 0, 0, (0, 0))
-    assert worst(run.pool("vllm"), ROLLOUT) > CARD / GIB
-
-
 def test_pinned_tensors_are_rounded_up_to_powers_of_two():
     assert pinned([1000, 1024, 1025], 4, 1) == 4096 + 4096 + 8192
     assert pinned([1000], 4, 4) == 1024

@@ -11,7 +11,6 @@ ON_GPUS = " ".join(word for word in TEAM if word != "+platform=cpu")
 
 CASES = (
     wrong(f"{ON_GPUS} {JOINS} ++ray_kwargs.ray_init.num_gpus=8", "set ray_kwargs.ray_init.num_gpus=null", alone=True),
-    wrong(f"{SENDS} trainer.default_local_dir=checkpoints", "deleted with it", warned=True),
     wrong(f"{SENDS} mas.trajectories.dir=sessions", "set mas.trajectories.dir to an absolute path", warned=True),
     wrong(
         f"{TWO_NODES} +mas.policies.far.remote={{base_url:'http://127.0.0.1:8001/v1',model:m}} "

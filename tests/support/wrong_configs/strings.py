@@ -9,7 +9,6 @@ MODEL = "actor_rollout_ref.model.path"
 CASES = (
     # Interpolations.
     wrong("data.train_batch_size=${nope}", "nope"),
-    wrong("data.train_files=${nope}", "nope"),
     wrong("trainer.experiment_name=${oc.env:NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
     wrong("trainer.project_name=${unknown:x}", "unknown"),
     wrong(
@@ -17,7 +16,6 @@ CASES = (
     ),
     wrong(f"{MODEL}=${{{MODEL}}}", MODEL),
     wrong("actor_rollout_ref.actor.optim.lr=${nope.lr}", "nope.lr"),
-    wrong("trainer.use_v1=${nope}", "nope"),
     wrong("mas.workflow.name=${nope}", "nope"),
     wrong("mas.trajectories.dir=${oc.env:NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
     wrong("++mas.policies.main.overrides.model.path=${nope}", "nope"),
@@ -35,7 +33,6 @@ CASES = (
     # Sections that are deleted.
     wrong("~actor_rollout_ref", "actor_rollout_ref was deleted"),
     wrong("~trainer", "trainer was deleted"),
-    wrong("~reward", "if a ~ deletes its section, remove that"),
     wrong("~data", "if a ~ deletes its section, remove that"),
     wrong("~actor_rollout_ref.actor.optim", "actor_rollout_ref.actor.optim was deleted"),
     wrong("actor_rollout_ref=null", "actor_rollout_ref was deleted or is null"),
@@ -49,10 +46,8 @@ CASES = (
     Case(('trainer.experiment_name="a\0b"',), "null byte"),
     Case(('trainer.experiment_name="a\ud800b"',), "surrogate"),
     Case(('mas.trajectories.dir="a\0b"',), "null byte"),
-    Case(('mas.trajectories.dir="a\nb"',), "line break or other control character"),
     Case(('mas.workflow.name="solver\u200b_verifier"',), "control character"),
     Case(('data.train_files="\x1b[31m.parquet"',), "control character"),
-    Case((f'{MODEL}="a\0b"',), "null byte"),
     Case(('++mas.agents.solver.system_prompt="a\0b"',), "null byte"),
     wrong("++mas.policies.pölicy={}", "an override is key=value"),
     Case(('mas.workflow.name="../../etc"',), "../../etc"),
