@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -17,10 +17,15 @@ from verl_mas.errors import ConfigError
 T = TypeVar("T")
 
 
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known name that is most similar to a mistyped one; empty if none is."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """A hint for a mistyped name: the closest known name, then all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = closest(name, known)
+    hint = f"did you mean {close!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known)) or 'none'}"
 
 

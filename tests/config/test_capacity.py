@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config import load
-from verl_mas.config.capacity import requests_at_once, sessions_at_once, sessions_per_worker
+from verl_mas.config.placement import requests_at_once, sessions_at_once, sessions_per_worker
 from verl_mas.config.run import Run
 
 REMOTE = {"remote": {"base_url": "http://x", "model": "m", "concurrency": 4}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.registry import closest
 
 # What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
 OWN = (
@@ -71,11 +71,11 @@ def _misspelt(run: Run) -> Iterator[ConfigWarning]:
     declared = OmegaConf.select(run.config, "mas.policies") or {}
     for base in bases(run.mas):
         others = [name for name in run.mas.policies if name != base]
-        if base not in declared and (meant := get_close_matches(base, others, n=1, cutoff=0.7)):
+        if base not in declared and (meant := closest(base, others, cutoff=0.7)):
             yield ConfigWarning(
-                f"adapter_of={base}, which mas.policies leaves out, beside policy {meant[0]}",
+                f"adapter_of={base}, which mas.policies leaves out, beside policy {meant}",
                 reason="it is added as a base, with processes and engines of its own",
-                fix=f"did you mean {meant[0]}? If not, declare it: ++mas.policies.{base}.trainable=false",
+                fix=f"did you mean {meant}? If not, declare it: ++mas.policies.{base}.trainable=false",
             )
 
 

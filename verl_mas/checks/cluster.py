@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +17,7 @@ from verl_mas.config.cluster import COUNTS, RAY_INIT, address, loopback_servers,
 from verl_mas.config.placement import pool_shape, used_pools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.registry import closest
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -48,11 +48,11 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
         return
     known = [name for name in inspect.signature(RuntimeEnv).parameters if name not in ("kwargs", "_validate")]
     for name in map(str, given):
-        if name not in known and (meant := get_close_matches(name.replace("_", ""), known, n=1, cutoff=0.7)):
+        if name not in known and (meant := closest(name.replace("_", ""), known, cutoff=0.7)):
             yield ConfigWarning(
                 f"{RAY_INIT}.runtime_env.{name}",
                 reason="Ray knows no such field, and does not read it",
-                fix=f"did you mean {meant[0]}?",
+                fix=f"did you mean {meant}?",
             )
     variables = given.get("env_vars")
     for name in map(str, variables) if isinstance(variables, DictConfig) else ():

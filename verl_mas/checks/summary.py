@@ -10,11 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.model_folder import positions
 from verl_mas.config.adapters import adapters
-from verl_mas.config.capacity import sessions_at_once
 from verl_mas.config.merge import (
     SECTION,
 )
-from verl_mas.config.placement import policies_on, pool_shape, serving_pool, used_pools
+from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec, SnapshotSpec
 from verl_mas.engines.serving import serving

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +12,6 @@ from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.correction import check_correction, check_truncation
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.loss import check_filter, check_loss
-from verl_mas.checks.modes import check_modes, check_phases
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_override_keys,
@@ -26,13 +24,12 @@ from verl_mas.checks.policies import (
 )
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas, check_team_resources
 from verl_mas.checks.together import check_together
-from verl_mas.checks.trainer import check_settings, check_trainable, wants_critic
+from verl_mas.checks.trainer import check_modes, check_phases, check_settings, check_trainable, wants_critic
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
-from verl_mas.config.capacity import workers
 from verl_mas.config.merge import SECTION, trained
-from verl_mas.config.placement import local_policies, served_on, used_pools
+from verl_mas.config.placement import local_policies, served_on, used_pools, workers
 from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec, MasConfig, Sampling, SnapshotSpec
 from verl_mas.config.values import settable
@@ -40,7 +37,7 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import nearest
+from verl_mas.registry import closest, nearest
 from verl_mas.user_code import load_module, load_user_code
 from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
@@ -316,11 +313,11 @@ def check_estimator(run: Run) -> Iterator[ConfigError]:
             rule="a team's rows are compared per agent; verl's estimators compare all rows of a prompt",
             fix=f"set algorithm.adv_estimator={PER_AGENT[name]}",
         )
-    elif name not in ESTIMATORS and (close := get_close_matches(name, PER_AGENT, n=1)):
+    elif name not in ESTIMATORS and (close := closest(name, PER_AGENT)):
         yield ConfigError(
             f"algorithm.adv_estimator={name}",
             rule="a team's estimators are per agent",
-            fix=f"did you mean {PER_AGENT[close[0]]!r}? known: {', '.join(ESTIMATORS)}",
+            fix=f"did you mean {PER_AGENT[close]!r}? known: {', '.join(ESTIMATORS)}",
         )
     else:
         options_for(name, run.mas.advantage)

@@ -21,7 +21,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.config.adapters import resident
-from verl_mas.config.capacity import sessions_per_worker, workers
+from verl_mas.config.placement import sessions_per_worker, workers
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.openai import OpenAIClient

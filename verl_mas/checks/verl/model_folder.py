@@ -120,13 +120,10 @@ def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
     known: Mapping[str, object] = index if isinstance(index, dict) else {}
     files = sorted(set(map(str, known.values()))) or ["model.safetensors"]
     tensors = {**known, **{name: tensor for file in files for name, tensor in _tensors(folder / file).items()}}
-    weights = [name for name in tensors if name.endswith(".weight") and (vectors or not _is_vector(tensors[name]))]
+    # Of a file that is not here, the shape is not known.
+    flat = {name for name, tensor in tensors.items() if isinstance(tensor, dict) and len(tensor.get("shape", ())) == 1}
+    weights = [name for name in tensors if name.endswith(".weight") and (vectors or name not in flat)]
     return [name.removesuffix(".weight") for name in weights] or None
-
-
-def _is_vector(tensor: object) -> bool:
-    """By the header's entry; a file that is not here has none."""
-    return isinstance(tensor, dict) and len(tensor.get("shape", ())) == 1
 
 
 def _tensors(file: Path) -> Mapping[str, object]:

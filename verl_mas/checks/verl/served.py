@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
-from verl_mas.registry import nearest
+from verl_mas.registry import closest, nearest
 
 # Of model.override_config: what most models read.
 OVERRIDDEN = (
@@ -105,11 +104,11 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
 def _misspelt(config: DictConfig) -> Iterator[ConfigWarning]:
     """A model may have settings of its own, so only a name that is nearly a common one is one mistyped."""
     for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
-        if name not in OVERRIDDEN and (meant := get_close_matches(name, OVERRIDDEN, n=1, cutoff=0.9)):
+        if name not in OVERRIDDEN and (meant := closest(name, OVERRIDDEN, cutoff=0.9)):
             yield ConfigWarning(
                 f"actor_rollout_ref.model.override_config.{name}",
                 reason="the name is added to the model's config, and nothing reads it there",
-                fix=f"did you mean {meant[0]}?",
+                fix=f"did you mean {meant}?",
             )
 
 

@@ -35,7 +35,9 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         yield _not_checked(path, "it is copied when the run starts")
     elif is_hub_name(path):
         if local_folder(path) is None:
-            yield _not_checked(path, "it is not in the Hugging Face cache of this machine" + _offline())
+            offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+            why = ", and HF_HUB_OFFLINE forbids to download it" if offline else ""
+            yield _not_checked(path, f"it is not in the Hugging Face cache of this machine{why}")
     elif not (folder := Path(path).expanduser()).is_dir():
         command = MADE_BY.get(str(Path(path).parent))
         fix = f"create it with: {command}" if command else FIX
@@ -65,18 +67,13 @@ def _not_checked(path: str, why: str) -> ConfigWarning:
     )
 
 
-def _offline() -> str:
-    on = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    return ", and HF_HUB_OFFLINE forbids to download it" if on else ""
-
-
 def check_folder(folder: Path, custom_chat_template: str | None = None) -> Iterator[ConfigError]:
     for any_of, noun, fix in (
         (["config.json"], "a model's config.json", "save the model with save_pretrained"),
         (list(TOKENIZERS), "a tokenizer", "save the tokenizer beside the model with tokenizer.save_pretrained"),
         (list(WEIGHTS), "weights", "save the model with save_pretrained, or download it again"),
     ):
-        if not any(_has(folder, name) for name in any_of):
+        if not any(any(folder.glob(name)) for name in any_of):
             yield ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
     unreadable = [error for name in JSON_FILES for error in raised_by(read_json, folder / name)]
     yield from unreadable
@@ -88,10 +85,6 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
     yield from _weights(folder)
-
-
-def _has(folder: Path, pattern: str) -> bool:
-    return next(folder.glob(pattern), None) is not None
 
 
 def _tokenizer(file: Path) -> Iterator[ConfigError]:
