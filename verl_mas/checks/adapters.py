@@ -197,6 +197,7 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     model, actor, rollout = section.model, section.actor, section.rollout
     yield from check_trainable(who, str(model.get("lora_rank")))
     yield from check_unread_rank(view, who)
+    able = [name for name in ENGINES if ENGINES[name].many_adapters]
     for wrong, setting, rule, fix in (
         (
             actor.strategy == "fsdp",
@@ -236,34 +237,23 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
             "training for quantised weights changes the base, which has to stay as it is",
             f"set {SECTION}.actor.fsdp_config.qat.enable=False",
         ),
+        (
+            not facts_of(str(rollout.name)).many_adapters,
+            f"rollout.name={rollout.name}",
+            "its engine serves several adapters at once, each for the requests that name it",
+            f"set {SECTION}.rollout.name to one of {', '.join(able)}",
+        ),
+        (
+            "vision_config" in settings(model),
+            f"model.path={model.path} reads images",
+            "adapters on one base are on models of text only: engines leave those on a vision tower out",
+            f"set {SECTION}.model.path to a model of text, or remove adapter_of",
+        ),
     ):
         if wrong:
             yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
-    yield from _engine(view, who)
-    yield from _text_only(view, who)
     yield from _held_in(view, who)
     yield from _contents(view, who)
-
-
-def _engine(view: DictConfig, who: str) -> Iterator[ConfigError]:
-    name = str(view[SECTION].rollout.name)
-    if not facts_of(name).many_adapters:
-        able = [other for other in ENGINES if ENGINES[other].many_adapters]
-        yield ConfigError(
-            f"{who}: rollout.name={name}",
-            rule="its engine serves several adapters at once, each for the requests that name it",
-            fix=f"set {SECTION}.rollout.name to one of {', '.join(able)}",
-        )
-
-
-def _text_only(view: DictConfig, who: str) -> Iterator[ConfigError]:
-    model = view[SECTION].model
-    if "vision_config" in settings(model):
-        yield ConfigError(
-            f"{who}: model.path={model.path} reads images",
-            rule="adapters on one base are on models of text only: engines leave those on a vision tower out",
-            fix=f"set {SECTION}.model.path to a model of text, or remove adapter_of",
-        )
 
 
 def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:

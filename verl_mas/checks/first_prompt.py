@@ -190,13 +190,17 @@ def _within(
 ) -> SessionResult | None:
     """The session, in a thread of its own: a workflow may block, and the caller may have an event loop."""
     members = agents_of(mas)
+    # In place of a tool whose class alone has its schema.
+    unread = {
+        name: Tool({"type": "function", "function": {"name": name}}) for m in members.values() for name in m.spec.tools
+    }
     settings = SessionConfig(
         members,
         dict.fromkeys(mas.policies, recorder),
         mas.branch,
         mas.reward,
         FaultSpec(retries=0, session_timeout_s=seconds),
-        {name: tools.get(name) or _unread(name) for member in members.values() for name in member.spec.tools},
+        {**unread, **{name: tools[name] for name in unread if name in tools}},
     )
     results: list[SessionResult] = []
 
@@ -207,11 +211,6 @@ def _within(
     thread.start()
     thread.join(seconds + 1)
     return results[0] if results and not _timed_out(results[0]) else None
-
-
-def _unread(name: str) -> Tool:
-    """In place of a tool whose class alone has its schema."""
-    return Tool({"type": "function", "function": {"name": name}})
 
 
 def _timed_out(result: SessionResult) -> bool:

@@ -39,8 +39,9 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, MasError
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
+from verl_mas.planning.load import Policy
 from verl_mas.planning.model import size_of
-from verl_mas.planning.plan import Plan, Served, make_plan
+from verl_mas.planning.plan import Plan, make_plan
 from verl_mas.planning.reading import read_policy
 from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
@@ -173,7 +174,7 @@ def check_capacity(run: Run, hardware: Hardware | None) -> Iterator[Problem]:
     yield from plan.warnings
 
 
-def _served(run: Run, name: str) -> Served:
+def _served(run: Run, name: str) -> Policy:
     model = run.view(name).section("model")
     fields, source = _fields(model)
     if fields is None:
@@ -183,7 +184,7 @@ def _served(run: Run, name: str) -> Served:
             f"{', '.join(names())}",
             fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
         )
-    return Served(read_policy(run, name, size_of(fields)), str(model.path), source)
+    return replace(read_policy(run, name, size_of(fields)), path=str(model.path), source=source)
 
 
 def _fields(model: DictConfig) -> tuple[Mapping[str, object] | None, str]:
@@ -208,8 +209,15 @@ logger = logging.getLogger(__name__)
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> Report:
     """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
     another one."""
+    refusals = Refusals()
     with run_on(hardware):
-        return _examine_command(arguments)
+        config = refusals.result(lambda: compose(arguments))
+        if config is None:
+            return Report(errors=refusals.errors)
+        refusals.result(lambda: _complete(config))
+        report = examine(config)
+    # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
+    return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
 def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[Plan | None, Report]:
@@ -233,17 +241,6 @@ def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> Plan | 
     plan = refusals.result(partial(plan_of, run, hardware))
     refusals.of([*plan.errors, *plan.warnings] if plan else [])
     return plan
-
-
-def _examine_command(arguments: Iterable[str]) -> Report:
-    refusals = Refusals()
-    config = refusals.result(lambda: compose(arguments))
-    if config is None:
-        return Report(errors=refusals.errors)
-    refusals.result(lambda: _complete(config))
-    report = examine(config)
-    # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
-    return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
 def examine(config: DictConfig) -> Report:

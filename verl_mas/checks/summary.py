@@ -10,9 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.model_folder import positions
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import (
-    SECTION,
-)
+from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec, SnapshotSpec
@@ -50,13 +48,8 @@ def summary(run: Run) -> Summary:
 
 def _mode(run: Run) -> Summary | None:
     """W, T and what is done with groups older than T: null in the synchronous mode."""
-    stale = run.staleness
-    late = (stale.warmup, stale.threshold, stale.strategy) if stale else (None, None, None)
-    return (
-        {"name": run.mode.name, **dict(zip(("warmup", "threshold", "strategy"), late, strict=True))}
-        if run.mode
-        else None
-    )
+    late = asdict(run.staleness) if run.staleness else dict.fromkeys(("warmup", "threshold", "strategy"))
+    return {"name": run.mode.name, **late} if run.mode else None
 
 
 def _agent(member: Member) -> Summary:
@@ -86,7 +79,13 @@ def _policy(view: View) -> Summary:
         # Tokens; null for a model that is neither on this machine nor a known one.
         "context": None if remote else _context(view),
         "snapshot": _snapshot(spec.snapshot) if spec.snapshot else None,
-        "adapter": _adapter(view, spec.adapter_of) if spec.adapter_of else None,
+        "adapter": {
+            "base": spec.adapter_of,
+            "rank": int(view.value("model.lora_rank")),
+            "alpha": float(view.value("model.lora_alpha")),
+        }
+        if spec.adapter_of
+        else None,
         # The policies that are adapters on its weights.
         "adapters": adapters(mas, view.name),
         "correction": _correction(view.correction) if trained else None,
@@ -99,11 +98,6 @@ def _correction(found: DictConfig) -> str | None:
         return "bypass"
     names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]
     return ", ".join(names) or None
-
-
-def _adapter(view: View, base: str) -> Summary:
-    rank, alpha = (view.value(f"model.lora_{key}") for key in ("rank", "alpha"))
-    return {"base": base, "rank": int(rank), "alpha": float(alpha)}
 
 
 def _snapshot(snapshot: SnapshotSpec) -> str:

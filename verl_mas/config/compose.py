@@ -44,7 +44,8 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     if options.config_dir and not options.config_dir.is_dir():
         raise _no_folder(options.config_dir)
     raise_all(_unknown_option(text, OPTIONS) for text in overrides if text.startswith("-"))
-    raise_all(_no_key(text) for text in overrides if not _key_of(text))
+    rule = "an override is key=value, and this one has no key"
+    raise_all(ConfigError(text, rule=rule, fix="write the key") for text in overrides if not _key_of(text))
     with _libyaml():
         return Composer(_verls_folder(), options.config_dir, options.config_name).compose(overrides)
 
@@ -139,10 +140,6 @@ def _unreadable(error: OverrideParseException) -> ConfigError:
         rule=f"an override is key=value in Hydra's grammar ({error.message.splitlines()[0]})",
         fix="write key=value, and quote a value with special characters: 'key=\"a, b\"'",
     )
-
-
-def _no_key(override: str) -> ConfigError:
-    return ConfigError(override, rule="an override is key=value, and this one has no key", fix="write the key")
 
 
 def _override_of(error: Exception, overrides: Sequence[str]) -> str | None:

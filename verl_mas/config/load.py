@@ -21,7 +21,8 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
         config.policies[DEFAULT_POLICY] = PolicySpec()
     for spec in config.policies.values():
         if spec.snapshot and spec.snapshot.of in config.policies:
-            spec.overrides = _as_source(spec.overrides, config.policies[spec.snapshot.of].overrides)
+            source = config.policies[spec.snapshot.of].overrides
+            spec.overrides = _merged({key: source[key] for key in SERVED if key in source}, spec.overrides)
     for name in [spec.adapter_of for spec in config.policies.values() if spec.adapter_of]:
         config.policies.setdefault(name, PolicySpec(trainable=False))
     for spec in config.policies.values():
@@ -30,11 +31,6 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
             spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
     return config
-
-
-def _as_source(own: FreeSettings, source: FreeSettings) -> FreeSettings:
-    served = {section: source[section] for section in SERVED if section in source}
-    return _merged(served, own)
 
 
 def _merged(first: FreeSettings, second: FreeSettings) -> FreeSettings:

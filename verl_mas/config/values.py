@@ -215,7 +215,8 @@ class _Reader:
         found = {}
         for key, item in value.items():
             if key not in hints:
-                self._unknown(kind, key, path, list(hints))
+                rule, fix = f"{path} takes the settings of {kind.__name__} only", nearest(str(key), list(hints))
+                self.errors.append(ConfigError(f"{path}.{key} is not a setting", rule=rule, fix=fix))
             elif item is not None or _takes_none(hints[key]):
                 found[key] = self.read(hints[key], item, f"{path}.{key}")
         if is_typeddict(kind):
@@ -228,10 +229,6 @@ class _Reader:
         except ConfigError as error:  # a rule between fields, in its __post_init__
             self.errors.append(error)
             return _REFUSED
-
-    def _unknown(self, kind: type, key: object, path: str, known: list[str]) -> None:
-        rule = f"{path} takes the settings of {kind.__name__} only"
-        self.errors.append(ConfigError(f"{path}.{key} is not a setting", rule=rule, fix=nearest(str(key), known)))
 
     def _missing(self, kind: type, found: Mapping[str, object], path: str) -> None:
         assert is_dataclass(kind)

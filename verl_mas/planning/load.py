@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from verl_mas.config.merge import SECTION
 from verl_mas.planning.model import ModelSize
@@ -152,8 +152,14 @@ class Policy:
     section: str = SECTION
     """Where a command sets what is the policy's own."""
 
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """What the formulas leave out."""
+
+    path: str = ""
+    """model.path."""
+
+    source: str = ""
+    """Where the model's numbers are from."""
 
     def at(self, pool: str) -> Policy:
         """What of it is on one of its pools."""

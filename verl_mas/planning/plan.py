@@ -117,16 +117,7 @@ class Plan:
         return not self.errors
 
 
-@dataclass(frozen=True)
-class Served:
-    """A policy with its model's name, and where its numbers are from."""
-
-    policy: Policy
-    model: str
-    source: str
-
-
-def make_plan(run: Run, served: Mapping[str, Served], hardware: Hardware) -> Plan:
+def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> Plan:
     """`served`: every policy that is served here."""
     pools = {name: _pool(run.mas, name, served, hardware) for name in used_pools(run.mas)}
     shapes = {name: pool_shape(run, name) for name in pools}
@@ -141,7 +132,7 @@ def make_plan(run: Run, served: Mapping[str, Served], hardware: Hardware) -> Pla
         },
         pools={name: _pool_plan(pools[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
-        disk=sum(training.checkpoint(one.policy.model, one.policy.training) for one in served.values()) / GIB,
+        disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
         kept=keep if isinstance(keep, int) else None,
         sessions=run.sessions_per_step,
         errors=[
@@ -157,14 +148,13 @@ def make_plan(run: Run, served: Mapping[str, Served], hardware: Hardware) -> Pla
     )
 
 
-def _pool(mas: MasConfig, name: str, served: Mapping[str, Served], hardware: Hardware) -> Pool:
-    policies = [served[policy].policy.at(name) for policy in policies_on(mas, name)]
+def _pool(mas: MasConfig, name: str, served: Mapping[str, Policy], hardware: Hardware) -> Pool:
+    policies = [served[policy].at(name) for policy in policies_on(mas, name)]
     return Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
 
 
-def _policy(run: Run, one: Served, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
+def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
     """`gpus`: of the pool with its engines."""
-    policy = one.policy
     gpu = _phases(pools[policy.pool], policy)
     if policy.engines:
         there = _phases(pools[policy.engines], policy)
@@ -173,8 +163,8 @@ def _policy(run: Run, one: Served, pools: Mapping[str, Pool], gpus: int) -> Poli
     replicas = gpus // policy.serving.replica
     on_it = _adapters(run, policy)
     return PolicyPlan(
-        model=one.model,
-        source=one.source,
+        model=policy.path,
+        source=policy.source,
         parameters=policy.model.parameters,
         engine=policy.serving.engine,
         replicas=replicas,

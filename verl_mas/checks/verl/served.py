@@ -98,7 +98,19 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         )
         yield unless_elsewhere(config, error)
     yield from _misspelt(config)
-    yield from _attention_on_cpu(config) if cpu else _attention_on_gpus(config)
+    used = attention(config)
+    if cpu and is_flash(used):
+        yield ConfigError(
+            f"{SETTING}={used} on the CPU", rule="flash-attn computes on GPUs only", fix=f"set ++{SETTING}=sdpa"
+        )
+    # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
+    elif not cpu and used == DEFAULT and not any(find_spec(package) for package in ("flash_attn", "kernels")):
+        error = ConfigError(
+            "flash_attn is not installed",
+            rule=f"verl loads models with attn_implementation={DEFAULT} where no other is set",
+            fix=f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
+        )
+        yield unless_elsewhere(config, error)
 
 
 def _misspelt(config: DictConfig) -> Iterator[ConfigWarning]:
@@ -110,26 +122,6 @@ def _misspelt(config: DictConfig) -> Iterator[ConfigWarning]:
                 reason="the name is added to the model's config, and nothing reads it there",
                 fix=f"did you mean {meant}?",
             )
-
-
-def _attention_on_cpu(config: DictConfig) -> Iterator[ConfigError]:
-    if is_flash(attention(config)):
-        yield ConfigError(
-            f"{SETTING}={attention(config)} on the CPU",
-            rule="flash-attn computes on GPUs only",
-            fix=f"set ++{SETTING}=sdpa",
-        )
-
-
-def _attention_on_gpus(config: DictConfig) -> Iterator[Problem]:
-    # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
-    if attention(config) == DEFAULT and not any(find_spec(package) for package in ("flash_attn", "kernels")):
-        error = ConfigError(
-            "flash_attn is not installed",
-            rule=f"verl loads models with attn_implementation={DEFAULT} where no other is set",
-            fix=f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
-        )
-        yield unless_elsewhere(config, error)
 
 
 FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
