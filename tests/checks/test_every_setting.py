@@ -41,7 +41,7 @@ REFUSED = {
         trainer.total_training_steps=few|{a:1}|{a:{b:1}} data.gen_batch_size={a:1} data.val_batch_size={a:1}
         trainer.max_actor_ckpt_to_keep={a:1} trainer.max_critic_ckpt_to_keep={a:1}
         AR.ref.log_prob_micro_batch_size_per_gpu={a:1} OV.ref.log_prob_micro_batch_size={a:1}""",
-    "text, or null": "data.custom_cls.path={a:1} reward.custom_reward_function.path={a:1}",
+    "text, or null": "trainer.default_hdfs_dir={a:1} reward.custom_reward_function.path={a:1}",
     "text, not empty, or null": "trainer.resume_from_path={a:1}",
     "at least 0, or null": "ray_kwargs.ray_init.num_cpus={a:1}",
     NUMBER: """

@@ -23,7 +23,7 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl_mas import data_plane
 from verl_mas.config.adapters import resident
 from verl_mas.config.modes import Mode
-from verl_mas.config.placement import local_policies, sessions_at_once, shared_pools
+from verl_mas.config.placement import local_policies, shared_pools
 from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
