@@ -12,16 +12,18 @@ pytest.importorskip("tantivy")
 
 from in_process_programs import NAME
 
-from verl_mas.config.schema import AgentSpec, WorkflowSpec
+from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
 from verl_mas.config.values import settable
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import build
 from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.base import WORKFLOWS, find, resolve
+from verl_mas.workflow.run import run
 
 BOX, CODE, TEST = "so \\boxed{0.5}", "```python\nprint(0.5)\n```", "<input>1</input><output>0.5</output>"
 APPROVE = "fine <verify>approve</verify>"
@@ -84,6 +86,18 @@ def test_no_reply_breaks_it(index, name, arguments, replies):
     report = check_workflow(partial(resolve, WorkflowSpec(name, args=arguments)), replies, task, agents)
     assert report.ok, str(report)
     assert json.dumps(report.cases[0].info)
+
+
+GRADED = [one[:2] for one in TEAMS if one[0] != "single" and one[:2] != ("ensemble", RUNS)]
+
+
+@pytest.mark.parametrize(("name", "arguments"), GRADED)
+def test_without_a_ground_truth_no_agent_acts(index, name, arguments):
+    arguments = arguments | ({"retriever": index} if "retriever" in arguments else {})
+    llm = ScriptedLLM("no reply")
+    with pytest.raises(SessionFault, match=r"ground truth|accepted answer|code task"):
+        run(resolve(WorkflowSpec(name, args=arguments)), "What is a half?", llm, faults=FaultSpec(retries=0))
+    assert not llm.requests
 
 
 @pytest.mark.parametrize("name", SHIPPED)

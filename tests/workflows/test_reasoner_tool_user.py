@@ -6,8 +6,7 @@ pytest.importorskip("math_verify")
 
 from in_process_programs import NAME
 
-from verl_mas.config.schema import BranchSpec, FaultSpec
-from verl_mas.errors import SessionFault
+from verl_mas.config.schema import BranchSpec
 from verl_mas.execution.executor import Execution
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
@@ -65,24 +64,6 @@ def test_long_output_of_a_program_is_cut_in_prompts():
     _, llm = play(WRONG, code("9" * 100_000), max_turns=2)
     output = llm.requests[2].messages[-1]["content"].partition("It printed: ")[2]
     assert 900 < len(output) < 2_000
-
-
-@pytest.mark.parametrize(("truth", "answer"), [(0, "0"), (12, "12.0")])
-def test_the_ground_truth_may_be_a_number(truth, answer):
-    task = Task(TASK.messages, ground_truth=truth)
-    session = run(
-        ReasonerToolUser(execution=EXECUTION),
-        task,
-        ScriptedLLM({"reasoner": f"\\boxed{{{answer}}}", "tool_user": code(answer)}),
-    )
-    assert session.team_reward == 1.0
-
-
-def test_without_a_ground_truth_no_agent_acts():
-    llm = ScriptedLLM({"reasoner": RIGHT, "tool_user": code("0.5")})
-    with pytest.raises(SessionFault, match="ground truth None"):
-        run(ReasonerToolUser(execution=EXECUTION), "What is a half?", llm, faults=FaultSpec(retries=0))
-    assert not llm.requests
 
 
 @pytest.mark.parametrize(

@@ -129,13 +129,6 @@ def test_a_failing_retriever_fails_the_session(monkeypatch):
     assert all(request.agent != "answerer" for request in llm.requests)
 
 
-def test_a_task_without_ground_truth_fails_before_any_act(index):
-    llm = ScriptedLLM(YES)
-    with pytest.raises(SessionFault, match="accepted answer"):
-        run(SearchTeam(retriever=index), Task(TASK.messages), llm, faults=FaultSpec(retries=0))
-    assert llm.requests == []
-
-
 def test_an_unreachable_retriever_and_a_missing_index_are_refused_at_start(tmp_path):
     with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9/retrieve"):
         SearchTeam(retriever="http://127.0.0.1:9/retrieve").check()

@@ -27,7 +27,7 @@ def test_an_approved_proposal_is_the_answer():
     assert agents(session) == ["solver", "verifier"] and session.answer == "4" and session.info == {"reviews": 1}
 
 
-@pytest.mark.parametrize("verdict", [REJECT, "approve", "", APPROVE + REJECT])
+@pytest.mark.parametrize("verdict", [REJECT, "approve", "", "<verify>ok</verify>", APPROVE + REJECT])
 def test_without_an_approval_another_proposal_is_made_with_the_review_in_its_prompt(verdict):
     llm = ScriptedLLM({"solver": ["5", "4"], "verifier": verdict})
     session = run("solver_verifier", "2 + 2?", llm)

@@ -61,6 +61,8 @@ class SearchChain(Searching):
         return self.fork != "none"
 
     async def run(self, task: Task, team: Team) -> Outcome:
+        # A row without a ground truth is refused before an agent acts.
+        self.grader().read(task.ground_truth)
         drawn = {"none": None, "first": self.agents[0], "round_robin": team.random("fork").choice(self.agents)}
         return await self._play(task, drawn[self.fork], team, Found())
 
