@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+import warm_python
 
 pytestmark = [
     pytest.mark.e2e,
@@ -45,6 +47,28 @@ def test_two_draw_different_numbers(run):
     program = "import random, numpy; print(random.random(), numpy.random.random())"
     one, other = (run(program).stdout.split() for _ in range(2))
     assert one[0] != other[0] and one[1] != other[1]
+
+
+def test_the_workers_of_a_run_draw_different_ids():
+    program = f"""if True:
+        import os, sys
+        sys.path.insert(0, {str(Path(warm_python.__file__).parent)!r})
+        import warm_python
+        warm_python.import_verl(warm_python.WORKER)
+        from ray._raylet import UniqueID
+        for _ in range(2):
+            if os.fork():
+                os.wait()
+            else:
+                os.write(1, UniqueID.from_random().hex().encode() + b"\\n")
+                os._exit(0)
+    """
+    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    one, other = printed.stdout.split()
+    assert one != other
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
-"""A Python that starts with torch and transformers imported. A short run is ten processes that do little else.
+"""A Python that starts with what runs import. A short run is ten processes that do little else.
 
 `WarmPython` makes an executable to use in place of `python`. A program of verl's, a Ray worker and `-c` are forked from
-a template process that has imported these libraries; any other program is started as usual. The template holds neither
-Ray nor verl nor verl_mas: each process imports them itself, in its own environment.
+a process that has imported the libraries; any other program is started as usual.
+
+Ray, verl and verl_mas read their environment when they are imported; Ray's library then keeps the job of its worker.
+So drivers, and the workers of one run, are each forked from a process that imported them in their environment. With
+`-c` each process imports them itself.
 """
 
 from __future__ import annotations
@@ -20,13 +23,37 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 HERE = Path(__file__).parent
-LIBRARIES = ("torch", "tensordict", "pandas", "transformers", "datasets", "peft", "aiohttp", "fastapi", "hydra")
+LIBRARIES = (
+    *("torch", "torch.distributed.checkpoint", "tensordict", "pandas", "datasets", "peft", "aiohttp", "fastapi"),
+    *("hydra", "pydantic.v1", "transformers", "transformers.models.qwen2.modeling_qwen2"),
+)
+DRIVER = ("ray.dag", "verl.trainer.constants_ppo", "verl.trainer.ppo.utils", "verl_mas.checks.hydra")
+WORKER = (
+    *("ray.dag", "verl.trainer.ppo.v1"),
+    "verl.workers.engine_workers",
+    "verl_mas.trainer.modes.sync",
+    "verl_mas.rollout.worker",
+    "verl_mas.engines.transformers.server",
+)
 # Python and torch read these when they start: processes that differ in one have different templates.
 AT_START = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
+# Those in which the drivers of two runs, or the workers of one run, differ. None is read by an import.
+OF_A_PROCESS = frozenset(
+    "CUDA_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT MKL_NUM_THREADS PYTEST_CURRENT_TEST RANK RAY_LOCAL_WORLD_SIZE"
+    " VERL_FILE_LOGGER_PATH WG_BACKEND WG_PREFIX WORLD_SIZE".split()
+)
+# Templates of drivers and of the workers of a run. Few runs are at work at one time.
+MOST_TEMPLATES = 3
+# Python puts the folder of this file first.
+OWN_PATH = sys.path[1:]
+RETIRE = b"retire"
 LARGEST_REQUEST = 1 << 20
 
 
@@ -59,58 +86,88 @@ def serve(address: str) -> None:
     listening.bind(address)
     listening.listen(64)
     print("ready", flush=True)  # noqa: T201
-    templates: dict[tuple[str | None, ...], Template] = {}
+    templates = Templates()
     events = selectors.DefaultSelector()
     events.register(listening, selectors.EVENT_READ)
     events.register(sys.stdin, selectors.EVENT_READ)
     while all(key.fileobj is listening for key, _ in events.select()):
         client, _ = listening.accept()
         message, streams, _, _ = socket.recv_fds(client, LARGEST_REQUEST, 3)
-        environment = json.loads(message)["environment"]
+        request = json.loads(message)
+        hand_over(templates.of(request["argv"], request["environment"]), message, [*streams, client.detach()])
+
+
+class Templates:
+    """The server's ends of the templates. A template ends its processes, and itself, when its end is closed."""
+
+    def __init__(self) -> None:
+        self._with_libraries: dict[tuple[str | None, ...], socket.socket] = {}
+        self._with_verl: OrderedDict[tuple[object, ...], socket.socket] = OrderedDict()
+        # They end when the last of their processes does.
+        self._retired: list[socket.socket] = []
+
+    def of(self, argv: list[str], environment: dict[str, str]) -> socket.socket:
+        libraries = self._libraries(environment)
+        if not (modules := to_import(argv, environment)):
+            return libraries
+        kept = {name: value for name, value in environment.items() if name not in OF_A_PROCESS}
+        key = (modules, *sorted(kept.items()))
+        if key not in self._with_verl:
+            self._with_verl[key], other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            message = json.dumps({"modules": modules, "environment": kept}).encode()
+            hand_over(libraries, message, [other.detach(), os.dup(1), os.dup(2)])
+        self._with_verl.move_to_end(key)
+        if len(self._with_verl) > MOST_TEMPLATES:
+            _, oldest = self._with_verl.popitem(last=False)
+            hand_over(oldest, RETIRE, [])
+            self._retired.append(oldest)
+        return self._with_verl[key]
+
+    def _libraries(self, environment: dict[str, str]) -> socket.socket:
         key = tuple(environment.get(name) for name in AT_START)
-        if key not in templates:
-            templates[key] = Template({name: value for name, value in environment.items() if name != "PYTHONPATH"})
-        templates[key].hand_over(message, [*streams, client.detach()])
-    for template in templates.values():
-        template.close()
+        if key not in self._with_libraries:
+            self._with_libraries[key], other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            given = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+            subprocess.Popen([sys.executable, "-u", __file__, "template"], env=given, cwd="/", stdin=other)
+            other.close()
+        return self._with_libraries[key]
 
 
-class Template:
-    """The server's end of a process that has imported what runs import."""
+def to_import(argv: list[str], environment: dict[str, str]) -> tuple[str, ...]:
+    if argv[0] == "-m":
+        return DRIVER
+    # A worker of a run on the CPU. Other programs may use Ray without verl.
+    return WORKER if argv[0] != "-c" and "VERL_PLATFORM" in environment else ()
 
-    def __init__(self, environment: dict[str, str]):
-        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-u", __file__, "template", str(other.fileno())]
-        subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, pass_fds=[other.fileno()])
-        other.close()
 
-    def hand_over(self, message: bytes, descriptors: list[int]) -> None:
-        # Where the template has ended, closing the descriptors tells the client.
-        with contextlib.suppress(BrokenPipeError):
-            socket.send_fds(self._socket, [message], descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def close(self) -> None:
-        """Ends it, and the processes that it still has."""
-        self._socket.close()
+def hand_over(template: socket.socket, message: bytes, descriptors: list[int]) -> None:
+    # Where the template has ended, closing the descriptors tells the client.
+    with contextlib.suppress(BrokenPipeError):
+        socket.send_fds(template, [message], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class Forks:
     """The processes of a template: forked on request, killed when their client is."""
 
-    def __init__(self, requests: socket.socket):
-        self._requests = requests
-        self._clients: dict[int, socket.socket] = {}
+    def __init__(self) -> None:
+        """Requests come from stdin."""
+        self._requests = socket.socket(fileno=os.dup(0))
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
+        self._retired = False
+        # A template with verl has no client: it ends with the server.
+        self._clients: dict[int, socket.socket | None] = {}
         self._events = selectors.DefaultSelector()
-        self._events.register(requests, selectors.EVENT_READ)
+        self._events.register(self._requests, selectors.EVENT_READ)
 
     def serve(self) -> dict[str, Any]:
         """Returns in each forked process, with the program that it runs; ends with the server."""
-        while True:
+        while self._clients or not self._retired:
             for key, _ in self._events.select():
                 if key.fileobj is self._requests:
-                    if request := self._fork():
+                    if request := self._take_request():
                         return request
                 elif key.data not in self._clients:
                     # The process ended in this same round.
@@ -120,18 +177,23 @@ class Forks:
                     os.kill(key.data, signal.SIGKILL)
                 else:
                     self._ended(key.data, key.fd)
+        sys.exit()
 
-    def _fork(self) -> dict[str, Any]:
+    def _take_request(self) -> dict[str, Any]:
         message, descriptors, _, _ = socket.recv_fds(self._requests, LARGEST_REQUEST, 4)
         if not message:
-            for process in self._clients:
-                os.kill(process, signal.SIGKILL)
+            for process, client in self._clients.items():
+                if client:
+                    os.kill(process, signal.SIGKILL)
             sys.exit()
+        if message == RETIRE:
+            self._retired = True
+            return {}
         process = os.fork()
         if not process:
             # By their owners: one that is collected later would close a file that has its number by then.
             self._events.close()
-            for connection in (self._requests, *self._clients.values()):
+            for connection in filter(None, (self._requests, *self._clients.values())):
                 connection.close()
             for number, descriptor in enumerate(descriptors[:3]):
                 os.dup2(descriptor, number)
@@ -140,17 +202,20 @@ class Forks:
             return request
         for descriptor in descriptors[:3]:
             os.close(descriptor)
-        client = self._clients[process] = socket.socket(fileno=descriptors[3])
-        client.send(str(process).encode())
-        for source in (client, os.pidfd_open(process)):
-            self._events.register(source, selectors.EVENT_READ, process)
+        self._clients[process] = None
+        self._events.register(os.pidfd_open(process), selectors.EVENT_READ, process)
+        for descriptor in descriptors[3:]:
+            client = self._clients[process] = socket.socket(fileno=descriptor)
+            client.send(str(process).encode())
+            self._events.register(client, selectors.EVENT_READ, process)
         return {}
 
     def _ended(self, process: int, descriptor: int) -> None:
         self._events.unregister(descriptor)
         os.close(descriptor)
         _, status = os.waitpid(process, 0)
-        client = self._clients.pop(process)
+        if not (client := self._clients.pop(process)):
+            return
         # A client that was killed is unregistered already.
         if client in self._events.get_map():
             self._events.unregister(client)
@@ -159,10 +224,8 @@ class Forks:
         client.close()
 
 
-def import_libraries() -> None:
-    # Python puts the folder of this file here.
-    sys.path.pop(0)
-    for name in LIBRARIES:
+def import_modules(names: Iterable[str]) -> None:
+    for name in names:
         importlib.import_module(name)
     # A fork keeps one thread. The thread of Arrow's allocator is the exception: the allocator restarts it.
     names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
@@ -171,6 +234,28 @@ def import_libraries() -> None:
     # Otherwise the collector writes to the pages that the processes share.
     gc.collect()
     gc.freeze()
+
+
+def import_models() -> None:
+    """The configurations of all models, which verl reads to find the class of a model."""
+    from transformers import AutoModelForImageTextToText
+
+    list(AutoModelForImageTextToText._model_mapping.keys())  # noqa: SLF001
+
+
+def import_verl(modules: Iterable[str]) -> None:
+    """With no draw of Ray's generator of ids: forks of a process that has seeded it would draw the same ids."""
+    import ray.actor
+
+    drawn = ray.actor.ActorClassID
+    vars(ray.actor)["ActorClassID"] = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
+    import_modules(modules)
+
+
+def enter(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *OWN_PATH]
 
 
 def become(executable: str, argv: list[str], environment: dict[str, str], folder: str) -> None:
@@ -182,10 +267,8 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
     os.setpgid(0, 0)
     # A Ray cluster that this process starts has warm workers, too.
     sys.executable = executable
-    os.environ.clear()
-    os.environ.update(environment)
+    enter(environment)
     os.chdir(folder)
-    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.orig_argv = [executable, *argv]
     if argv[0] == "-c":
         sys.path.insert(0, "")
@@ -203,7 +286,13 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
 
 if __name__ == "__main__":
     if sys.argv[1] == "template":
-        import_libraries()
-        become(**Forks(socket.socket(fileno=int(sys.argv[2]))).serve())
+        import_modules(LIBRARIES)
+        import_models()
+        request = Forks().serve()
+        if "modules" in request:
+            enter(request["environment"])
+            import_verl(request["modules"])
+            request = Forks().serve()
+        become(**request)
     else:
         serve(sys.argv[1])
