@@ -69,25 +69,6 @@ def test_a_resumed_run_ends_with_the_weights_of_an_unbroken_one(unbroken, main_p
     assert max((expected[name] - moved[name]).abs().max() for name in expected) > 100 * ROUNDING
 
 
-def test_two_workers_and_two_engines_train_with_a_reference(main_ppo, tmp_path):
-    trained = main_ppo(
-        tmp_path,
-        *SMALL,
-        "trainer.n_gpus_per_node=2",
-        # A second model, forward only.
-        "actor_rollout_ref.actor.use_kl_loss=true",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=2",
-        "trainer.test_freq=-1",
-    )
-    assert trained.exit_code == 0, trained.output[-4000:]
-    assert len(list((trained.checkpoint(2) / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
-    # At first the policy equals its reference; after an update it does not.
-    assert abs(trained.steps[1]["actor/kl_loss"]) < 1e-6 < trained.steps[2]["actor/kl_loss"]
-    for values in trained.steps.values():
-        assert values["rollout_corr/log_ppl_abs_diff"] < 1e-5
-
-
 def test_a_run_whose_engine_dies_stops_and_names_it(main_ppo, tmp_path):
     killed = []
     with kill_once(f"{tmp_path}/metrics.jsonl", "ray::TransformersServer", killed):

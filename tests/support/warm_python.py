@@ -128,7 +128,7 @@ class Templates:
         if key not in self._with_libraries:
             self._with_libraries[key], other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             given = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
-            subprocess.Popen([sys.executable, "-u", __file__, "template"], env=given, cwd="/", stdin=other)
+            subprocess.Popen([sys.executable, "-u", __file__, "template"], env=given, cwd="/", stdin=other.fileno())
             other.close()
         return self._with_libraries[key]
 
@@ -238,16 +238,16 @@ def import_modules(names: Iterable[str]) -> None:
 
 def import_models() -> None:
     """The configurations of all models, which verl reads to find the class of a model."""
-    from transformers import AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    list(AutoModelForImageTextToText._model_mapping.keys())  # noqa: SLF001
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.keys()
 
 
 def import_verl(modules: Iterable[str]) -> None:
     """With no draw of Ray's generator of ids: forks of a process that has seeded it would draw the same ids."""
     import ray.actor
 
-    drawn = ray.actor.ActorClassID
+    drawn = ray.ActorClassID
     vars(ray.actor)["ActorClassID"] = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
     import_modules(modules)
 

@@ -108,15 +108,3 @@ class Drawers(Workflow):
         drawer = Drawer(task.ground_truth)
         reply = await team.taker.act(task.messages, tools=[drawer.take])
         return Outcome(answer=reply, info={"left": len(drawer.letters)})
-
-
-class Mistyped(Workflow):
-    """A sampling setting that no engine knows, in training and after the first act, where no check sees it."""
-
-    agents = ("writer",)
-
-    async def run(self, task: Task, team: Team) -> Outcome:
-        reply = await team.writer.act(task.messages)
-        if not task.validate:
-            reply = await team.writer.act(task.messages, temprature=0.5)
-        return Outcome(answer=reply)

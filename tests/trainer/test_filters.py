@@ -310,4 +310,5 @@ def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
         for uid in kept:
             assert any(act["advantage"] for record in mine if record["uid"] == uid for act in record["acts"])
         assert metrics["actor/grad_norm"] > 0 and metrics["actor/kl_loss"] >= 0
+        assert "policy/main/actor/grad_norm" not in metrics, "the agents of one policy share its update"
     assert sum(done.steps[step]["filter/dropped"] for step in (1, 2)) > 0

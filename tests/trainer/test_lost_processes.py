@@ -15,7 +15,9 @@ from kill_matrix import Run, kill
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize(("kind", "moment"), [("agent-loop", "rollout"), ("storage", "update")])
+@pytest.mark.parametrize(
+    ("kind", "moment"), [("agent-loop", "rollout"), pytest.param("storage", "update", marks=pytest.mark.nightly)]
+)
 def test_a_run_that_loses_a_process_ends_at_once_and_says_which_and_how_it_resumes(
     warm_python, letters, tmp_path, kind, moment
 ):

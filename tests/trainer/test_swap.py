@@ -1,8 +1,9 @@
-"""Agents that exchange their policies, in a real run."""
+"""Agents that exchange their policies, and are scored at their own temperatures, in a real run."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from itertools import chain
 
 import pytest
@@ -18,11 +19,13 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
         tmp_path / "run",
         "Pair",
         "mas.policies={a:{},b:{}}",
-        "mas.agents={writer:{policy:a},copier:{policy:b}}",
+        "mas.agents={writer:{policy:a},copier:{policy:b,sampling:{temperature:0.5}}}",
         "mas.swap={agents:[writer,copier],every:1}",
         "trainer.total_training_steps=2",
         "trainer.save_freq=1",
         "trainer.test_freq=2",
+        "algorithm.rollout_correction.rollout_is=token",
+        f"trainer.rollout_data_dir={tmp_path}/generations",
     )
     played = defaultdict(set)
     records = done.folder / "checkpoints" / "trajectories"
@@ -40,7 +43,12 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
     }
     for step in (1, 2):
         metrics = done.steps[step]
-        assert metrics["policy/a/rows/real"] == metrics["policy/b/rows/real"] == metrics["agent/writer/acts"] == 16
+        for policy in "ab":
+            assert metrics[f"policy/{policy}/rows/real"] == metrics["agent/writer/acts"] == 16
+            assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-5
+            assert metrics[f"policy/{policy}/rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
+    lines = [json.loads(line) for line in (tmp_path / "generations" / "2.jsonl").read_text().splitlines()]
+    assert Counter(line["agent"] for line in lines) == {"writer": 16, "copier": 16}
     for policy in "ab":
         before, after = (weights_of(done.checkpoint(step) / policy) for step in (1, 2))
         assert any(not torch.equal(before[name], after[name]) for name in before)

@@ -82,22 +82,18 @@ def rows(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(train_team, model, rows, tmp_path_factory):
-    """A step, and a second one of the run that resumes."""
-    folder = tmp_path_factory.mktemp("tools") / "run"
-    for steps in (1, 2):
-        done = train_team(
-            folder,
-            "Drawers",
-            "++mas.agents.taker.tools=[repeat]",
-            f"actor_rollout_ref.rollout.multi_turn.function_tool_path={TOOLS}",
-            f"actor_rollout_ref.model.path={model}",
-            "actor_rollout_ref.actor.optim.lr=1e-4",
-            *("data.max_prompt_length=160", "data.max_response_length=256"),
-            f"trainer.v1.sampler.custom_sampler.path={HERE.parent}/rollout/row_recorder.py",
-            "trainer.v1.sampler.custom_sampler.name=RowRecorder",
-            *("trainer.save_freq=1", f"trainer.total_training_steps={steps}"),
-        )
-    return done
+    return train_team(
+        tmp_path_factory.mktemp("tools") / "run",
+        "Drawers",
+        "++mas.agents.taker.tools=[repeat]",
+        f"actor_rollout_ref.rollout.multi_turn.function_tool_path={TOOLS}",
+        f"actor_rollout_ref.model.path={model}",
+        "actor_rollout_ref.actor.optim.lr=1e-4",
+        *("data.max_prompt_length=160", "data.max_response_length=256"),
+        f"trainer.v1.sampler.custom_sampler.path={HERE.parent}/rollout/row_recorder.py",
+        "trainer.v1.sampler.custom_sampler.name=RowRecorder",
+        *("trainer.save_freq=1", "trainer.total_training_steps=2"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +101,6 @@ def acts(trained):
     """The act of every session, with its task."""
     sessions = list(read_sessions(trained.folder / "checkpoints" / "trajectories"))
     assert [session["step"] for session in sessions] == [1] * 16 + [2] * 16
-    assert len({session["attempt"] for session in sessions}) == 2, "the second step is of the run that resumed"
     return [{**act, "letter": session["task"]["ground_truth"]} for session in sessions for act in session["acts"]]
 
 
