@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class RowRecorder(ReplayBuffer):
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Rows, dict[str, float]]:
+        # verl's two seconds would be most of a step.
+        self.poll_interval = 0.1
         batch: Rows
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id)

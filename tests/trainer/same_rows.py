@@ -58,6 +58,8 @@ def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
     def sorted_sample(self: Any, global_steps: int, partition_id: str, batch_size: int) -> Any:
         import transfer_queue as tq
 
+        # verl's two seconds would be most of a step.
+        self.poll_interval = 0.1
         batch, metrics = sample(self, global_steps, partition_id, batch_size)
         batch.reorder(sorted(range(len(batch)), key=lambda i: batch.keys[i]))
         wanted = ["prompts", "responses", "rm_scores"]
