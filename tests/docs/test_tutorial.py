@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -27,15 +26,15 @@ SHORTER = {
     "test_freq: 5": "test_freq: 2",
     "save_freq: 10": "save_freq: 2",
 }
-PROGRAMS = {"python": [sys.executable], "verl-mas": [sys.executable, "-m", "verl_mas"]}
 SERVES_WITHIN_S = 120
 
 
 class Walk:
     """A reader of the page, in a folder."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, python: str):
         self.folder, self.port = folder, free_port()
+        self.programs = {"python": [python], "verl-mas": [python, "-m", "verl_mas"]}
         self.outputs: dict[str, str] = {}
 
     def write(self, block: Block) -> None:
@@ -58,7 +57,7 @@ class Walk:
             self.outputs[shlex.join(words[:2])] = done.stdout
 
     def command(self, words: list[str]) -> list[str]:
-        return [*PROGRAMS[words[0]], *(self.port if word == "8000" else word for word in words[1:])]
+        return [*self.programs[words[0]], *(self.port if word == "8000" else word for word in words[1:])]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -100,8 +99,8 @@ def test_the_shorter_walk_changes_what_the_page_has():
 
 
 @pytest.mark.e2e
-def test_the_page_leads_from_an_empty_folder_to_a_served_team(tmp_path):
-    walk, blocks = Walk(tmp_path), fenced(PAGE)
+def test_the_page_leads_from_an_empty_folder_to_a_served_team(tmp_path, warm_python):
+    walk, blocks = Walk(tmp_path, warm_python), fenced(PAGE)
     before = iter(blocks)
     for block in before:
         if block.file:

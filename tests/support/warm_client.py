@@ -54,6 +54,6 @@ def warm(argv: list[str], environment: dict[str, str]) -> tuple[list[str], dict[
             os.chdir(folder)
         setup = ("--serialized-runtime-env-context=", "--language=")
         return [text for text in argv[1:] if not text.startswith(setup)], environment
-    if argv[0] == "-c" or (argv[0] == "-m" and argv[1].startswith("verl.")):
+    if argv[0] == "-c" or (argv[0] == "-m" and argv[1].partition(".")[0] in ("verl", "verl_mas")):
         return argv, environment
     return [], environment
