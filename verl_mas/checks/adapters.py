@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -194,11 +194,21 @@ def _plain(value: object) -> object:
 def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Problem]:
     """`view` is the configuration of a base, `names` its adapters."""
     section, who = view[SECTION], f"policy {base}, the base of {', '.join(names)}"
-    model, actor, rollout = section.model, section.actor, section.rollout
-    yield from check_trainable(who, str(model.get("lora_rank")))
+    yield from check_trainable(who, str(section.model.get("lora_rank")))
     yield from check_unread_rank(view, who)
+    for wrong, setting, rule, fix in _impossible(view):
+        if wrong:
+            yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
+    yield from _held_in(view, who)
+    yield from _contents(view, who)
+
+
+def _impossible(view: DictConfig) -> Sequence[tuple[bool, str, str, str]]:
+    """What a base cannot have: whether it has it, the setting, the rule, the fix."""
+    section = view[SECTION]
+    model, actor, rollout = section.model, section.actor, section.rollout
     able = [name for name in ENGINES if ENGINES[name].many_adapters]
-    for wrong, setting, rule, fix in (
+    return (
         (
             actor.strategy == "fsdp",
             f"actor.strategy={actor.strategy}",
@@ -249,11 +259,7 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
             "adapters on one base are on models of text only: engines leave those on a vision tower out",
             f"set {SECTION}.model.path to a model of text, or remove adapter_of",
         ),
-    ):
-        if wrong:
-            yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
-    yield from _held_in(view, who)
-    yield from _contents(view, who)
+    )
 
 
 def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
