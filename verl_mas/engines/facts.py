@@ -103,14 +103,11 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
 
     `replica` is a `RolloutReplica`, the servers; `adapter` is a `BaseRollout`, what actor workers call.
     """
-
-    def to_replicas(module: ModuleType) -> None:
-        module.RolloutReplicaRegistry.register(name, partial(load_class, replica))
-
-    def to_adapters(module: ModuleType) -> None:
-        set_adapter(module, name, adapter)
-
-    made = replace(facts or EngineFacts(), register_replica=to_replicas, register_adapter=to_adapters)
+    made = replace(
+        facts or EngineFacts(),
+        register_replica=lambda module: module.RolloutReplicaRegistry.register(name, partial(load_class, replica)),
+        register_adapter=lambda module: set_adapter(module, name, adapter),
+    )
     ENGINES.register(name)(made)
     for registers, module in _filled.items():
         getattr(made, registers)(module)

@@ -48,7 +48,10 @@ class OffsetReplica(RolloutReplica):
             kwargs.pop("name_suffix", None)
         super().__init__(replica_rank + self.offset, config, *args, **kwargs)
         if self.server_mixin and EngineTag.is_in(config):
-            self.server_class = with_mixin(self.server_mixin, self.server_class)
+            import ray
+
+            actor = self.server_class.__ray_metadata__.modified_class
+            self.server_class = ray.remote(type(actor.__name__, (self.server_mixin, actor), {}))
 
     @property
     def max_concurrency(self) -> int:
@@ -59,14 +62,6 @@ class OffsetReplica(RolloutReplica):
         others = [None] * (self.offset * self.world_size)
         placed = SimpleNamespace(workers=[*others, *worker_group.workers])
         await super().init_hybrid(cast("RayWorkerGroup", placed))
-
-
-def with_mixin(mixin: type[object], server: EngineClass) -> EngineClass:
-    """The class of a Ray actor, with `mixin` before its own base."""
-    import ray
-
-    stock = server.__ray_metadata__.modified_class
-    return ray.remote(type(stock.__name__, (mixin, stock), {}))
 
 
 class OffsetAdapter(BaseRollout):

@@ -20,12 +20,6 @@ from verl_mas.verl_.types import Fields, Passed
 ModelRunner: TypeAlias = Any
 
 
-def alias_rename_mapper() -> None:
-    """From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`."""
-    if not hasattr(WeightsMapper, "get_unstacked_mapper"):
-        WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
-
-
 class AdapterExtension(vLLMColocateWorkerExtension):
     """verl's extension, for a base with any number of adapters."""
 
@@ -37,7 +31,9 @@ class AdapterExtension(vLLMColocateWorkerExtension):
     """vLLM's numbers of the adapters, by policy."""
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
-        alias_rename_mapper()
+        # From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`.
+        if not hasattr(WeightsMapper, "get_unstacked_mapper"):
+            WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
         made: AdapterExtension = super().__new__(cls, **kwargs)
         return made
 

@@ -17,9 +17,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from verl_mas.config.mcp import McpSpec
 from verl_mas.errors import ConfigError, EngineLost, raise_all
@@ -41,6 +41,7 @@ STOP_S = 8.0
 PAGES = 100  # of a list of tools, which a server could continue without end
 TAIL = 500  # characters of a server's log in messages
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class McpError(Exception):
@@ -81,7 +82,7 @@ class McpServers:
         self._loop = loop = asyncio.new_event_loop()
         threading.Thread(target=_run, args=(loop,), name="mcp", daemon=True).start()
         atexit.register(self.stop)
-        listings = asyncio.run_coroutine_threadsafe(_listed(self._servers), loop).result()
+        listings = asyncio.run_coroutine_threadsafe(_all(server.listed() for server in self._servers), loop).result()
         for server, listed in zip(self._servers, listings, strict=True):
             if not isinstance(listed, ConfigError):
                 self.tools += [self._tool(server, tool) for tool in listed]
@@ -96,7 +97,7 @@ class McpServers:
         loop, self._loop = self._loop, None
         if loop is not None:
             atexit.unregister(self.stop)
-            asyncio.run_coroutine_threadsafe(_stopped(self._servers), loop).result()
+            asyncio.run_coroutine_threadsafe(_all(server.stopped() for server in self._servers), loop).result()
             loop.call_soon_threadsafe(loop.stop)
 
     def _tool(self, server: _Server, listed: mcp_types.Tool) -> Tool:
@@ -123,12 +124,8 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-async def _listed(servers: list[_Server]) -> list[list[mcp_types.Tool] | ConfigError]:
-    return list(await asyncio.gather(*[server.listed() for server in servers]))
-
-
-async def _stopped(servers: list[_Server]) -> None:
-    await asyncio.gather(*[server.stopped() for server in servers])
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    return list(await asyncio.gather(*work))
 
 
 class _Server:

@@ -23,12 +23,15 @@ MAX_TERMS = 64
 HEAP_BYTES = 256_000_000
 
 
-def write_bm25(passages: Iterable[Passage], path: Path) -> None:
+def write_bm25(passages: Iterable[Passage], path: Path) -> int:
+    """Returns the number of passages."""
+    number = 0
     # One thread: the same corpus gives the same index, also the order of ties.
     # The block commits and ends the writer's threads, also after an exception.
     with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
-        for passage in passages:
+        for number, passage in enumerate(passages, 1):  # noqa: B007
             writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
+    return number
 
 
 class Bm25Index:

@@ -30,7 +30,9 @@ class Passage:
         """From `{id, contents}` (Search-R1) or `{id, title, text}`; a missing id is the row's number."""
         title, text = row.get("title") or "", row.get("text") or ""
         if not text and isinstance(row.get("contents"), str):
-            title, text = split_contents(row["contents"])
+            # Of Search-R1: the first line is the title, in quotes.
+            first, _, rest = row["contents"].partition("\n")
+            title, text = (first.strip().strip('"'), rest) if rest.strip() else ("", row["contents"])
         if not isinstance(text, str) or not text.strip():
             raise DataError(
                 f"{source}, row {number} (id {row.get('id')!r}) has no text",
@@ -59,12 +61,6 @@ class Passage:
     def document(self) -> dict[str, str]:
         """The form that `/retrieve` sends."""
         return {"id": self.id, "title": self.title, "text": self.text, "contents": self.contents}
-
-
-def split_contents(contents: str) -> tuple[str, str]:
-    """Title and text of a Search-R1 passage: the first line is the title, in quotes."""
-    title, newline, text = contents.partition("\n")
-    return (title.strip().strip('"'), text) if newline and text.strip() else ("", contents)
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:

@@ -53,7 +53,8 @@ class Encoder:
             return self._torch.nn.functional.normalize(mean, dim=-1).cpu().numpy()
 
 
-def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> None:
+def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> int:
+    """Returns the number of passages."""
     model, index, offsets = Encoder(encoder), None, [0]
     with open(path / PASSAGES, "wb") as file:
         for batch in _batches(passages):
@@ -66,6 +67,7 @@ def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> None:
     if index is not None:
         faiss.write_index(index, str(path / VECTORS))
         np.save(path / OFFSETS, np.array(offsets))
+    return len(offsets) - 1
 
 
 class DenseIndex:

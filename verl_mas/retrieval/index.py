@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict
 
@@ -50,28 +50,33 @@ def build(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
         unfinished = Path(temporary, "index")
         unfinished.mkdir()
-        _write(_with_progress(passages) if progress else passages, unfinished, encoder)
+        if progress:
+            from rich.console import Console
+            from rich.progress import track
+
+            total = len(passages) if isinstance(passages, Sequence) else None
+            passages = track(passages, description="Indexing", total=total, console=Console(stderr=True))
+        _write(passages, unfinished, encoder)
         unfinished.replace(path)
     return open_index(path)
 
 
 def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
-    counted = _Counted(passages)
     if encoder is None:
         from verl_mas.retrieval.bm25 import write_bm25
 
-        write_bm25(counted, path)
+        count = write_bm25(passages, path)
     else:
         from verl_mas.retrieval.dense import write_dense
 
-        write_dense(counted, path, encoder)
-    if counted.count == 0:
+        count = write_dense(passages, path, encoder)
+    if count == 0:
         raise DataError(
             "the corpus is empty",
             rule="an index needs at least one passage",
             fix="check the file: one JSON object per line, or parquet rows",
         )
-    meta: Meta = {"format": FORMAT, "passages": counted.count, "encoder": encoder, "files": _sizes(path)}
+    meta: Meta = {"format": FORMAT, "passages": count, "encoder": encoder, "files": _sizes(path)}
     (path / META).write_text(json.dumps(meta))
 
 
@@ -132,21 +137,3 @@ def _broken(path: Path, how: str) -> ConfigError:
         rule="an index is not changed after its build",
         fix="remove the folder and build it again",
     )
-
-
-class _Counted:
-    def __init__(self, passages: Iterable[Passage]):
-        self._passages, self.count = passages, 0
-
-    def __iter__(self) -> Iterator[Passage]:
-        for passage in self._passages:
-            self.count += 1
-            yield passage
-
-
-def _with_progress(passages: Iterable[Passage]) -> Iterator[Passage]:
-    from rich.console import Console
-    from rich.progress import track
-
-    total = len(passages) if isinstance(passages, Sequence) else None
-    yield from track(passages, description="Indexing", total=total, console=Console(stderr=True))

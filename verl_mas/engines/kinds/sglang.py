@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 else:
     SGLangHttpServer = ServerAdapter = object
 
+logger = logging.getLogger(__name__)
+
 ENGINE = "sglang"
 # SGLang's, which is not installed where this is checked.
 Manager: TypeAlias = Any
@@ -124,9 +126,6 @@ class AdapterSender(ServerAdapter):
         await self._engine.load_lora_adapter_from_tensor(request)
 
 
-logger = logging.getLogger(__name__)
-
-ENGINE = "sglang"
 # In a clone. pip finds no versions: verl and SGLang pin different ones, of which the file chooses.
 INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
 # Of SGLang 0.5.12, which verl 0.9.1 requires.
@@ -163,7 +162,10 @@ class TeamSglang(AdapterServer):
         self, *args: Passed, request_id: str, adapter: str | None = None, **kwargs: Passed
     ) -> TokenOutput:
         if self._rejecting:
-            return self._rejected()
+            from verl.workers.rollout.replica import TokenOutput
+
+            steps = {GLOBAL_STEPS: self.global_steps}
+            return TokenOutput(token_ids=[], log_probs=[], stop_reason="abort", extra_fields=steps)
         call = super().generate(*args, adapter=adapter, request_id=request_id, **kwargs)
         request: asyncio.Task[TokenOutput] = asyncio.ensure_future(call)
         self._requests.add(request)
@@ -194,8 +196,11 @@ class TeamSglang(AdapterServer):
 
     async def sleep(self) -> None:
         """Also waits where verl's does nothing (`free_cache_engine=False`), because new weights follow."""
-        if self.node_rank == 0:
-            await self._drain()
+        if self.node_rank == 0 and not await self._idle():
+            logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
+            self.tokenizer_manager.abort_request(abort_all=True)
+            if not await self._idle():
+                raise _not_ended()
         await super().sleep()
 
     async def pause(self) -> None:
@@ -210,21 +215,6 @@ class TeamSglang(AdapterServer):
             tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]
             request = ResumeMemoryOccupationReqInput(tags=tags)
             await self.tokenizer_manager.resume_memory_occupation(request, None)
-
-    async def _drain(self) -> None:
-        """Until nothing runs; what takes longer than `DRAIN_S` is aborted."""
-        if await self._idle():
-            return
-        logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
-        self.tokenizer_manager.abort_request(abort_all=True)
-        if not await self._idle():
-            raise _not_ended()
-
-    def _rejected(self) -> TokenOutput:
-        from verl.workers.rollout.replica import TokenOutput
-
-        fields = {GLOBAL_STEPS: self.global_steps}
-        return TokenOutput(token_ids=[], log_probs=[], stop_reason="abort", extra_fields=fields)
 
     async def _idle(self) -> bool:
         if self._requests:

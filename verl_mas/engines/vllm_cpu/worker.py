@@ -48,11 +48,7 @@ def reload_weights(model_runner: ModelRunner, weights: list[tuple[str, torch.Ten
     parameters, buffers, named_buffers = split_buffer_updates(model, weights)
     model_runner.reload_weights(weights_iterator=iter(parameters))
     apply_buffer_updates(model, buffers, named_buffers=named_buffers)
-    repack_output_layers(model)
-
-
-def repack_output_layers(model: torch.nn.Module) -> None:
-    """vLLM repacks the layers that it gets weights for; a tied output layer gets none and would keep its old ones."""
+    # vLLM repacks the layers that it gets weights for; a tied output layer gets none and would keep its old ones.
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)

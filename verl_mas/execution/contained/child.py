@@ -124,27 +124,22 @@ def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
     random.seed(0)  # A program that sets no seed prints the same each time, so that a result can be repeated.
     code = 1
     try:
-        source = _read(PROGRAM)
+        source = os.pread(PROGRAM, os.fstat(PROGRAM).st_size, 0)
         os.close(PROGRAM)
-        code = _answer_calls(source) if len(descriptors) > ANSWERS else _run_main(source)
+        if len(descriptors) > ANSWERS:
+            calls, _, program = source.partition(b"\n")
+            run_calls(program.decode("utf-8", "surrogatepass"), calls.decode(), _answer)
+            code = 0
+        else:
+            code = _run_main(source)
     except BaseException:  # noqa: BLE001  boundary: the program may break anything, here as well
         code = 1
     finally:
         _finish(code)
 
 
-def _read(descriptor: int) -> bytes:
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-
-
-def _answer_calls(source: bytes) -> int:
-    calls, _, program = source.partition(b"\n")
-
-    def write(line: str) -> None:
-        os.write(ANSWERS, f"{line}\n".encode())
-
-    run_calls(program.decode("utf-8", "surrogatepass"), calls.decode(), write)
-    return 0
+def _answer(line: str) -> None:
+    os.write(ANSWERS, f"{line}\n".encode())
 
 
 def _run_main(source: bytes) -> int:

@@ -129,8 +129,8 @@ def _complex(content: list[object], depth: int) -> complex:
     return complex(*parts)
 
 
-def _number(digits: str, base: int) -> int:
-    if len(digits) > _MAX_HEX_DIGITS:
+def _number(digits: str, base: int, most: int) -> int:
+    if len(digits) > most:
         raise NotPlain("a number of too many digits")
     try:
         return int(digits, base)
@@ -145,7 +145,10 @@ def _bytes(digits: str) -> bytes:
         raise NotPlain(str(error)) from None
 
 
-_OF_TEXT: dict[str, Callable[[str], object]] = {"int": lambda digits: _number(digits, 16), "bytes": _bytes}
+_OF_TEXT: dict[str, Callable[[str], object]] = {
+    "int": lambda digits: _number(digits, 16, _MAX_HEX_DIGITS),
+    "bytes": _bytes,
+}
 _OF_LIST: dict[str, Callable[[list[object], int], object]] = {
     "tuple": lambda content, depth: tuple(_items(content, depth)),
     "set": lambda content, depth: set(_hashed(_items(content, depth))),
@@ -161,17 +164,11 @@ def _parse(text: str) -> object:
     if not _is_shallow(text):
         raise NotPlain(f"more than {MAX_DEPTH} levels")
     try:
-        return json.loads(text, parse_int=_decimal)
+        return json.loads(text, parse_int=lambda digits: _number(digits, 10, _MAX_DIGITS))
     except NotPlain:
         raise
     except ValueError as error:
         raise NotPlain(f"not JSON: {error}"[:200]) from None
-
-
-def _decimal(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise NotPlain("a number of too many digits")
-    return int(digits)
 
 
 def _is_shallow(text: str) -> bool:
