@@ -14,7 +14,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from verl_mas import data_plane
-from verl_mas.config.capacity import sessions_at_once
+from verl_mas.config.placement import sessions_at_once
 from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.metrics import names as metric_names
