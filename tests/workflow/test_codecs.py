@@ -106,15 +106,21 @@ def test_text_in_the_thinking_is_not_an_answer(name):
     assert isinstance(codec.parse(f"<think>\n</think>\n{text}\n</think> hm"), Malformed), "it ends at the last mark"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "approve", "<verify>approve", "approve</verify>", "<verify></verify>", "<verify>approve or reject</verify>",
-     "<verify>not approve</verify>", "<verify><verify>approve</verify></verify>", "<verify>approved</verify>"],
-)  # fmt: skip
-def test_an_unreadable_verdict_is_not_an_approval(text):
-    verdict = Verdict.parse(text)
-    assert isinstance(verdict, Malformed)
-    assert verdict is not Verdict.APPROVE and verdict is not Verdict.REJECT
+LETTERS = Letters("abcdefgh", 3, None)
+MALFORMED = {
+    # Not an approval.
+    Verdict: ("", "approve", "<verify>approve", "approve</verify>", "<verify></verify>", "<verify>approved</verify>",
+              "<verify>approve or reject</verify>", "<verify>not approve</verify>",
+              "<verify><verify>approve</verify></verify>"),
+    Boxed(): (r"\boxed{1 \boxed{7}}",),
+    MOVES: [f"<actions>{text}</actions>" for text in ("upup", "up-down", "up fly", "", "up" + ", up" * 64)],
+    LETTERS: ("", "i", "abcd", "ab c!", "a b cc", "message"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("codec", "text"), [(codec, text) for codec, texts in MALFORMED.items() for text in texts])
+def test_what_cannot_be_read_is_malformed(codec, text):
+    assert isinstance(codec.parse(text), Malformed)
 
 
 @pytest.mark.parametrize(
@@ -141,27 +147,18 @@ def test_malformed_equals_only_itself_so_it_cannot_win_a_vote():
     assert Malformed("no box") != Malformed("no box")
 
 
-def test_deep_json_is_malformed_not_a_crash():
-    assert isinstance(JsonBlock().parse("[" * 100_000), Malformed)
-    assert isinstance(JsonBlock().parse('{"a": ' * 100_000), Malformed)
-
-
-@pytest.mark.parametrize("value", [{"move": True}, {"move": 1}, {}])
-def test_json_keys_have_their_types(value):
-    import json
-
-    assert isinstance(JsonBlock({"move": str}).parse(json.dumps(value)), Malformed)
-    assert isinstance(JsonBlock({"move": int}).parse('{"move": true}'), Malformed)
-
-
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
-def test_json_numbers_are_finite(number):
-    assert isinstance(JsonBlock().parse(f'{{"a": {number}}}'), Malformed)
+@pytest.mark.parametrize(
+    ("keys", "texts"),
+    [
+        ({}, ["[" * 100_000, '{"a": ' * 100_000, *(f'{{"a": {n}}}' for n in ("1e999", "-1e999", "NaN", "Infinity"))]),
+        ({"move": str}, ['{"move": true}', '{"move": 1}', "{}"]),
+        ({"move": int}, ['{"move": true}']),
+    ],
+    ids=["numbers and depth", "text", "number"],
+)
+def test_json_is_neither_deep_nor_infinite_and_its_keys_have_their_types(keys, texts):
+    assert all(isinstance(JsonBlock(keys).parse(text), Malformed) for text in texts)
     assert JsonBlock().parse('{"a": 1e99}') == {"a": 1e99}
-
-
-def test_a_box_inside_a_box_is_malformed():
-    assert isinstance(Boxed().parse(r"\boxed{1 \boxed{7}}"), Malformed)
 
 
 def test_boxes_may_hold_braces():
@@ -170,11 +167,6 @@ def test_boxes_may_hold_braces():
 
 def test_actions_may_come_as_a_python_list():
     assert MOVES.parse('<actions>["UP", "left"]</actions>') == ["up", "left"]
-
-
-@pytest.mark.parametrize("text", ["upup", "up-down", "up fly", "", "up" + ", up" * 64])
-def test_words_that_are_not_a_list_of_actions_are_malformed(text):
-    assert isinstance(MOVES.parse(f"<actions>{text}</actions>"), Malformed)
 
 
 def test_actions_may_be_a_pattern_and_the_whole_reply():
@@ -196,11 +188,6 @@ def test_the_prompt_says_how_to_answer(name):
     assert len(CODECS[name].prompt()) > 20
 
 
-@pytest.mark.parametrize("text", ["", "i", "abcd", "ab c!", "a b cc", "message"])
-def test_anything_but_a_few_letters_of_the_alphabet_is_malformed(text):
-    assert isinstance(Letters("abcdefgh", 3, None).parse(text), Malformed)
-
-
 def test_letters_are_read_in_any_case_and_with_commas():
     assert Letters("abcdefgh", 3, "message").parse("So: <message>C, e, f</message>") == "cef"
-    assert Letters("abcdefgh", 3, None).parse(" cef ") == "cef"
+    assert LETTERS.parse(" cef ") == "cef"
