@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import json
 import os
+import pickle
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import omegaconf.base
 import pytest
@@ -48,6 +52,24 @@ def pytest_configure(config: pytest.Config) -> None:
     yaml.SafeLoader = yaml.CSafeLoader
     # A configuration has hundreds of interpolations, most of them in every test: each text is parsed once.
     vars(omegaconf.base)["parse"] = functools.cache(parse)
+    # A composition reads dozens of files, most of them in every test: each text is read once.
+    setattr(OmegaConf, "load", reading_once(OmegaConf.load))  # noqa: B010
+
+
+def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`load`, whose results for equal texts of files are copies of the first."""
+    dumps: dict[str, bytes] = {}
+
+    def read(file: Any) -> Any:
+        if not isinstance(file, io.TextIOBase):
+            return load(file)
+        text = file.read()
+        if text not in dumps:
+            file.seek(0)
+            dumps[text] = pickle.dumps(load(file))
+        return pickle.loads(dumps[text])
+
+    return read
 
 
 def pytest_collection_finish() -> None:
@@ -88,7 +110,9 @@ def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The task of recipes/first_run: a folder with a random tiny model and its data."""
     folder = tmp_path_factory.mktemp("letters")
-    subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(folder)], check=True)
+    # In this process, which has the libraries that the module imports.
+    with patch.object(sys, "argv", ["letters", str(folder)]):
+        runpy.run_path(str(ROOT / "verl_mas/testing/letters.py"), run_name="__main__")
     return folder
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -31,6 +33,12 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def installed(group: str) -> list[EntryPoint]:
     """The entry points of installed packages in a group, sorted by name."""
+    return list(_installed(group, tuple(sys.path)))
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
+    """The metadata of every package on the path is read, which takes milliseconds."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 

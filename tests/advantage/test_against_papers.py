@@ -35,7 +35,8 @@ PUBLISHED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+# Rows are keys, each of which is one: comparing all fields would take most of the time.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Row:
     task: str
     session: int
@@ -210,7 +211,7 @@ def close(actual, expected):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rows=teams())
 def test_the_defaults_are_the_published_formula(name, rows):
     close(advantages_of(name, rows), reference(name, rows, PUBLISHED[name]))
@@ -229,7 +230,7 @@ choices = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(rows=teams(), chosen=choices, by=st.sampled_from(["agent", "role"]))
 def test_every_combination_of_options_is_its_formula(name, rows, chosen, by):
     if name != "team_grpo":

@@ -28,8 +28,8 @@ def test_a_plugin_that_is_turned_off_is_reported(monkeypatch):
 
 @pytest.mark.parametrize("copies", [0, 2])
 def test_no_copy_or_a_second_copy_of_the_plugin_is_refused(monkeypatch, copies):
-    (entry,) = (e for e in doctor.entry_points(group="verl.plugins") if e.value == doctor.PLUGIN)
-    monkeypatch.setattr(doctor, "entry_points", lambda group: [entry] * copies)
+    (entry,) = (e for e in doctor.installed("verl.plugins") if e.value == doctor.PLUGIN)
+    monkeypatch.setattr(doctor, "installed", lambda group: [entry] * copies)
     (finding,) = doctor.look_at_plugin()
     assert finding.ok is False
 

@@ -24,7 +24,7 @@ VARIANTS = [(recipe, variant, size) for recipe in TEAMS for variant in POLICIES 
 
 @pytest.mark.parametrize(("recipe", "variant", "size"), VARIANTS)
 def test_every_variant_has_the_papers_settings(recipe, variant, size):
-    config = composed(f"+recipe={recipe}/{variant}{size}")
+    config = composed([f"+recipe={recipe}/{variant}{size}"])
     team = validate(config)
     alone = variant == "single"
     assert (team.workflow.name, len(team.policies)) == (TEAMS[recipe][alone], POLICIES[variant])
@@ -43,7 +43,7 @@ def test_every_variant_has_the_papers_settings(recipe, variant, size):
 
 
 def test_the_ensemble_has_five_agents_that_branch():
-    team = validate(composed("+recipe=tool_math/ensemble_8b"))
+    team = validate(composed(["+recipe=tool_math/ensemble_8b"]))
     assert list(agents_of(team)) == ["reasoner_0", "reasoner_1", "tool_user_0", "tool_user_1", "judge"]
     assert resolve(team.workflow).branches and team.branch.k == 4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -24,22 +23,17 @@ RUNS = sorted(
 def config_of(recipe: str) -> DictConfig:
     """By the command in the file's first lines."""
     (command,) = [line for line in (RECIPES / f"{recipe}.yaml").read_text().splitlines() if "main_ppo" in line]
-    return composed(*command.partition("main_ppo ")[2].split())
-
-
-def policies(config: DictConfig) -> list[DictConfig]:
-    """The settings of each policy."""
-    run = Run(config, validate(config))
-    return [run.view(name).config for name in run.mas.policies]
+    return composed(command.partition("main_ppo ")[2].split())
 
 
 @pytest.mark.parametrize("recipe", RUNS)
 def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
     config = config_of(recipe)
     row = config.data.max_prompt_length + config.data.max_response_length
-    views = policies(config)
-    for view in views:
-        rollout, actor, model = (view.actor_rollout_ref[part] for part in ("rollout", "actor", "model"))
+    run = Run(config, validate(config))
+    for name in run.mas.policies:
+        section = run.view(name).config.actor_rollout_ref
+        rollout, actor, model = section.rollout, section.actor, section.model
         assert (rollout.name, rollout.tensor_model_parallel_size, rollout.max_model_len) == ("vllm", 1, row)
         assert rollout.calculate_log_probs and rollout.log_prob_use_dynamic_bsz and actor.use_dynamic_bsz
         assert min(rollout.log_prob_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu) >= row
@@ -48,7 +42,6 @@ def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
         # flash-attn is not needed.
         assert model.override_config.attn_implementation == "sdpa"
     assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
-    run = Run(config, validate(config))
     engines = [run.view(name).value("rollout.gpu_memory_utilization") for name in local_policies(run.mas)]
     assert sum(engines) <= 0.85
 
@@ -60,6 +53,7 @@ def test_no_two_gpu_recipes_write_into_one_folder():
 
 @pytest.mark.parametrize("recipe", RUNS)
 def test_sglang_is_one_word_away(recipe):
-    config = deepcopy(config_of(recipe))
+    config = config_of(recipe)
     OmegaConf.update(config, "actor_rollout_ref.rollout.name", "sglang")
-    assert {view.actor_rollout_ref.rollout.name for view in policies(config)} == {"sglang"}
+    run = Run(config, validate(config))
+    assert {run.view(name).engine for name in run.mas.policies} == {"sglang"}

@@ -32,14 +32,14 @@ LAPTOP = ("+platform=cpu", "+mas=sharded_lookup", "+recipe=lookup/laptop")
     ],
 )
 def test_who_is_trained_is_one_word(recipe, word, agents):
-    team = validate(composed(*recipe, *word))
+    team = validate(composed([*recipe, *word]))
     assert {name for name, member in agents_of(team).items() if member.trainable} == agents
     # With an LLM per role the other one has no optimiser.
     assert set(trained(team)) == (agents if recipe == (SEPARATE,) else {"main"})
 
 
 def test_the_team_has_the_settings_of_matpos_script():
-    config = composed("+recipe=leader_workers/shared")
+    config = composed(["+recipe=leader_workers/shared"])
     rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
     assert (config.data.train_batch_size, actor.ppo_mini_batch_size, rollout.n, actor.optim.lr) == (256, 256, 8, 1e-5)
     assert (config.data.max_prompt_length, config.data.max_response_length) == (3072, 37888)
@@ -55,7 +55,7 @@ def test_the_team_has_the_settings_of_matpos_script():
     ids=["lookup", "arithmetic"],
 )
 def test_the_lessons_fit_the_token_limits_of_the_laptop_recipe(recipe, made, vocabulary, tmp_path):
-    data = composed(*recipe).data
+    data = composed(recipe).data
     taught = list(islice(made(), 1_000))
     texts = [text for lesson in taught for text in (lesson.prompt, lesson.reply)]
     model = tiny_model(tmp_path, hidden=16, layers=1, tokenizer=byte_tokenizer(texts, vocabulary))

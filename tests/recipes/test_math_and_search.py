@@ -21,7 +21,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_has_the_papers_optimiser_and_sampling(variant):
-    config = composed(f"+recipe={variant}")
+    config = composed([f"+recipe={variant}"])
     team = validate(config)
     for name in team.policies:
         value = Run(config, team).view(name).value
@@ -39,7 +39,7 @@ def test_every_variant_has_the_papers_optimiser_and_sampling(variant):
 
 
 def test_math_has_the_papers_settings():
-    config = composed("+recipe=math/shared")
+    config = composed(["+recipe=math/shared"])
     team = validate(config)
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, team.updates_per_step) == (32, 8, 1)
     assert (config.data.max_prompt_length, config.data.max_response_length) == (8192, 4096)
@@ -48,7 +48,7 @@ def test_math_has_the_papers_settings():
 
 
 def test_search_has_the_papers_settings():
-    config = composed("+recipe=search/shared")
+    config = composed(["+recipe=search/shared"])
     team = validate(config)
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n, team.updates_per_step) == (128, 5, 5)
     assert (config.data.max_prompt_length, config.data.max_response_length) == (4096, 800)
@@ -58,14 +58,14 @@ def test_search_has_the_papers_settings():
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name.endswith(tuple(LARGER.values()))])
 def test_the_papers_larger_models_train_in_folders_of_their_own(variant):
     recipe, size = variant.rsplit("_", 1)
-    larger, paper = composed(f"+recipe={variant}"), composed(f"+recipe={recipe}")
+    larger, paper = composed([f"+recipe={variant}"]), composed([f"+recipe={recipe}"])
     assert larger.actor_rollout_ref.model.path.lower().endswith(size) and larger.trainer.n_gpus_per_node == 8
     assert larger.trainer.default_local_dir != paper.trainer.default_local_dir
     assert larger.mas == paper.mas
 
 
 def test_the_mixed_search_team_has_a_larger_verifier():
-    config = composed("+recipe=search/mixed")
+    config = composed(["+recipe=search/mixed"])
     team = validate(config)
     models = {name: Run(config, team).view(name).value("model.path") for name in team.policies}
     assert models == {
@@ -77,8 +77,8 @@ def test_the_mixed_search_team_has_a_larger_verifier():
 
 @pytest.mark.parametrize("recipe", ["math", "search"])
 def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weights_on_one_engine(recipe):
-    config = composed(f"+recipe={recipe}/adapters")
-    team, whole = validate(config), validate(composed(f"+recipe={recipe}/separate"))
+    config = composed([f"+recipe={recipe}/adapters"])
+    team, whole = validate(config), validate(composed([f"+recipe={recipe}/separate"]))
     assert trained(team) == trained(whole) and team.agents == whole.agents and team.reward == whole.reward
     assert local_policies(team) == ["main"]
     assert {Run(config, team).view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
@@ -87,6 +87,6 @@ def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weight
 @pytest.mark.parametrize("recipe", ["math", "search"])
 def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe):
     config = compose(["+platform=cpu", f"+recipe={recipe}/laptop"])
-    team, paper = validate(config), validate(composed(f"+recipe={recipe}/shared"))
+    team, paper = validate(config), validate(composed([f"+recipe={recipe}/shared"]))
     assert team.workflow.name == paper.workflow.name and team.reward == paper.reward
     assert config.actor_rollout_ref.rollout.name == "transformers" and config.trainer.total_training_steps <= 80

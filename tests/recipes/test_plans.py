@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from recipe_configs import composed
 
+from verl_mas.checks import run
 from verl_mas.checks.run import plan_command
 from verl_mas.planning.hardware import SAFE, parse_gpus
 
@@ -16,7 +18,8 @@ ROWS = [row for page in sorted(RECIPES.glob("*/README.md")) for row in ROW.finda
 
 
 @pytest.mark.parametrize(("arguments", "gpus", "size", "memory", "status"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_row_of_a_page_has_the_number_of_the_plan_and_it_fits(arguments, gpus, size, memory, status):
+def test_a_row_of_a_page_has_the_number_of_the_plan_and_it_fits(arguments, gpus, size, memory, status, monkeypatch):
+    monkeypatch.setattr(run, "compose", composed)
     hardware = parse_gpus(f"{gpus}x{size}")
     plan, report = plan_command(arguments.split(), hardware)
     assert plan is not None and plan.fits, report.problems

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 
 from packaging.requirements import Requirement
 
@@ -23,6 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained, Layer
+from verl_mas.registry import installed
 from verl_mas.util import installed_version
 from verl_mas.verl_.contract import VERSION
 
@@ -93,7 +94,7 @@ def look_at_verl() -> Iterator[Finding]:
 
 def look_at_plugin() -> Iterator[Finding]:
     """Also reports the import error of the plugin, which verl hides."""
-    ours = [entry for entry in entry_points(group="verl.plugins") if entry.value == PLUGIN]
+    ours = [entry for entry in installed("verl.plugins") if entry.value == PLUGIN]
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     if len(ours) != 1:
         seen = "verl's entry point is missing" if not ours else f"installed {len(ours)} times"

@@ -3,10 +3,10 @@ them."""
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections.abc import Iterator
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.schema import MasConfig, PolicySpec, Weighting
 
@@ -22,9 +22,10 @@ def own_section(config: DictConfig, name: str) -> str:
 
 def overridden(copied: DictConfig, spec: PolicySpec) -> DictConfig:
     """A copy of a configuration, with the section of a policy in place of its own."""
-    with open_dict(copied):
-        OmegaConf.set_struct(copied[SECTION], False)
-        copied[SECTION] = OmegaConf.merge(copied[SECTION], spec.overrides)
+    section = copied[SECTION]
+    OmegaConf.set_struct(section, False)
+    # In place: `OmegaConf.merge` and the assignment of its result copy the section twice.
+    section.merge_with(spec.overrides)
     return copied
 
 
@@ -44,11 +45,11 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
     # Also without overrides: a value of the section that cannot be resolved is an error.
     base = OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)
     added = []
-    for name, spec in mas.policies.items():
-        if not spec.overrides:
-            continue
+    overriding = {name: spec for name, spec in mas.policies.items() if spec.overrides}
+    dump = pickle.dumps(config) if overriding else b""
+    for name, spec in overriding.items():
         written = {path for path, _ in leaves(spec.overrides)}
-        view = overridden(copy.deepcopy(config), spec)[SECTION]
+        view = overridden(pickle.loads(dump), spec)[SECTION]
         for path, value in leaves(OmegaConf.to_container(view, resolve=True, throw_on_missing=False)):
             if _at(base, path) == value or any(path[: len(w)] == w for w in written):
                 continue

@@ -69,12 +69,17 @@ def check_workflow(
     wrong calls, and calls without end. A failed act or a time-out must be recorded as a fault with its place; every
     other case must end in an Outcome that can be scored.
     """
-    return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools)))
+    # A coroutine that an earlier program forgot would be reported here, if its garbage was collected meanwhile.
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools)))
+    finally:
+        if not frozen:
+            gc.unfreeze()
 
 
 async def _check(good: _Runner) -> Report:
-    # A coroutine that an earlier program forgot would be reported here, when its garbage is collected.
-    gc.collect()
     validation = replace(good.task, validate=True)
     cases = [
         await good.case("good replies", also=unrewarded),

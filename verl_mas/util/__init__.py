@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def installed_version(distribution: str) -> str | None:
     """Read from its metadata: nothing is imported."""
     try:
