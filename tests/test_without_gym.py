@@ -51,7 +51,8 @@ def without_gym(tmp_path_factory) -> Path:
     installed = folder / "verl_mas-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: verl-mas\nVersion: 0\n")
-    for group, points in tomllib.loads(project)["project"]["entry-points"].items():
+    described = tomllib.loads(project)["project"]
+    for group, points in (described["entry-points"] | {"console_scripts": described["scripts"]}).items():
         with (installed / "entry_points.txt").open("a") as file:
             file.write("\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in points.items()), ""]))
     return folder
