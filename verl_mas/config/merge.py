@@ -6,7 +6,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_mas.config.schema import MasConfig, PolicySpec, Weighting
 
