@@ -10,11 +10,6 @@ from verl_mas.cli import doctor
 from verl_mas.errors import ConfigError
 
 
-def test_without_a_command_the_known_ones_are_listed(capsys):
-    assert cli.main([]) == 0
-    assert "doctor" in capsys.readouterr().out
-
-
 def test_an_unknown_command_names_the_nearest(capsys):
     assert cli.main(["docter"]) == 2
     assert "did you mean 'doctor'" in capsys.readouterr().err
@@ -49,7 +44,7 @@ def test_the_versions_are_the_installed_ones(capsys):
 def test_every_command_is_in_one_group_of_the_help(capsys):
     grouped = [name for group in cli.GROUPS.values() for name in group]
     assert len(grouped) == len(set(grouped)) and set(cli.commands()) <= set(grouped)
-    cli.main([])
+    assert cli.main([]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out, re.MULTILINE)
     assert listed == [name for name in grouped if name in cli.commands()]
 

@@ -132,13 +132,10 @@ class TeamServer:
                 await asyncio.gather(answers, return_exceptions=True)
 
     def _streamed(self, asked: ChatRequest) -> str | None:
-        if asked.model != self.name:
-            return self._alone_on(self._policy(asked)).name if asked.n == 1 else None
+        if asked.policy is not None:
+            return self._alone_on(asked.policy).name if asked.n == 1 else None
         agent = self.runtime.answered_by
         return None if agent is None or self.runtime.members[agent].spec.tools else agent
-
-    def _policy(self, asked: ChatRequest) -> str:
-        return asked.model.removeprefix(f"{self.name}/")
 
     def _alone_on(self, policy: str) -> Member:
         """The agent with whose settings a policy replies alone: the first one that acts on it."""
@@ -147,8 +144,8 @@ class TeamServer:
     async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
         """Raises Refused for all that a request, an engine or an endpoint can do wrong."""
         try:
-            if asked.model != self.name:
-                return Answers.of_policy(await self._alone(asked, listener))
+            if asked.policy is not None:
+                return Answers.of_policy(await self._alone(asked, asked.policy, listener))
             extension = asked.extension
             task = Task(asked.messages, ground_truth=extension.ground_truth, extra_info=extension.extra_info)
             ended = await self.runtime.session(task, listener=listener, sampling=asked.sampling)
@@ -161,9 +158,8 @@ class TeamServer:
                 raise
             raise problem from error
 
-    async def _alone(self, asked: ChatRequest, listener: Listener | None) -> list[client.Generation]:
+    async def _alone(self, asked: ChatRequest, policy: str, listener: Listener | None) -> list[client.Generation]:
         """Replies of one policy to the messages as they are."""
-        policy = self._policy(asked)
         agent = self._alone_on(policy)
         task = replace(self.runtime.numbered(Task(asked.messages)), validate=True)
         request = client.Request(

@@ -70,6 +70,7 @@ class Extension:
 @dataclass(frozen=True)
 class ChatRequest:
     model: str
+    policy: str | None  # that is asked alone, not the team
     messages: list[Message]
     sampling: Mapping[str, object]
     n: int = 1
@@ -100,15 +101,8 @@ def read_request(body: bytes, team: str, policies: list[str]) -> ChatRequest:
     if problems(int, n, "n") or not 1 <= n <= (128 if alone else 1):
         raise Refused(400, f"n={n!r}: a team gives one answer, and a policy 1 to 128", param="n")
     sampling = dict(_sampling(given, None if alone else TEAM, team))
-    return ChatRequest(
-        f"{team}/{alone}" if alone else team,
-        messages,
-        sampling,
-        n,
-        stream,
-        bool(options.get("include_usage")),
-        extension,
-    )
+    model, with_usage = f"{team}/{alone}" if alone else team, bool(options.get("include_usage"))
+    return ChatRequest(model, alone, messages, sampling, n, stream, with_usage, extension)
 
 
 def _model(model: object, team: str, policies: list[str]) -> str | None:
