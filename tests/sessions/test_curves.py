@@ -32,6 +32,7 @@ def test_the_axis_begins_near_the_lowest_value():
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9) | st.floats(0, 1e-12))
 @example(1e-14, 2e-14)
+@example(0.0, 5e-324)
 def test_every_range_has_an_axis_of_few_numbers_around_it(low, more):
     """Numbers that differ by their rounding are one."""
     high = low + more

@@ -116,7 +116,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
     """Three to six round numbers around the values: the axis begins near the lowest, so that a change is seen."""
     widest = max(abs(low), abs(high))
     # Numbers that are the same but for their rounding are one.
-    span = high - low if high - low > 1e-9 * widest else max(widest, 1.0) * 0.1
+    span = high - low if high - low > max(1e-9 * widest, 1e-300) else max(widest, 1.0) * 0.1
     size = 10 ** math.floor(math.log10(span / 2))
     apart = next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= 4)
     begin = math.floor(low / apart + 1e-9)
