@@ -20,18 +20,18 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # What only goes down; `python tests/test_structure.py` prints what it is now.
 BUDGETS = {
-    "lines of verl_mas": 51_450,
-    "lines of its core": 17_300,
-    "lines of tests": 46_250,
-    "header share, in 0.1 %": 134,
-    "files below 30 lines": 29,
-    "own modules that one module imports": 41,
-    "parameters of a function": 10,
+    "lines of verl_mas": 50_050,
+    "lines of its core": 16_850,
+    "lines of tests": 46_080,
+    "header share, in 0.1 %": 126,
+    "files below 30 lines": 20,
+    "own modules that one module imports": 39,
+    "parameters of a function": 7,
     "functions with (config, mas)": 3,
-    "type: ignore": 132,
-    "SLF001": 37,
-    "entries of the root": 20,
-    "words of docs": 64_400,
+    "type: ignore": 69,
+    "SLF001": 29,
+    "entries of the root": 19,
+    "words of docs": 64_350,
 }
 CORE = ("config", "workflow", "advantage", "rollout", "trainer", "engines", "platform", "data_plane.py")
 EMBEDDED_ENGINE = "engines/transformers"

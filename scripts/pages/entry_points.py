@@ -15,6 +15,5 @@ def stale(root: Path) -> str | None:
         return None
     return (
         "entry points of pyproject.toml are not in the package's metadata: "
-        f"{', '.join(sorted(name for name, _ in missing))}; fix: pip install -e ., or where the package is not "
-        'installed: python -c "from setuptools import setup; setup(packages=[])" -q egg_info'
+        f"{', '.join(sorted(name for name, _ in missing))}; fix: pip install -e . --no-deps"
     )
