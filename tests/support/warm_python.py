@@ -269,6 +269,9 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
     sys.executable = executable
     enter(environment)
     os.chdir(folder)
+    if "verl_mas.util.worker_folder" in sys.modules:
+        # A process that imports the plugin itself goes there at the import.
+        sys.modules["verl_mas.util.worker_folder"].enter()
     sys.orig_argv = [executable, *argv]
     if argv[0] == "-c":
         sys.path.insert(0, "")
