@@ -150,7 +150,7 @@ class _Runner:
 
     async def fault_case(self, name: str, kind: FaultKind) -> Case:
         llm = self._llm()
-        # Only here an act is to take too long; a busy machine is no fault of the workflow.
+        # Only here an act is to take too long. With short limits elsewhere, a busy machine would fail the workflow.
         result, problems = await self._run(llm, None, _faults(act_timeout_s=0.05))
         if llm.requests and not result.failed:
             problems.append(f"the {kind.value} of an act was swallowed, so its row would be missing without a record")
