@@ -18,9 +18,8 @@ $(READY): pyproject.toml versions/constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 # torch first and alone: its CPU build must be installed before a package requires "torch".
-# Not compiled: most files of these packages are never imported.
-	$(BIN)/python -m pip install --quiet --no-compile --constraint versions/constraints.txt torch $(TORCH_INDEX)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint versions/constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint versions/constraints.txt torch $(TORCH_INDEX)
+	$(BIN)/python -m pip install --quiet --constraint versions/constraints.txt --editable '.[dev]'
 	@touch $@
 
 demo: $(READY)  ## train a team of two tiny agents that need each other; run it again to resume after Ctrl-C
