@@ -50,6 +50,7 @@ def good(letters: Path) -> list[str]:
         *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
         f"actor_rollout_ref.model.path={letters}/model",
         *(f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
+        "+mas.workflow.args.score=math",
     ]
 
 

@@ -72,6 +72,11 @@ def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """End-to-end runs first: the many short tests after them keep every process busy until the end."""
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays; the garbage collector would traverse it in every composition."""
     gc.freeze()

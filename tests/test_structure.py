@@ -20,10 +20,10 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # What only goes down; `python tests/test_structure.py` prints what it is now.
 BUDGETS = {
-    "lines of verl_mas": 50_050,
+    "lines of verl_mas": 49_530,
     "lines of its core": 16_850,
     "lines of tests": 46_080,
-    "header share, in 0.1 %": 126,
+    "lines of headers": 6_320,
     "files below 30 lines": 20,
     "own modules that one module imports": 39,
     "parameters of a function": 7,
@@ -271,7 +271,7 @@ def measured() -> dict[str, int]:
         total(OURS),
         total(filter(in_core, OURS)),
         total(files("tests")),
-        round(1000 * sum(map(header, OURS)) / total(OURS)),
+        sum(map(header, OURS)),
         len(short),
         max(map(modules_imported, OURS)),
         max(map(len, parameters)),

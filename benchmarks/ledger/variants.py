@@ -16,9 +16,8 @@ from verl_mas.engines.serving import settled
 from verl_mas.planning.events import Pool
 from verl_mas.planning.hardware import parse_gpus
 from verl_mas.planning.known_models import known
-from verl_mas.planning.load import Policy
+from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
-from verl_mas.planning.reading import read_policy
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))

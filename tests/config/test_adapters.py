@@ -26,16 +26,12 @@ def config(make):
     )
 
 
-def test_a_base_that_is_not_declared_is_added_and_never_trained(config):
+def test_a_base_that_is_not_declared_is_added_never_trained_and_alone_has_processes_and_engines(config):
     mas = load(config.mas)
     assert list(mas.policies) == ["solver", "verifier", "shared_base"]
     assert not mas.policies["shared_base"].is_trained
     assert (adapters(mas, "shared_base"), bases(mas)) == (["solver", "verifier"], ["shared_base"])
     assert [resident(mas, name) for name in mas.policies] == ["shared_base"] * 3
-
-
-def test_only_the_base_has_processes_and_engines(config):
-    mas = load(config.mas)
     assert local_policies(mas) == policies_on(mas, "shared") == ["shared_base"]
 
 
@@ -48,15 +44,24 @@ def test_an_adapter_has_the_overrides_and_the_pool_of_its_base(make):
     assert (solver.pool, solver.overrides) == ("big", {"model": {"path": "/m", "lora_rank": 4}})
 
 
-def test_the_table_has_each_adapters_own_settings(config):
-    table = adapter_table(Run.of(config), "shared_base")
+def test_workers_and_engines_read_each_adapters_own_settings_with_the_loss_of_the_teams_weighting(config):
+    mas = load(config.mas)
+    mas.loss.weighting = "row"
+    run = Run(config, mas)
+    table, view = adapter_table(run, "shared_base"), run.view("shared_base").copy()
     assert {name: (one.rank, one.alpha, one.path) for name, one in table.items()} == {
         "solver": (16, 16.0, "/warm"),
         "verifier": (4, 8.0, "/warm"),
     }
-    assert table["verifier"].actor["optim"]["lr"] == 0.5
-    assert table["solver"].actor["optim"]["lr"] == config.actor_rollout_ref.actor.optim.lr
-    assert table["solver"].name == "mas_solver"
+    rates = [one.actor["optim"]["lr"] for one in table.values()]
+    assert rates == [config.actor_rollout_ref.actor.optim.lr, 0.5] and table["solver"].name == "mas_solver"
+    assert table["solver"].actor["loss_agg_mode"] == "seq-mean-token-mean"
+    write_table(view, table)
+    rollout = OmegaConf.to_container(view.actor_rollout_ref.rollout, resolve=True)
+    assert read_table(rollout["custom"]) == table and rollout["custom"]["policy"] == "shared_base"
+    # The base is prepared for the largest adapter, and starts from none.
+    assert (view.actor_rollout_ref.model.lora_rank, view.actor_rollout_ref.model.lora_adapter_path) == (16, None)
+    assert read_table(None) == read_table({"policy": "main"}) == {}
 
 
 def test_an_adapters_first_weights_depend_on_its_name_and_the_runs_seed_alone(config):
@@ -69,28 +74,6 @@ def test_an_adapters_first_weights_depend_on_its_name_and_the_runs_seed_alone(co
     assert seeds() == {"verifier": before["verifier"]}
     OmegaConf.update(config, "actor_rollout_ref.actor.fsdp_config.seed", 7)
     assert seeds() != {"verifier": before["verifier"]}
-
-
-def test_the_table_has_the_loss_of_the_teams_weighting(config):
-    mas = load(config.mas)
-    mas.loss.weighting = "row"
-    assert adapter_table(Run(config, mas), "shared_base")["solver"].actor["loss_agg_mode"] == "seq-mean-token-mean"
-
-
-def test_workers_and_engines_read_the_table_that_was_written(config):
-    run = Run.of(config)
-    table, view = adapter_table(run, "shared_base"), run.view("shared_base").copy()
-    write_table(view, table)
-    rollout = OmegaConf.to_container(view.actor_rollout_ref.rollout, resolve=True)
-    assert read_table(rollout["custom"]) == table
-    assert rollout["custom"]["policy"] == "shared_base"
-
-
-def test_the_base_is_prepared_for_the_largest_adapter_and_starts_from_none(config):
-    run = Run.of(config)
-    view = run.view("shared_base").copy()
-    write_table(view, adapter_table(run, "shared_base"))
-    assert (view.actor_rollout_ref.model.lora_rank, view.actor_rollout_ref.model.lora_adapter_path) == (16, None)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +92,3 @@ def test_adapters_are_on_their_own_modules_and_the_base_is_prepared_for_all(conf
     view = Run(config, mas).view("shared_base").copy()
     write_table(view, table)
     assert view.actor_rollout_ref.model.target_modules == base
-
-
-def test_a_policy_without_adapters_has_no_table():
-    assert read_table(None) == read_table({"policy": "main"}) == {}

@@ -37,17 +37,9 @@ def test_the_default_is_what_the_engines_serve_without_a_queue(policies, pools, 
     assert sessions_per_worker(Run(config(), mas)) == requests // 8
 
 
-def test_a_session_that_branches_needs_a_place_for_each_candidate():
+def test_candidates_workers_and_a_limit_of_the_user_count():
     assert sessions_at_once(Run(config(), load({"branch": {"k": 4}}))) == 256
     assert sessions_at_once(Run(config(), load({"branch": {"validation_k": 2}}))) == 512
-
-
-def test_every_worker_runs_a_session_however_small_the_engine():
-    mas = load({})
-    run = Run(config(max_num_seqs=1), mas)
-    assert sessions_at_once(run) == 8 and sessions_per_worker(run) == 1
-
-
-def test_a_limit_of_the_user_holds_for_the_whole_run():
-    mas = load({"max_sessions": 100})
-    assert sessions_at_once(Run(config(), mas)) == 100 and sessions_per_worker(Run(config(), mas)) * 8 <= 100
+    small, limited = Run(config(max_num_seqs=1), load({})), Run(config(), load({"max_sessions": 100}))
+    assert (sessions_at_once(small), sessions_per_worker(small)) == (8, 1), "every worker runs a session"
+    assert sessions_at_once(limited) == 100 and sessions_per_worker(limited) * 8 <= 100

@@ -36,6 +36,7 @@ def test_without_a_cluster_the_run_starts_its_own_and_nothing_is_changed():
     assert cluster.address(made) is None and not cluster.joined(made)
     cluster.adapt(made)
     assert made == config()
+    assert cluster.address(config(address="auto")) == "auto", "left to Ray"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,6 @@ def test_a_cluster_is_found_as_ray_finds_it(given, environment, found, monkeypat
     assert services.canonicalize_bootstrap_address(asked) == found
 
 
-def test_auto_without_an_address_is_left_to_ray():
-    assert cluster.address(config(address="auto")) == "auto"
-
-
 def test_a_joining_run_on_the_cpu_drops_the_counters_of_its_own_cluster_and_keeps_its_folder(ray_start):
     made = config()
     cluster.adapt(made)
@@ -83,12 +80,9 @@ def test_the_folder_is_added_where_no_environment_is_set(ray_start):
         made = OmegaConf.create({"trainer": {"device": "cuda"}, "ray_kwargs": {"ray_init": init}})
         cluster.adapt(made)
         assert made.ray_kwargs.ray_init == {"runtime_env": {"env_vars": {VARIABLE: str(Path.cwd())}}}
-
-
-def test_an_empty_section_is_left_to_the_check(ray_start):
-    made = OmegaConf.create({"ray_kwargs": {"ray_init": None}})
-    cluster.adapt(made)
-    assert made == {"ray_kwargs": {"ray_init": None}}
+    left_to_the_check = OmegaConf.create({"ray_kwargs": {"ray_init": None}})
+    cluster.adapt(left_to_the_check)
+    assert left_to_the_check == {"ray_kwargs": {"ray_init": None}}
 
 
 @pytest.mark.parametrize("how", ["job", "setting"])
@@ -99,8 +93,5 @@ def test_where_ray_sends_a_copy_of_the_folder_workers_stay_in_the_copy(how, monk
     assert cluster.sends_folder(made)
     cluster.adapt(made)
     assert "env_vars" not in made.ray_kwargs.ray_init.runtime_env
-
-
-def test_a_job_without_a_folder_sends_none(monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": None}))
     assert not cluster.sends_folder(config())

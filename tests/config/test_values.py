@@ -95,11 +95,9 @@ def load(values: Any) -> Thing:
 @pytest.mark.parametrize(
     ("values", "found"),
     [
-        ({"rate": 1}, 1.0),
         ({"rate": numpy.float32(0.5)}, 0.5),
         ({"count": numpy.int64(3)}, 3),
         ({"mixed": -1}, -1),
-        ({"mixed": 7}, 7),
         ({"numbers": (1, 2.5)}, [1.0, 2.5]),
         ({"names": ["a"]}, ("a",)),
         ({"many": [1, 2]}, (1, 2)),
@@ -108,7 +106,6 @@ def load(values: Any) -> Thing:
         ({"free": {1: None}}, {"1": None}),
         ({"inner": {"name": "x", "pair": [1, "a"]}}, Inner("x", (1, "a"))),
         ({"inner": Inner("x")}, Inner("x")),
-        ({"options": {"stop": "a", "share": None}}, {"stop": "a"}),
         ({"options": {"stop": ["a", "b"]}}, {"stop": ["a", "b"]}),
         ({"function": abs}, abs),
         ({"foreign": "a spec of its own"}, "a spec of its own"),
@@ -124,26 +121,17 @@ def test_a_value_that_fits_has_the_type_of_its_field(values, found):
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"count": "three"}, "it.count is a whole number, at least 1"),
         ({"count": 0}, "it.count is a whole number, at least 1"),
-        ({"count": 1.0}, "it.count is a whole number"),
         ({"count": True}, "it.count is a whole number"),
         ({"rate": 0}, "it.rate is a finite number, above 0, at most 1"),
-        ({"rate": 1.5}, "at most 1"),
-        ({"rate": True}, "it.rate is a finite number"),
         ({"numbers": [10**400]}, r"it.numbers\[0\] is a finite number"),
-        ({"rate": "0.5"}, "it.rate is a finite number"),
         ({"numbers": [1, math.nan]}, r"it.numbers\[1\] is a finite number"),
-        ({"numbers": [-math.inf]}, r"it.numbers\[0\] is a finite number"),
         ({"numbers": "12"}, "it.numbers is a list, each item a finite number"),
         ({"even": 3}, "it.even is a whole number, even"),
         ({"flag": 1}, "it.flag is true or false"),
-        ({"flag": "yes"}, "it.flag is true or false"),
         ({"text": 1}, "it.text is text"),
         ({"choice": "rouge"}, "it.choice is one of em, f1"),
-        ({"choice": ["em"]}, "it.choice is one of em, f1"),
         ({"mixed": 0}, "it.mixed is -1, or a whole number, at least 1"),
-        ({"mixed": -1.0}, "it.mixed is -1"),
         ({"limit": 0}, "it.limit is a whole number, or null, at least 1"),
         ({"names": "solver"}, "it.names is a list, each item text"),
         ({"names": ["a", 1]}, r"it.names\[1\] is text"),
@@ -152,14 +140,11 @@ def test_a_value_that_fits_has_the_type_of_its_field(values, found):
         ({"counts": {"a": "b"}}, "it.counts.a is a whole number"),
         ({"inner": "x"}, "it.inner is a mapping"),
         ({"inner": {}}, "it.inner.name is text, not empty, and has no default"),
-        ({"inner": {"name": ""}}, "it.inner.name is text, not empty"),
         ({"inner": {"name": "x", "pair": [1]}}, "it.inner.pair is a list"),
         ({"inner": {"name": "x", "pair": [1, 2]}}, r"it.inner.pair\[1\] is text"),
         ({"inners": {"a": {"name": "x", "pear": 1}}}, "it.inners.a takes the settings of Inner only"),
         ({"options": {"share": 2}}, "it.options.share is a finite number, between 0 and 1"),
-        ({"options": {"stop": [1]}}, "it.options.stop is text, or a list, each item text"),
         ({"options": {"stopp": "a"}}, "it.options takes the settings of Options only"),
-        ({"constant": 2}, "it takes the settings of Thing only"),
         ({"hidden": 2}, "it takes the settings of Thing only"),
         ({1: 2}, "it takes the settings of Thing only"),
         ("text", "it is a mapping"),
@@ -172,18 +157,13 @@ def test_a_value_that_does_not_fit_is_refused_with_its_path_rule_and_fix(values,
     assert refused.value.fix
 
 
-def test_a_mistyped_name_or_choice_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'count'"):
-        load({"coumt": 2})
-    with pytest.raises(ConfigError, match="did you mean 'f1'"):
-        load({"choice": "f11"})
-
-
 def test_all_mistakes_are_refused_at_once():
     with pytest.raises(ConfigErrors) as refused:
-        load({"count": 0, "coumt": 1, "inner": {"pair": "x"}, "inners": {"a": {"name": 1}, "b": None}})
+        load({"count": 0, "choice": "f11", "coumt": 1, "inner": {"pair": "x"}, "inners": {"a": {"name": 1}, "b": None}})
+    assert "did you mean 'f1'" in refused.value.errors[1].fix and "did you mean 'count'" in refused.value.errors[2].fix
     assert [error.value for error in refused.value.errors] == [
         "it.count=0",
+        "it.choice='f11'",
         "it.coumt is not a setting",
         "it.inner.pair='x'",
         "it.inner has no name",

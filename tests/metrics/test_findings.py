@@ -64,7 +64,6 @@ FAULTS = {"session/dropped": 2, "session/faults/refused": 3, "session/faults/tim
         (policy("p", updated=0), "unmoved", "p", "it has no rows"),
         (policy("p", grad=0.0), "unmoved", "p", "its gradient is 0"),
         (policy("p", lr=0.0), "unmoved", "p", "learning rate is 0"),
-        (policy("p", grad=float("inf")), "unmoved", "p", "overflows in fp16"),
         (policy("p", grad=None), "unmoved", "p", "overflows in fp16"),
         (FAULTS, "dropping", "team", "6 of 48: most faults are of the kind refused"),
     ],
@@ -76,19 +75,9 @@ def test_what_holds_in_every_step_is_found_with_its_cause_and_in_fewer_steps_is_
     assert findings([SOUND | wrong, SOUND, SOUND | wrong]) == []
 
 
-@pytest.mark.parametrize(
-    "sound",
-    [
-        one_baseline("b", share=0.1, mean=0.0, std=1.0),  # its own baseline takes the offset out
-        one_baseline("b", share=0.5, mean=-0.7, std=0.6),
-    ],
-)
-def test_an_offset_that_costs_little_or_that_the_baseline_takes_out_is_no_finding(sound):
-    assert findings([SOUND | sound] * STEPS) == []
-
-
-def test_a_sound_run_has_no_findings():
-    assert findings([SOUND] * STEPS) == []
+def test_an_offset_that_costs_little_or_that_its_own_baseline_takes_out_is_no_finding():
+    for share, mean, std in ((0.1, 0.0, 1.0), (0.5, -0.7, 0.6)):
+        assert findings([SOUND | one_baseline("b", share=share, mean=mean, std=std)] * STEPS) == []
 
 
 def test_an_agent_that_is_not_trained_needs_no_advantage():

@@ -27,10 +27,7 @@ def test_together_a_rollout_has_all_engines_and_in_phases_one():
     together, phases = (Pool([A, B], CARD, phases=phases) for phases in (False, True))
     assert totals(together, ROLLOUT) == [pytest.approx(2 * 24 + 2)]
     assert totals(phases, ROLLOUT) == [pytest.approx(24 + 2.5 + 2)] * 2
-
-
-def test_one_policy_alone_has_no_phases():
-    assert not Pool([A], CARD, phases=True).phases
+    assert not Pool([A], CARD, phases=True).phases, "one policy alone"
 
 
 def test_policies_start_in_turn_beside_the_sleeping_engines_of_those_before():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from verl_mas.planning.events import Pool
 from verl_mas.planning.fit import Larger, fits, fixes, too_small, worst
 from verl_mas.planning.hardware import SAFE, parse_gpus
@@ -69,11 +67,8 @@ def test_gpus_that_the_run_does_not_use_are_recommended_where_they_are_enough():
     assert more.setting not in fixes(Pool(fixed, CARD), 4, more)
 
 
-def test_nothing_is_recommended_where_nothing_fits():
+def test_a_share_of_the_card_is_left_free_and_nothing_is_recommended_where_nothing_fits():
+    for share in (0.88, 0.95):
+        assert fits(Pool(policies("Qwen/Qwen3-1.7B", share), CARD)) is (share < SAFE - 0.03)
     pool = Pool(policies("Qwen/Qwen3-32B", 0.5), parse_gpus("1x16").card)
     assert not fits(pool) and fixes(pool, 1) == []
-
-
-@pytest.mark.parametrize("share", [0.88, 0.95])
-def test_the_rest_of_the_card_is_left_free(share):
-    assert fits(Pool(policies("Qwen/Qwen3-1.7B", share), CARD)) is (share < SAFE - 0.03)

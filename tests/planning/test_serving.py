@@ -38,19 +38,12 @@ def test_an_engine_without_a_fraction_holds_its_longest_batch():
     assert serving.kv_tokens(MODEL, embedded, serving.kv_cache(MODEL, embedded, CARD, FREE)) == 1000
 
 
-def test_asleep_the_context_and_the_graphs_stay():
+def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free():
     assert sum(serving.asleep(MODEL, VLLM, 0).values()) == pytest.approx(2.5 * GIB)
     assert sum(serving.asleep(MODEL, replace(VLLM, graphs=False), 0).values()) == pytest.approx(1.5 * GIB)
-
-
-def test_an_engine_that_never_sleeps_holds_all():
-    held = serving.asleep(MODEL, replace(VLLM, sleeps=False), 30 * GIB)
-    assert held["KV cache"] == 30 * GIB
-
-
-def test_sglang_keeps_its_weights_beside_an_adapter():
-    assert serving.asleep(MODEL, replace(SGLANG, adapter=True), 0)["weights"] == MODEL.served
-    assert serving.asleep(MODEL, replace(VLLM, adapter=True), 0)["weights"] == 0
+    assert serving.asleep(MODEL, replace(VLLM, sleeps=False), 30 * GIB)["KV cache"] == 30 * GIB
+    for engine, weights in ((SGLANG, MODEL.served), (VLLM, 0)):
+        assert serving.asleep(MODEL, replace(engine, adapter=True), 0)["weights"] == weights
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ def test_without_checkpointing_every_layer_keeps_its_activations():
 def test_with_few_tokens_the_worst_moment_is_the_optimisers_step():
     held = training.update(MODEL, replace(TRAINING, shards=1, update_tokens=1))
     assert held["Adam's step"] == 4 * N and "logits" not in held
+    # The step of one whose gradients FSDP keeps whole until the last micro batch, and of one on the CPU.
+    assert training.update(MODEL, replace(TRAINING, sync_once=True))["gradients"] == 4 * N / 4 + 4 * N
+    held = training.update(MODEL, replace(TRAINING, always_on_cpu=True))
+    assert held["parameters"] == held["gradients"] == held["Adam"] == 0
 
 
 def test_a_lora_adapter_has_gradients_and_adam_of_its_own_size_only():
@@ -50,6 +54,7 @@ def test_log_probs_load_parameters_and_not_adam():
     held = training.log_probs(MODEL, replace(TRAINING, param_offload=True, optimizer_offload=True))
     assert (held["parameters"], held["Adam"]) == (4 * N / 4, 0)
     assert held["logits"] == 2 * 512 * 1000
+    assert training.log_probs(MODEL, replace(TRAINING, reshard=False))["gathered layers"] == 2 * N
 
 
 def test_without_flash_attn_packed_rows_have_a_mask_of_all_pairs_of_their_tokens():
@@ -61,22 +66,10 @@ def test_without_flash_attn_packed_rows_have_a_mask_of_all_pairs_of_their_tokens
     assert training.update(MODEL, TRAINING)["attention mask"] == 0
 
 
-def test_whole_gradients_and_parameters_count_where_fsdp_keeps_them():
-    once = training.update(MODEL, replace(TRAINING, sync_once=True))
-    assert once["gradients"] == 4 * N / 4 + 4 * N
-    kept = training.log_probs(MODEL, replace(TRAINING, reshard=False))
-    assert kept["gathered layers"] == 2 * N
-
-
 def test_the_gradient_of_the_head_is_whole_until_it_is_divided():
     forward, both = (step(MODEL, TRAINING)["gathered layers"] for step in (training.log_probs, training.update))
     assert both - forward == 2 * 64_000
     assert training.update(MODEL, replace(TRAINING, adapter=8000))["gathered layers"] == forward
-
-
-def test_fsdps_own_offload_leaves_nothing_on_the_gpu():
-    held = training.update(MODEL, replace(TRAINING, always_on_cpu=True))
-    assert held["parameters"] == held["gradients"] == held["Adam"] == 0
 
 
 def test_every_rank_reads_all_of_a_tied_model():
@@ -102,17 +95,10 @@ def test_a_checkpoint_has_what_is_saved(saved, per_parameter):
 ON_A_BASE = replace(TRAINING, element=2, adapters=(8000, 4000))
 
 
-def test_a_base_has_its_parameters_once_and_every_adapters_in_float32():
+def test_adapters_on_a_base_are_in_float32_and_trained_in_turn():
     held = training.at_rest(MODEL, replace(ON_A_BASE, optimizer_offload=True))
     assert held["parameters"] == (2 * N + 4 * (8 + 4) * 1000) / 4
-    # Adam of adapters stays on the GPU.
+    # Adam of adapters stays on the GPU, and a checkpoint has them and not the base.
     assert held["Adam"] == 8 * (8 + 4) * 1000 / 4
-
-
-def test_adapters_on_a_base_are_trained_in_turn():
     assert training.update(MODEL, ON_A_BASE)["gradients"] == 4 * 8 * 1000 / 4
-
-
-def test_a_checkpoint_has_every_adapter_and_not_the_base():
     assert training.checkpoint(MODEL, ON_A_BASE) == 12 * (8 + 4) * 1000
-    assert training.adapter_checkpoint(4000) == 12 * 4 * 1000

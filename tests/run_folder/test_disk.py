@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
-from verl_mas.run_folder.disk import append_line, free_space, write_whole
+from verl_mas.run_folder.disk import append_line, write_whole
 
 
 def test_a_file_has_its_former_text_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
@@ -32,13 +31,6 @@ def test_a_file_system_without_fsync_is_used_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", unknown)
     write_whole(tmp_path / "pointer", "2")
     assert (tmp_path / "pointer").read_text() == "2"
-
-
-def test_the_free_space_is_that_of_the_disk_of_a_path_that_need_not_be_there(tmp_path):
-    text = free_space(tmp_path / "none" / "file")
-    disk = next(parent for parent in tmp_path.parents if os.path.ismount(parent))
-    assert text.endswith(f"are free on the disk at {disk}") and float(text.split()[0]) >= 0
-    assert free_space(Path("/none")).endswith("at /")
 
 
 def test_a_line_that_a_crash_has_cut_does_not_take_the_next_one_with_it(tmp_path):

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from view_runs import act, session
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder.records import EXCERPT, index_of, left_out, listed, packed, read_index, unpacked
@@ -24,55 +25,26 @@ MESSAGE = st.fixed_dictionaries(
 )
 MESSAGES = st.lists(MESSAGE, max_size=4)
 LOG_PROB = st.one_of(st.none(), st.integers(-900, 0).map(lambda hundredths: hundredths / 100))
-TOKENS = st.lists(st.tuples(TEXT, LOG_PROB).map(list), max_size=5)
-REWARD = {"team": NUMBER, "local": NUMBER, "penalty": NUMBER, "score": NUMBER, "parts": st.dictionaries(TEXT, NUMBER)}
-ACT = {
-    "key": st.one_of(st.none(), TEXT),
-    "agent": st.sampled_from(["solver", "verifier"]),
-    "role": TEXT,
-    "policy": TEXT,
-    "instance": st.integers(0, 3),
-    "turn": st.integers(0, 3),
-    "probe": st.booleans(),
-    "line": TEXT,
-    "messages": MESSAGES,
-    "steps": MESSAGES,
-    "text": TEXT,
-    "tool_calls": st.just([]),
-    "versions": st.just([[3, 1]]),
-    "aborts": st.integers(0, 2),
-    "tokens": st.one_of(st.none(), TOKENS),
-    "malformed": st.one_of(st.none(), TEXT),
-    "reward": st.fixed_dictionaries(REWARD),
-    "advantage": st.none(),
-}
-TASK = {"messages": MESSAGES, "ground_truth": TEXT, "data_source": TEXT, "index": st.integers()}
-FAULT = {"kind": st.sampled_from(["timeout", "limit"]), "cause": TEXT, "traceback": TEXT}
-RECORD = st.fixed_dictionaries(
-    {
-        "schema": st.just(2),
-        "uid": TEXT,
-        "group": TEXT,
-        "session": st.integers(0, 9),
-        "step": st.integers(-1, 9),
-        "partition": st.sampled_from(["train", "val"]),
-        "status": st.sampled_from(["finished", "dropped"]),
-        "task": st.fixed_dictionaries(TASK),
-        "acts": st.lists(st.fixed_dictionaries(ACT), max_size=4),
-        "outcome": st.fixed_dictionaries(
-            {"answer": st.one_of(st.none(), TEXT), "reward": st.one_of(st.none(), NUMBER), "info": st.just({"acc": 1})}
-        ),
-        "faults": st.lists(st.fixed_dictionaries(FAULT), max_size=2),
-        "started": NUMBER,
-        "seconds": NUMBER,
-        "uniform": st.none(),
-        "boards": st.just([]),
-    }
-)
+TOKENS = st.one_of(st.none(), st.lists(st.tuples(TEXT, LOG_PROB).map(list), max_size=5))
+
+
+@st.composite
+def records(draw):
+    acts = []
+    for agent in draw(st.lists(st.sampled_from(["solver", "verifier"]), max_size=4)):
+        reward = {"team": 0.0, "local": 0.0, "penalty": 0.0, "score": draw(NUMBER), "parts": {}}
+        malformed, probe = draw(st.sampled_from([None, "no answer"])), draw(st.booleans())
+        lists = {"messages": draw(MESSAGES), "steps": draw(MESSAGES), "tokens": draw(TOKENS)}
+        acts.append({**act(agent), **lists, "reward": reward, "malformed": malformed, "probe": probe})
+    task = {"messages": draw(MESSAGES), "ground_truth": "4", "data_source": "sums", "index": 0}
+    return {**session(uid=draw(TEXT), task=task), "acts": acts}
+
+
+RECORD = records()
 
 
 @given(RECORD)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_record_is_read_as_it_was_and_a_line_is_one_line(record):
     line = packed(record)
     assert unpacked(line) == record
@@ -80,7 +52,7 @@ def test_a_record_is_read_as_it_was_and_a_line_is_one_line(record):
 
 
 @given(st.lists(RECORD, max_size=3))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_an_index_has_of_each_record_what_the_record_says(records):
     entries = [listed(record) for record in records]
     assert read_index(index_of(entries)) == entries

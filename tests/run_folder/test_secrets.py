@@ -1,30 +1,11 @@
-import pytest
-
 from verl_mas.run_folder.secrets import HIDDEN, clean, clean_command, is_secret, without_secrets
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "api_key",
-        "HF_TOKEN",
-        "OPENAI_API_KEY",
-        "mas.policies.a.remote.extra.api-key",
-        "password",
-        "--token",
-        "secret_key",
-    ],
-)
-def test_a_setting_that_is_named_for_a_secret_is_one(name):
-    assert is_secret(name)
+SECRET = ("api_key", "HF_TOKEN", "OPENAI_API_KEY", "mas.policies.a.remote.extra.api-key", "password", "--token")
+OTHER = ("data.prompt_key", "max_tokens", "api_key_env", "tokenizer", "key", "token_level", "monkey")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["data.prompt_key", "reward_fn_key", "max_tokens", "api_key_env", "tokenizer", "key", "token_level", "monkey"],
-)
-def test_other_settings_are_none(name):
-    assert not is_secret(name)
+def test_a_setting_that_is_named_for_a_secret_is_one_and_others_are_none():
+    assert [name for name in (*SECRET, *OTHER) if is_secret(name)] == [*SECRET]
 
 
 def test_settings_keep_everything_but_secrets():
@@ -61,20 +42,8 @@ def test_a_command_keeps_everything_but_secrets(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    "secret",
-    ["sk-abcdefghijklmnop1234", "hf_abcdefghijklmnopqrst", "ghp_abcdefghijklmnopqrstuv", "AKIAABCDEFGHIJKLMNOP"],
-)
-def test_a_text_that_has_the_form_of_a_key_is_hidden(secret):
-    assert clean(f"it is {secret}, here") == f"it is {HIDDEN}, here"
-
-
-def test_other_texts_and_addresses_stay():
-    for text in (
-        "task-sk-1",
-        "hdfs://host/path",
-        "sqlite:////tmp/x.db",
-        "pkg://verl_mas.testing.letters",
-        "http://[::1",
-    ):
-        assert clean(text) == text
+def test_a_text_that_has_the_form_of_a_key_is_hidden_and_other_texts_and_addresses_stay():
+    keys = ("sk-abcdefghijklmnop1234", "hf_abcdefghijklmnopqrst", "ghp_abcdefghijklmnopqrstuv", "AKIAABCDEFGHIJKLMNOP")
+    assert [clean(f"it is {key}, here") for key in keys] == [f"it is {HIDDEN}, here"] * 4
+    others = ("task-sk-1", "hdfs://host/path", "sqlite:////tmp/x.db", "http://[::1")
+    assert tuple(map(clean, others)) == others

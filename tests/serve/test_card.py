@@ -43,9 +43,7 @@ def test_without_the_folder_of_its_run_a_card_has_the_team_alone(tmp_path):
     Card.of("team", TEAM, tmp_path / "gone").write(tmp_path)
     assert "workflow `single`, after 2 steps" in (tmp_path / CARD).read_text()
     assert not (tmp_path / CURVE).exists()
-
-
-def test_the_damaged_folder_of_a_run_is_no_absent_one(tmp_path):
+    # The damaged folder of a run is no absent one.
     (tmp_path / "run.yaml").write_text("[")
     with pytest.raises(DataError, match=r"run\.yaml cannot be read"):
         Card.of("team", TEAM, tmp_path)

@@ -20,8 +20,7 @@ def served(monkeypatch):
 @pytest.mark.parametrize(
     ("names", "model", "found"),
     [
-        (["Qwen/Qwen3-4B", "a"], None, "a"),
-        (["/teams/old/a", "a"], None, "a"),
+        (["/teams/old/a", "Qwen/Qwen3-4B", "a"], None, "a"),
         (["/teams/new/a"], None, "/teams/new/a"),
         (["Qwen/Qwen3-4B"], "Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
         (["Qwen/Qwen3-4B", "a"], "Qwen/Qwen3-4B", "a"),

@@ -10,20 +10,12 @@ from verl_mas.serve.evaluate import Identity, Results
 IDENTITY = Identity(team="t", step=3, data="d", seed=0, sampling={})
 
 
-def test_a_session_is_found_again_whatever_its_text_is(tmp_path):
+def test_a_session_is_found_again_whatever_its_text_is_and_after_a_line_that_was_cut(tmp_path):
     path = tmp_path / "new" / "sessions.jsonl"
-    results = Results.open(path, IDENTITY, force=False)
     # What ends a line for str.splitlines, and what UTF-8 does not have.
-    text = "a\x85b\u2028c\n\ud800"
-    results.add({"task": 0, "session": 0, "failed": False, "answer": text})
-    again = Results.open(path, IDENTITY, force=False)
-    assert again.missing(1, 1) == [] and again.of(1, 1)[0]["answer"] == text
-
-
-def test_a_line_that_was_cut_is_ended_by_the_next_one(tmp_path):
-    path = tmp_path / "sessions.jsonl"
-    record = {"task": 0, "session": 0, "failed": False}
+    record = {"task": 0, "session": 0, "failed": False, "answer": "a\x85b\u2028c\n\ud800"}
     Results.open(path, IDENTITY, force=False).add(record)
+    assert Results.open(path, IDENTITY, force=False).of(1, 1) == [record]
     path.write_text(path.read_text()[:-5])
     results = Results.open(path, IDENTITY, force=False)
     assert results.missing(1, 1) == [(0, 0)]

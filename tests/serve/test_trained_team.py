@@ -42,11 +42,16 @@ def test_a_team_answers_a_question_without_a_ground_truth_and_its_text_is_report
     for number, reply in enumerate(session.replies, 1):
         assert "".join(event.text for event in events if event.act == number) == reply.text
     assert sum(event.last for event in events) == 3
-
-
-def test_with_a_ground_truth_a_session_is_scored(team):
     task = verl_mas.Task([{"role": "user", "content": "2 + 2?"}], ground_truth="4")
-    assert team.run(task).team_reward == 0.0
+    assert team.run(task).team_reward == 0.0, "with a ground truth a session is scored"
+    with pytest.raises(SessionFault, match="does not fit"):
+        team.run("x" * 600)
+
+    async def blocking():
+        team.run("q")
+
+    with pytest.raises(verl_mas.WorkflowError, match=r"await team\.arun"):
+        asyncio.run(blocking())
 
 
 def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
@@ -76,9 +81,7 @@ def test_many_sessions_come_in_order_or_as_they_finish_and_a_failure_is_a_result
         return [result async for result in team.arun_many(iter("abcd"), concurrency=4, ordered=False)]
 
     assert sorted(result.session.task.question for result in asyncio.run(collected())) == list("abcd")
-
-
-def test_the_end_of_an_iteration_ends_its_sessions(team):
+    # The end of an iteration ends its sessions.
     sessions = team.run_many((str(number) for number in range(10**9)), concurrency=2)
     assert not next(sessions).failed
     sessions.close()
@@ -90,14 +93,6 @@ def test_many_tasks_run_without_an_export(serve):
     assert [result.session.answer for result in found] == ["A", "B", "C"]
     with pytest.raises(verl_mas.WorkflowError, match="concurrency=0"):
         list(verl_mas.run_many("single", ["a"], client, concurrency=0))
-
-
-def test_a_closed_team_and_blocking_in_a_loop_are_refused(folder, team):
-    async def blocking():
-        team.run("q")
-
-    with pytest.raises(verl_mas.WorkflowError, match=r"await team\.arun"):
-        asyncio.run(blocking())
 
 
 # -- what cannot be loaded ------------------------------------------------------------------------------------
@@ -154,7 +149,9 @@ LOOP = asyncio.new_event_loop()
 
 def test_the_model_is_the_team_and_usage_is_of_all_acts(runtime):
     body = {"model": "team", "temperature": 0.5, "verl_mas": {"transcript": True}, **ASK}
-    [reply] = replies(runtime, body)
+    surrogate = b'{"model": "team", "messages": [{"role": "user", "content": "\\ud800"}]}'
+    reply, text = replies(runtime, body, surrogate)
+    assert text.status_code == 200, "a lone surrogate in a question is text"
     found = reply.json()
     acts = found["verl_mas"]["acts"]
     assert [act["agent"] for act in acts] == ["solver", "verifier", "solver"]
@@ -199,21 +196,12 @@ def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypa
     assert deltas[:2] == ["two ", "words"]
 
 
-def test_a_lone_surrogate_in_a_question_is_text(runtime):
-    body = b'{"model": "team", "messages": [{"role": "user", "content": "\\ud800"}]}'
-    [reply] = replies(runtime, body)
-    assert reply.status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
+def test_a_wrong_request_is_refused_with_the_reason(runtime):
+    wrong = [
         (b"{", 400, "is not JSON"),
         (b"[]", 400, "not a JSON object"),
-        ({"model": "team"}, 400, "no messages"),
         ({"model": "team", "messages": []}, 400, "no messages"),
         ({"model": "team", "messages": [{"role": "system", "content": "x"}]}, 400, "no message of role user"),
-        ({"model": "team", "messages": [{"role": "x", "content": "x"}]}, 400, "messages[0]"),
         ({"model": "team", "messages": [{"role": [], "content": "x"}]}, 400, "messages[0]"),
         ({"model": "tame", **ASK}, 404, "did you mean 'team'"),
         (ASK, 400, "no model; it is one of team, team/a, team/b"),
@@ -222,11 +210,9 @@ def test_a_lone_surrogate_in_a_question_is_text(runtime):
         ({"model": "team", "n": 2, **ASK}, 400, "n=2"),
         ({"model": "team", "banana": 2, **ASK}, 400, "banana is not supported"),
         ({"model": "team", "messages": [{"role": "user", "content": "x" * 600}]}, 400, "does not fit"),
-    ],
-)
-def test_a_wrong_request_is_refused_with_the_reason(runtime, body, status, says):
-    [reply] = replies(runtime, body)
-    assert reply.status_code == status and says in reply.json()["error"]["message"]
+    ]
+    for reply, (_, status, says) in zip(replies(runtime, *[body for body, _, _ in wrong]), wrong, strict=True):
+        assert reply.status_code == status and says in reply.json()["error"]["message"]
 
 
 def test_a_key_is_asked_for_and_a_limit_holds(runtime):
@@ -321,8 +307,3 @@ def test_a_chat_reads_questions_from_a_pipe(folder, monkeypatch, capsys):
     found = capsys.readouterr()
     assert found.out.count("[solver]") == 4 and found.out.count("[verifier]") == 2
     assert "no command /nothing" in found.err
-
-
-def test_a_fault_of_a_session_is_raised_by_run(team):
-    with pytest.raises(SessionFault, match="does not fit"):
-        team.run("x" * 600)

@@ -86,6 +86,8 @@ def names_of(tree: ast.Module) -> set[str]:
 
 def test_the_installed_verl_fits_the_contract():
     assert [str(difference) for difference in check.differences()] == []
+    (finding,) = doctor.look_at_verl()
+    assert finding.ok is True
 
 
 def test_every_override_of_a_method_of_verl_is_in_the_lock_file_and_nothing_else():
@@ -124,11 +126,11 @@ def imports_of_verl(module: str) -> Iterator[ast.ImportFrom]:
             yield node
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.glob("*/hydra/**/*.yaml")), ids=lambda file: file.stem)
-def test_every_setting_of_verl_in_a_group_file_is_one(file):
+def test_every_setting_of_verl_in_a_group_file_is_one():
+    files = [OmegaConf.to_container(OmegaConf.load(file)) for file in PACKAGE.glob("*/hydra/**/*.yaml")]
+    keys = {key for content in files for key in leaves(content) if not key.startswith(OPEN)}
     verls = check.generated_config()
-    keys = [key for key in leaves(OmegaConf.to_container(OmegaConf.load(file))) if not key.startswith(OPEN)]
-    assert [key for key in keys if not check.is_setting(verls, key)] == []
+    assert len(keys) > 20 and [key for key in keys if not check.is_setting(verls, key)] == []
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[str]:
@@ -165,8 +167,3 @@ def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, seen, breaks
     (finding,) = doctor.look_at_verl()
     assert finding.ok is (False if breaks else None)
     assert seen in finding.seen
-
-
-def test_the_doctor_accepts_the_installed_verl():
-    (finding,) = doctor.look_at_verl()
-    assert finding.ok is True

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -21,13 +22,14 @@ class Items:
     """A generator that waits for its second item, and then takes a moment to end."""
 
     def __init__(self):
-        self.waiting, self.ended = threading.Event(), False
+        self.waiting, self.ended, self.ran_on = threading.Event(), False, False
 
     async def __call__(self):
         try:
             yield 1
             self.waiting.set()
-            await asyncio.sleep(60)
+            await asyncio.sleep(3)
+            self.ran_on = True
         finally:
             await asyncio.sleep(0.02)
             self.ended = True
@@ -48,7 +50,7 @@ def test_a_cancelled_iteration_ends_its_generator(loop):
             await reading
 
     asyncio.run(cancelled())
-    assert items.ended
+    assert items.ended and not items.ran_on
 
 
 @pytest.fixture
@@ -60,14 +62,23 @@ def interruptible():
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_iteration_ends_its_generator(loop):
-    items = Items()
+@pytest.mark.parametrize("early", [False, True], ids=["while it waits", "before it waits"])
+def test_an_interrupted_iteration_ends_its_generator(loop, early, monkeypatch):
+    items, start = Items(), loop.start
 
     def interrupt():
         items.waiting.wait()
         os.kill(os.getpid(), signal.SIGINT)
 
+    def started_late(coroutine):
+        future = start(coroutine)
+        items.waiting.wait(0.2)
+        time.sleep(0.2)
+        return future
+
+    if early:
+        monkeypatch.setattr(loop, "start", started_late)
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         list(loop.iterate(items()))
-    assert items.ended
+    assert items.ended and not items.ran_on

@@ -17,7 +17,7 @@ from verl_mas.config.adapters import ALL_LINEAR, bases, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.modes import SEPARATE, mode_of
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import MasConfig, PolicySpec
+from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
@@ -54,29 +54,40 @@ CONTENTS = {"model", "optimizer", "extra"}
 
 def check_adapters(run: Run) -> Iterator[Problem]:
     """What is an adapter of what. `config` is as the user wrote it: in `mas` an adapter has its base's settings."""
-    yield from _misspelt(run)
-    yield from _own_base(run)
-    for name, spec in run.mas.policies.items():
-        if spec.adapter_of is None:
-            continue
-        yield from _is_adapter(name, spec)
-        if error := _no_base(run.mas, name, spec.adapter_of):
-            yield error
-        else:
-            yield from _own_pool(run, name, spec.adapter_of)
-            yield from _own_settings(run, name, spec.adapter_of)
-
-
-def _misspelt(run: Run) -> Iterator[ConfigWarning]:
     declared = OmegaConf.select(run.config, "mas.policies") or {}
     for base in bases(run.mas):
         others = [name for name in run.mas.policies if name != base]
         if base not in declared and (meant := closest(base, others, cutoff=0.7)):
-            yield ConfigWarning(
-                f"adapter_of={base}, which mas.policies leaves out, beside policy {meant}",
-                reason="it is added as a base, with processes and engines of its own",
-                fix=f"did you mean {meant}? If not, declare it: ++mas.policies.{base}.trainable=false",
+            value = f"adapter_of={base}, which mas.policies leaves out, beside policy {meant}"
+            fix = f"did you mean {meant}? If not, declare it: ++mas.policies.{base}.trainable=false"
+            yield ConfigWarning(value, reason="it is added as a base, with processes and engines of its own", fix=fix)
+    yield from _own_base(run)
+    for name, spec in run.mas.policies.items():
+        if spec.adapter_of is None:
+            continue
+        for wrong, setting in ((spec.remote, "remote"), (spec.snapshot, "snapshot")):
+            if wrong is not None:
+                value = f"mas.policies.{name}.adapter_of={spec.adapter_of} with {setting}"
+                rule = "an adapter is trained and served here, on the weights of its base"
+                yield ConfigError(value, rule=rule, fix=f"remove one of the two from mas.policies.{name}")
+        if not spec.trainable:
+            yield ConfigError(
+                f"mas.policies.{name}.adapter_of={spec.adapter_of} with trainable=false",
+                rule="adapters are sent to the engines by the processes that train them",
+                fix=f"remove trainable; an adapter is not changed where its agents have ++mas.agents.<agent>."
+                f"trainable=false. For the bare base, set mas.agents.<agent>.policy={spec.adapter_of}",
             )
+        if error := _no_base(run.mas, name, spec.adapter_of):
+            yield error
+        else:
+            base = spec.adapter_of
+            pool = OmegaConf.select(run.config, f"mas.policies.{name}.pool")
+            if pool is not None and pool != run.mas.policies[base].pool:
+                value = f"mas.policies.{name}.pool={pool}, and its base {base} is on pool {run.mas.policies[base].pool}"
+                rule = "an adapter is trained and served by the processes and engines of its base"
+                fix = f"remove mas.policies.{name}.pool, or set ++mas.policies.{base}.pool={pool}"
+                yield ConfigError(value, rule=rule, fix=fix)
+            yield from _own_settings(run, name, base)
 
 
 def _own_base(run: Run) -> Iterator[ConfigWarning]:
@@ -91,23 +102,6 @@ def _own_base(run: Run) -> Iterator[ConfigWarning]:
                 fix=f"set ++mas.policies.{name}.overrides.model.lora_rank=0 for whole weights, or "
                 f"++mas.policies.{name}.adapter_of={beside[0]}",
             )
-
-
-def _is_adapter(name: str, spec: PolicySpec) -> Iterator[ConfigError]:
-    for wrong, setting in ((spec.remote, "remote"), (spec.snapshot, "snapshot")):
-        if wrong is not None:
-            yield ConfigError(
-                f"mas.policies.{name}.adapter_of={spec.adapter_of} with {setting}",
-                rule="an adapter is trained and served here, on the weights of its base",
-                fix=f"remove one of the two from mas.policies.{name}",
-            )
-    if not spec.trainable:
-        yield ConfigError(
-            f"mas.policies.{name}.adapter_of={spec.adapter_of} with trainable=false",
-            rule="adapters are sent to the engines by the processes that train them",
-            fix=f"remove trainable; an adapter is not changed where its agents have ++mas.agents.<agent>."
-            f"trainable=false. For the bare base, set mas.agents.<agent>.policy={spec.adapter_of}",
-        )
 
 
 def _no_base(mas: MasConfig, name: str, base: str) -> ConfigError | None:
@@ -133,16 +127,6 @@ def _no_base(mas: MasConfig, name: str, base: str) -> ConfigError | None:
     return ConfigError(f"{value}, {kind}", rule=rule, fix=fix)
 
 
-def _own_pool(run: Run, name: str, base: str) -> Iterator[ConfigError]:
-    pool = OmegaConf.select(run.config, f"mas.policies.{name}.pool")
-    if pool is not None and pool != run.mas.policies[base].pool:
-        yield ConfigError(
-            f"mas.policies.{name}.pool={pool}, and its base {base} is on pool {run.mas.policies[base].pool}",
-            rule="an adapter is trained and served by the processes and engines of its base",
-            fix=f"remove mas.policies.{name}.pool, or set ++mas.policies.{base}.pool={pool}",
-        )
-
-
 def _own_settings(run: Run, name: str, base: str) -> Iterator[ConfigError]:
     own = OmegaConf.select(run.config, f"mas.policies.{name}.overrides")
     if not isinstance(own, DictConfig):
@@ -165,11 +149,8 @@ def _own_settings(run: Run, name: str, base: str) -> Iterator[ConfigError]:
                     "weights of its own: remove adapter_of",
                 )
         elif type(value) is int and type(of_base) is int and value > of_base:
-            yield ConfigError(
-                differs,
-                rule="the engines and micro batches of the base are made for rows of its lengths",
-                fix=f"lower it, or raise data.max_{key.removeprefix('rollout.')}",
-            )
+            rule = "the engines and micro batches of the base are made for rows of its lengths"
+            yield ConfigError(differs, rule=rule, fix=f"lower it, or raise data.max_{key.removeprefix('rollout.')}")
 
 
 def _follows(base: View, own: DictConfig, key: str) -> bool:
@@ -199,8 +180,22 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     for wrong, setting, rule, fix in _impossible(view):
         if wrong:
             yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
-    yield from _held_in(view, who)
-    yield from _contents(view, who)
+    fsdp = f"{SECTION}.actor.fsdp_config"
+    computes = str(OmegaConf.select(view, f"{fsdp}.mixed_precision.param_dtype", default="bf16"))
+    held = str(OmegaConf.select(view, f"{fsdp}.model_dtype"))
+    if view.trainer.device != "cpu" and held in ("fp32", "float32") and computes in ("bf16", "bfloat16"):
+        reason = "the base is never updated and computes in bfloat16, so half of its memory is not used"
+        fix = f"set ++{SECTION}.actor.fsdp_config.model_dtype=bf16; adapters and their optimisers stay in float32"
+        yield ConfigWarning(f"{who}: actor.fsdp_config.model_dtype={held}", reason=reason, fix=fix)
+    checkpoint = view[SECTION].actor.checkpoint
+    for key in ("save_contents", "load_contents"):
+        if set(checkpoint[key]) != CONTENTS:
+            yield ConfigWarning(
+                f"{who}: actor.checkpoint.{key}={list(checkpoint[key])}",
+                reason="a checkpoint always has the weights of each adapter and what its training resumes from, and "
+                "nothing of the base",
+                fix="remove it; for a folder of whole weights, verl-mas export --merge",
+            )
 
 
 def _impossible(view: DictConfig) -> Sequence[tuple[bool, str, str, str]]:
@@ -262,41 +257,15 @@ def _impossible(view: DictConfig) -> Sequence[tuple[bool, str, str, str]]:
     )
 
 
-def _held_in(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
-    fsdp = f"{SECTION}.actor.fsdp_config"
-    computes = str(OmegaConf.select(view, f"{fsdp}.mixed_precision.param_dtype", default="bf16"))
-    held = str(OmegaConf.select(view, f"{fsdp}.model_dtype"))
-    if view.trainer.device != "cpu" and held in ("fp32", "float32") and computes in ("bf16", "bfloat16"):
-        yield ConfigWarning(
-            f"{who}: actor.fsdp_config.model_dtype={held}",
-            reason="the base is never updated and computes in bfloat16, so half of its memory is not used",
-            fix=f"set ++{SECTION}.actor.fsdp_config.model_dtype=bf16; adapters and their optimisers stay in float32",
-        )
-
-
-def _contents(view: DictConfig, who: str) -> Iterator[ConfigWarning]:
-    checkpoint = view[SECTION].actor.checkpoint
-    for key in ("save_contents", "load_contents"):
-        if set(checkpoint[key]) != CONTENTS:
-            yield ConfigWarning(
-                f"{who}: actor.checkpoint.{key}={list(checkpoint[key])}",
-                reason="a checkpoint always has the weights of each adapter and what its training resumes from, and "
-                "nothing of the base",
-                fix="remove it; for a folder of whole weights, verl-mas export --merge",
-            )
-
-
 def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one adapter: its base's, with its own settings."""
     model, engine = view[SECTION].model, str(view[SECTION].rollout.name)
     rank = model.get("lora_rank")
     most = facts_of(engine).highest_rank or HIGHEST_RANK
     if type(rank) is not int or not 1 <= rank <= most:
-        yield ConfigError(
-            f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}",
-            rule=f"an adapter has a rank of 1 to {most}",
-            fix=f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all",
-        )
+        rule = f"an adapter has a rank of 1 to {most}"
+        fix = f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all"
+        yield ConfigError(f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}", rule=rule, fix=fix)
     known = _linear(model)
     wrong = list(check_targets(view, policy, known))
     yield from wrong
@@ -328,11 +297,9 @@ def _not_linear(view: DictConfig, policy: str, known: list[str] | None) -> Itera
     if wanted is None or wanted == ALL_LINEAR:
         return
     if wrong := targeted(others, wanted, excluded):
-        yield ConfigError(
-            f"policy {policy}: model.target_modules={wanted} selects {wrong[0]}",
-            rule="adapters on one base are on linear layers, not on norms, embeddings and the output layer",
-            fix="leave it out",
-        )
+        value = f"policy {policy}: model.target_modules={wanted} selects {wrong[0]}"
+        rule = "adapters on one base are on linear layers, not on norms, embeddings and the output layer"
+        yield ConfigError(value, rule=rule, fix="leave it out")
 
 
 def _experts(view: DictConfig, policy: str) -> Iterator[ConfigError]:
@@ -342,11 +309,10 @@ def _experts(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     fields = {**found, **(text if isinstance(text, Mapping) else {})}
     experts = next((key for key in EXPERTS if isinstance(count := fields.get(key), int) and count > 1), None)
     if experts and model.get("target_modules") == "all-linear":
-        yield ConfigError(
-            f"policy {policy}: model.target_modules=all-linear with {experts}={fields[experts]} of {model.path}",
-            rule="the weights of experts are no linear modules, so all-linear does not reach them",
-            fix=f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]",
-        )
+        value = f"policy {policy}: model.target_modules=all-linear with {experts}={fields[experts]} of {model.path}"
+        rule = "the weights of experts are no linear modules, so all-linear does not reach them"
+        fix = f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]"
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:

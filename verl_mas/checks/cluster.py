@@ -23,12 +23,6 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    yield from _counts(config)
-    yield from _runtime_env(config)
-    yield from _output(config)
-
-
-def _counts(config: DictConfig) -> Iterator[ConfigError]:
     given = [f"{RAY_INIT}.{key}" for key in COUNTS if OmegaConf.select(config, f"{RAY_INIT}.{key}") is not None]
     # A cluster that runs here is not on the machines of `--gpus`.
     cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
@@ -39,6 +33,17 @@ def _counts(config: DictConfig) -> Iterator[ConfigError]:
             fix=f"set {' '.join(f'{key}=null' for key in given)}; ++{RAY_INIT}.address=local starts a cluster of the "
             "run's own",
         )
+    yield from _runtime_env(config)
+    if not sends_folder(config):
+        return
+    for setting in FOLDERS:
+        folder = OmegaConf.select(config, setting)
+        if isinstance(folder, str) and not os.path.isabs(folder) and not is_remote(folder):
+            yield ConfigWarning(
+                f"{setting}={folder} with a working_dir",
+                "Ray runs the workers in a temporary copy of that folder, and what they write there is deleted with it",
+                f"set {setting} to an absolute path",
+            )
 
 
 def _runtime_env(config: DictConfig) -> Iterator[Problem]:
@@ -49,11 +54,8 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
     known = [name for name in inspect.signature(RuntimeEnv).parameters if name not in ("kwargs", "_validate")]
     for name in map(str, given):
         if name not in known and (meant := closest(name.replace("_", ""), known, cutoff=0.7)):
-            yield ConfigWarning(
-                f"{RAY_INIT}.runtime_env.{name}",
-                reason="Ray knows no such field, and does not read it",
-                fix=f"did you mean {meant}?",
-            )
+            reason = "Ray knows no such field, and does not read it"
+            yield ConfigWarning(f"{RAY_INIT}.runtime_env.{name}", reason=reason, fix=f"did you mean {meant}?")
     variables = given.get("env_vars")
     for name in map(str, variables) if isinstance(variables, DictConfig) else ():
         path, value = f"{RAY_INIT}.runtime_env.env_vars.{name}", variables[name]
@@ -68,19 +70,6 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
     folder = given.get("working_dir")
     if isinstance(folder, str) and not is_remote(folder) and not Path(folder).expanduser().is_dir():
         yield missing(config, f"{RAY_INIT}.runtime_env.working_dir", folder, "a folder that Ray can send")
-
-
-def _output(config: DictConfig) -> Iterator[ConfigWarning]:
-    if not sends_folder(config):
-        return
-    for setting in FOLDERS:
-        folder = OmegaConf.select(config, setting)
-        if isinstance(folder, str) and not os.path.isabs(folder) and not is_remote(folder):
-            yield ConfigWarning(
-                f"{setting}={folder} with a working_dir",
-                "Ray runs the workers in a temporary copy of that folder, and what they write there is deleted with it",
-                f"set {setting} to an absolute path",
-            )
 
 
 def check_addresses(run: Run, settings: Mapping[str, object]) -> Iterator[ConfigWarning]:

@@ -39,11 +39,9 @@ def _log_probs(view: View) -> Iterator[ConfigError]:
     if not used and mode and stale and stale.warmup:
         used = f"{mode.warmup_key}={stale.warmup:g}"
     if used:
-        yield ConfigError(
-            f"policy {name}: rollout.calculate_log_probs=False with {used}",
-            rule="the correction compares the engine's log-probs with the trainer's",
-            fix=f"set {SECTION}.rollout.calculate_log_probs=True",
-        )
+        value = f"policy {name}: rollout.calculate_log_probs=False with {used}"
+        rule = "the correction compares the engine's log-probs with the trainer's"
+        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
 
 
 def _bypass(found: DictConfig, name: str, spec: PolicySpec) -> Iterator[ConfigError]:

@@ -44,7 +44,11 @@ class Finding:
 
 def diagnose(thorough: bool = True) -> Iterator[Finding]:
     """`thorough` False: verl's sources are not read if its version is the one that was compared before."""
-    yield from look_at_versions()
+    yield Finding("verl-mas", version("verl-mas"))
+    yield Finding("python", sys.version.split()[0])
+    # By name: verl's requirement replaces ours, which allows any version.
+    by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
+    yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
     if thorough or version("verl") != VERSION:
         yield from look_at_verl()
     yield from look_at_plugin()
@@ -61,14 +65,6 @@ def problems(findings: Iterable[Finding]) -> Iterator[ConfigWarning]:
             yield ConfigWarning(
                 f"{finding.what}: {finding.seen}", reason="verl-mas is not tested with it", fix=finding.fix
             )
-
-
-def look_at_versions() -> Iterator[Finding]:
-    yield Finding("verl-mas", version("verl-mas"))
-    yield Finding("python", sys.version.split()[0])
-    # By name: verl's requirement replaces ours, which allows any version.
-    by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
-    yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
 
 
 def look_at_package(requirement: Requirement) -> Finding:

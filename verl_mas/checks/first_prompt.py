@@ -58,11 +58,8 @@ def rendered_tools(run: Run, agent: AgentSpec, schemas: Sequence[JsonObject]) ->
     value = run.view(agent.policy).get
     parser = str(value("rollout.multi_turn.format"))
     if parser not in _known(parser):
-        yield ConfigError(
-            f"{FORMAT}={parser}",
-            rule="it is the format of calls that verl finds in the replies of a model",
-            fix=nearest(parser, list(FORMATS)),
-        )
+        rule = "it is the format of calls that verl finds in the replies of a model"
+        yield ConfigError(f"{FORMAT}={parser}", rule=rule, fix=nearest(parser, list(FORMATS)))
         return
     folder = local_folder(str(value("model.tokenizer_path") or value("model.path")))
     chat = ChatTemplate.of(folder, value("model.custom_chat_template")) if folder else None
@@ -73,11 +70,9 @@ def rendered_tools(run: Run, agent: AgentSpec, schemas: Sequence[JsonObject]) ->
         without, given = (chat.render(PLAIN, {**settings, "tools": tools}) for tools in (None, list(schemas)))
         whole = chat.render([*PLAIN, *_called(schemas[0])], {**settings, "tools": list(schemas)})
     except ValueError as error:
-        yield ConfigWarning(
-            f"the chat template of {folder} with a call of a tool: {error}",
-            reason="an act that calls a tool fails if its template cannot render the call and its result",
-            fix=f"set {SECTION}.model.custom_chat_template to a template that takes tools",
-        )
+        reason = "an act that calls a tool fails if its template cannot render the call and its result"
+        fix = f"set {SECTION}.model.custom_chat_template to a template that takes tools"
+        yield ConfigWarning(f"the chat template of {folder} with a call of a tool: {error}", reason=reason, fix=fix)
         return
     if without == given:
         yield ConfigWarning(
@@ -88,11 +83,9 @@ def rendered_tools(run: Run, agent: AgentSpec, schemas: Sequence[JsonObject]) ->
         )
     elif parser in FORMATS and not re.search(FORMATS[parser], whole):
         fitting = [name for name, pattern in FORMATS.items() if re.search(pattern, whole)]
-        yield ConfigWarning(
-            f"{FORMAT}={parser} with the chat template of {folder}",
-            reason=f"a call in this template has nothing that {parser} looks for, so no call would be found",
-            fix=f"set {FORMAT}={' or '.join(fitting)}" if fitting else "use a model whose calls verl can read",
-        )
+        reason = f"a call in this template has nothing that {parser} looks for, so no call would be found"
+        fix = f"set {FORMAT}={' or '.join(fitting)}" if fitting else "use a model whose calls verl can read"
+        yield ConfigWarning(f"{FORMAT}={parser} with the chat template of {folder}", reason=reason, fix=fix)
 
 
 PLAIN: Sequence[Message] = ({"role": "user", "content": "?"},)
@@ -162,19 +155,15 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
             if recorder.request.tools:
                 yield from rendered_tools(run, agents_of(run.mas)[agent].spec, recorder.request.tools)
     elif result is None:
-        yield ConfigWarning(
-            f"workflow {run.mas.workflow.name} on the first row of {file}",
-            reason=f"not checked: it reached no act within {TIME_LIMIT} s",
-            fix="use `await` for what takes long, as a blocked event loop stops all sessions of a worker",
-        )
+        reason = f"not checked: it reached no act within {TIME_LIMIT} s"
+        fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
+        yield ConfigWarning(f"workflow {run.mas.workflow.name} on the first row of {file}", reason=reason, fix=fix)
     elif result.faults:
         yield _failed(run.mas, result.faults[-1], file)
     else:
-        yield ConfigWarning(
-            f"workflow {run.mas.workflow.name} on the first row of {file}",
-            reason="no agent acted, so nothing is trained",
-            fix="write `await` before each act, and see what check_workflow finds",
-        )
+        reason = "no agent acted, so nothing is trained"
+        fix = "write `await` before each act, and see what check_workflow finds"
+        yield ConfigWarning(f"workflow {run.mas.workflow.name} on the first row of {file}", reason=reason, fix=fix)
 
 
 def _task(row: Fields, messages: object, *, validate: bool) -> Task:
@@ -221,11 +210,9 @@ def _failed(mas: MasConfig, fault: SessionFault, file: str) -> ConfigError:
     cause = fault.__cause__
     if isinstance(cause, InvalidInput):
         return ConfigError(f"{cause.value} (first row of {file})", rule=cause.rule, fix=cause.fix)
-    return ConfigError(
-        f"workflow {mas.workflow.name} on the first row of {file}: {fault.cause}",
-        rule="a workflow takes the rows of its data",
-        fix="give the data that this workflow reads, or correct its `run`",
-    )
+    value = f"workflow {mas.workflow.name} on the first row of {file}: {fault.cause}"
+    rule = "a workflow takes the rows of its data"
+    return ConfigError(value, rule=rule, fix="give the data that this workflow reads, or correct its `run`")
 
 
 def _rendered(view: View, request: Request, file: str, truncation: str, *, filtered: bool) -> Iterator[Problem]:

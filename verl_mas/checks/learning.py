@@ -20,19 +20,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
     yield from _acts(run.mas, workflow, members)
     if run.config.trainer.val_only:
         return
-    yield from _compared(run, workflow)
-    yield from _trained_agents(run.mas, members)
-    yield from _rewards(run, workflow)
-    yield from _played_on(run, workflow)
-    yield from _rollouts(run, workflow)
-    yield from _drawn(run, members)
-    yield from _validated(run, members)
-    yield from _swap(run)
-    yield from _fused_kernels(run, members)
-
-
-def _compared(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
-    """at_grpo has a rule of its own."""
+    # at_grpo has a rule of its own.
     name = str(run.config.algorithm.adv_estimator)
     branching = workflow.branches and run.mas.branch.k > 1
     alone = run.config[SECTION].rollout.n == 1 and not branching and run.mas.advantage.get("shrinkage") is None
@@ -44,24 +32,61 @@ def _compared(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
             fix=f"set {SECTION}.rollout.n=8, or algorithm.adv_estimator=agent_rae or agent_reinforce_pp, which compare "
             "all tasks",
         )
+    yield from _trained_agents(run.mas, members)
+    yield from _rewards(run, workflow)
+    yield from _played_on(run, workflow)
+    # mhgpo takes rows of one branch for a rollout of their own, which the candidates of several acts are not.
+    counts = {"weighting": ("per_session", "per_invocation"), "baseline": ("leave_one_out",)}
+    chosen = [
+        f"{name}={run.mas.advantage.get(name)}"
+        for name, those in counts.items()
+        if run.mas.advantage.get(name) in those
+    ]
+    plain = workflow.branches and run.mas.branch.k > 1 and not workflow.forks
+    if run.config.algorithm.adv_estimator == "mhgpo" and plain and chosen:
+        yield ConfigWarning(
+            f"algorithm.adv_estimator=mhgpo with mas.advantage.{chosen[0]} and "
+            f"mas.workflow.name={run.mas.workflow.name}, which branches and does not fork",
+            reason="candidates of different acts that have the same number would count as one rollout",
+            fix="fork (teams that can: ++mas.workflow.args.fork=first), or set algorithm.adv_estimator=agent_grpo",
+        )
+    # Settings with which every reply to a prompt is the same, so that nothing is compared.
+    for name, member in members.items():
+        if not member.trainable or member.spec.policy not in run.mas.policies:
+            continue
+        view, own = run.view(member.spec.policy), flat(member.spec.sampling)
+        drawn = {key: own.get(key, view.value(f"rollout.{key}")) for key in DECODING}
+        if drawn["temperature"] == 0 or drawn["top_k"] == 1 or own.get("seed") is not None:
+            why = f"seed={own['seed']}" if own.get("seed") is not None else ""
+            why = why or ("temperature=0" if drawn["temperature"] == 0 else "top_k=1")
+            reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
+            fix = f"set it in ++mas.agents.{member.role}.validation_sampling, or in {SECTION}.rollout.val_kwargs"
+            yield ConfigWarning(f"agent {name} is trained with {why}", reason=reason, fix=fix)
+    yield from _validated(run, members)
+    swap, steps = run.mas.swap, run.config.trainer.get("total_training_steps")
+    if not swap.agents and swap.every != SwapSpec().every:
+        value = f"mas.swap.every={swap.every} without mas.swap.agents"
+        reason = "no agents exchange their policies"
+        yield ConfigWarning(value, reason=reason, fix="set mas.swap.agents=[<agent>,<agent>], or remove mas.swap.every")
+    elif swap.agents and steps is not None and swap.every >= steps:
+        value = f"mas.swap.every={swap.every} with trainer.total_training_steps={steps}"
+        reason = "training ends before the first exchange"
+        yield ConfigWarning(value, reason=reason, fix=f"set mas.swap.every to less than {steps}")
+    yield from _fused_kernels(run, members)
 
 
 def _trained_agents(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[Problem]:
     learning = {policy for member in members.values() if member.trainable for policy in member.policies}
     idle = [name for name in trained(mas) if name not in learning]
     if idle and not learning:
-        yield ConfigError(
-            "mas.agents: every agent has trainable=false",
-            rule="training needs an agent whose rows are trained on",
-            fix="set ++mas.agents.<agent>.trainable=true, or trainer.val_only=True",
-        )
+        value = "mas.agents: every agent has trainable=false"
+        rule = "training needs an agent whose rows are trained on"
+        yield ConfigError(value, rule=rule, fix="set ++mas.agents.<agent>.trainable=true, or trainer.val_only=True")
         return
     for name in idle:
-        yield ConfigWarning(
-            f"mas.policies.{name}: every agent on it has trainable=false",
-            reason="the policy is never updated, and still uses memory for its optimiser",
-            fix=f"set ++mas.policies.{name}.trainable=false",
-        )
+        value = f"mas.policies.{name}: every agent on it has trainable=false"
+        reason = "the policy is never updated, and still uses memory for its optimiser"
+        yield ConfigWarning(value, reason=reason, fix=f"set ++mas.policies.{name}.trainable=false")
 
 
 def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> Iterator[Problem]:
@@ -75,11 +100,9 @@ def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> 
                 "in its class",
             )
         if k > limit:
-            yield ConfigError(
-                f"mas.branch.{name}={k} with mas.faults.max_acts={limit}",
-                rule="every candidate is an act, and a session ends at mas.faults.max_acts",
-                fix=f"lower mas.branch.{name}, or raise mas.faults.max_acts",
-            )
+            value = f"mas.branch.{name}={k} with mas.faults.max_acts={limit}"
+            rule = "every candidate is an act, and a session ends at mas.faults.max_acts"
+            yield ConfigError(value, rule=rule, fix=f"lower mas.branch.{name}, or raise mas.faults.max_acts")
     needed = max(workflow.most_acts(k) or 0 for k in (mas.branch.k, mas.branch.validation_k))
     if needed > limit:
         yield ConfigError(
@@ -89,18 +112,14 @@ def _acts(mas: MasConfig, workflow: Workflow, members: Mapping[str, Member]) -> 
             fix=f"set mas.faults.max_acts={needed}, or lower mas.branch or mas.workflow.args",
         )
     if len(members) > limit:
-        yield ConfigWarning(
-            f"mas.faults.max_acts={limit} with {len(members)} agents",
-            reason="a session in which all of them act is over before it ends, and is dropped",
-            fix="raise mas.faults.max_acts",
-        )
+        value = f"mas.faults.max_acts={limit} with {len(members)} agents"
+        reason = "a session in which all of them act is over before it ends, and is dropped"
+        yield ConfigWarning(value, reason=reason, fix="raise mas.faults.max_acts")
     wait = faults.backoff_s * 2.0 ** max(0, faults.retries - 1) if faults.retries else 0.0
     if wait > LONGEST_WAIT_S:
-        yield ConfigWarning(
-            f"mas.faults.retries={faults.retries} with mas.faults.backoff_s={faults.backoff_s:g}",
-            reason=f"the wait doubles with each retry: before the last one it is {wait:.3g} seconds",
-            fix="lower mas.faults.retries or mas.faults.backoff_s",
-        )
+        value = f"mas.faults.retries={faults.retries} with mas.faults.backoff_s={faults.backoff_s:g}"
+        reason = f"the wait doubles with each retry: before the last one it is {wait:.3g} seconds"
+        yield ConfigWarning(value, reason=reason, fix="lower mas.faults.retries or mas.faults.backoff_s")
 
 
 def _rewards(run: Run, workflow: Workflow) -> Iterator[Problem]:
@@ -114,29 +133,22 @@ def _rewards(run: Run, workflow: Workflow) -> Iterator[Problem]:
             fix="set mas.reward.team=1",
         )
     elif not team:
-        yield ConfigWarning(
-            f"mas.reward.team={team}",
-            reason="whether a session succeeds does not count, only what the workflow gives single acts",
-            fix="set mas.reward.team=1",
-        )
+        reason = "whether a session succeeds does not count, only what the workflow gives single acts"
+        yield ConfigWarning(f"mas.reward.team={team}", reason=reason, fix="set mas.reward.team=1")
     for name, weight in (("team", team), ("local", local)):
         if weight is not None and weight < 0:
-            yield ConfigWarning(
-                f"mas.reward.{name}={weight}",
-                reason="a negative weight trains for the lowest reward",
-                fix=f"set mas.reward.{name}={-weight:g}",
-            )
+            reason = "a negative weight trains for the lowest reward"
+            yield ConfigWarning(f"mas.reward.{name}={weight}", reason=reason, fix=f"set mas.reward.{name}={-weight:g}")
     if (
         run.config.algorithm.adv_estimator == "at_grpo"
         and workflow.branches
         and run.mas.branch.k > 1
         and workflow.sparse
     ):
-        yield ConfigWarning(
-            f"algorithm.adv_estimator=at_grpo with mas.branch.k={run.mas.branch.k} and rewards at the end only",
-            reason="the candidates of an act that does not end the session all have one reward, so it learns nothing",
-            fix="give every candidate a reward of its own (shipped teams: ++mas.workflow.args.reward=dense)",
-        )
+        value = f"algorithm.adv_estimator=at_grpo with mas.branch.k={run.mas.branch.k} and rewards at the end only"
+        reason = "the candidates of an act that does not end the session all have one reward, so it learns nothing"
+        fix = "give every candidate a reward of its own (shipped teams: ++mas.workflow.args.reward=dense)"
+        yield ConfigWarning(value, reason=reason, fix=fix)
 
 
 def _played_on(run: Run, workflow: Workflow) -> Iterator[Problem]:
@@ -152,11 +164,9 @@ def _played_on(run: Run, workflow: Workflow) -> Iterator[Problem]:
         )
     name = str(run.config.algorithm.adv_estimator)
     if workflow.forks and name in _UNFORKED:
-        yield ConfigError(
-            f"algorithm.adv_estimator={name} with mas.workflow.name={run.mas.workflow.name}, which forks",
-            rule=f"{name} {_UNFORKED[name]}",
-            fix="set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task",
-        )
+        value = f"algorithm.adv_estimator={name} with mas.workflow.name={run.mas.workflow.name}, which forks"
+        fix = "set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task"
+        yield ConfigError(value, rule=f"{name} {_UNFORKED[name]}", fix=fix)
 
 
 # Estimators to which the forks of a session would look like one course of it.
@@ -165,41 +175,6 @@ _UNFORKED = {
     "agent_gigpo": "discounts by the acts that follow in the session, and each of its forks has acts of its own",
     "hierarchical_grpo": "tells the invocations of a session by their numbers, and its forks number them alike",
 }
-
-
-def _rollouts(run: Run, workflow: Workflow) -> Iterator[ConfigWarning]:
-    """mhgpo takes rows of one branch for a rollout of their own, which the candidates of several acts are not."""
-    counts = {"weighting": ("per_session", "per_invocation"), "baseline": ("leave_one_out",)}
-    chosen = [
-        f"{name}={run.mas.advantage.get(name)}"
-        for name, those in counts.items()
-        if run.mas.advantage.get(name) in those
-    ]
-    plain = workflow.branches and run.mas.branch.k > 1 and not workflow.forks
-    if run.config.algorithm.adv_estimator == "mhgpo" and plain and chosen:
-        yield ConfigWarning(
-            f"algorithm.adv_estimator=mhgpo with mas.advantage.{chosen[0]} and "
-            f"mas.workflow.name={run.mas.workflow.name}, which branches and does not fork",
-            reason="candidates of different acts that have the same number would count as one rollout",
-            fix="fork (teams that can: ++mas.workflow.args.fork=first), or set algorithm.adv_estimator=agent_grpo",
-        )
-
-
-def _drawn(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
-    """Settings with which every reply to a prompt is the same, so that nothing is compared."""
-    for name, member in members.items():
-        if not member.trainable or member.spec.policy not in run.mas.policies:
-            continue
-        view, own = run.view(member.spec.policy), flat(member.spec.sampling)
-        drawn = {key: own.get(key, view.value(f"rollout.{key}")) for key in DECODING}
-        if drawn["temperature"] == 0 or drawn["top_k"] == 1 or own.get("seed") is not None:
-            why = f"seed={own['seed']}" if own.get("seed") is not None else ""
-            why = why or ("temperature=0" if drawn["temperature"] == 0 else "top_k=1")
-            yield ConfigWarning(
-                f"agent {name} is trained with {why}",
-                reason="every reply to one prompt is then the same, so its sessions differ in nothing",
-                fix=f"set it in ++mas.agents.{member.role}.validation_sampling, or in {SECTION}.rollout.val_kwargs",
-            )
 
 
 def _validated(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigWarning]:
@@ -214,27 +189,10 @@ def _validated(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigWarnin
         if member.trainable and member.spec.policy in run.mas.policies
     }
     if wish and temperatures == {0}:
-        yield ConfigWarning(
-            f"{SECTION}.rollout.val_kwargs.temperature=0 with val_kwargs.{wish}",
-            reason="temperature 0 is greedy: every validation session of a task is then the same",
-            fix=f"set {SECTION}.rollout.val_kwargs.temperature=1.0, or leave val_kwargs.{wish} out",
-        )
-
-
-def _swap(run: Run) -> Iterator[ConfigWarning]:
-    swap, steps = run.mas.swap, run.config.trainer.get("total_training_steps")
-    if not swap.agents and swap.every != SwapSpec().every:
-        yield ConfigWarning(
-            f"mas.swap.every={swap.every} without mas.swap.agents",
-            reason="no agents exchange their policies",
-            fix="set mas.swap.agents=[<agent>,<agent>], or remove mas.swap.every",
-        )
-    elif swap.agents and steps is not None and swap.every >= steps:
-        yield ConfigWarning(
-            f"mas.swap.every={swap.every} with trainer.total_training_steps={steps}",
-            reason="training ends before the first exchange",
-            fix=f"set mas.swap.every to less than {steps}",
-        )
+        value = f"{SECTION}.rollout.val_kwargs.temperature=0 with val_kwargs.{wish}"
+        reason = "temperature 0 is greedy: every validation session of a task is then the same"
+        fix = f"set {SECTION}.rollout.val_kwargs.temperature=1.0, or leave val_kwargs.{wish} out"
+        yield ConfigWarning(value, reason=reason, fix=fix)
 
 
 def _fused_kernels(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigError]:

@@ -27,11 +27,9 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     adapter = model.get("lora_adapter_path")
     yield from check_unread_rank(view, f"policy {policy}")
     if adapter and not rank:
-        yield ConfigError(
-            f"policy {policy}: model.lora_adapter_path={adapter} with model.lora_rank=0",
-            rule="verl loads an adapter only where lora_rank is above 0",
-            fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null",
-        )
+        value = f"policy {policy}: model.lora_adapter_path={adapter} with model.lora_rank=0"
+        rule = "verl loads an adapter only where lora_rank is above 0"
+        yield ConfigError(value, rule=rule, fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null")
     if rank:
         if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
             yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
@@ -39,17 +37,41 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
         known = modules(view[SECTION].model)
         yield from check_targets(view, policy, known)
         if not (model.get("lora") or {}).get("merge"):
-            yield from _served(view, policy, known)
+            rollout, fix = view[SECTION].rollout, f"set {SECTION}.model.lora.merge=True"
+            value = f"policy {policy}: model.lora_rank={view[SECTION].model.lora_rank} with model.lora.merge=False"
+            if not facts_of(str(rollout.name)).takes_adapters:
+                rule = "this engine takes whole weights, so the trainer merges the adapter into them"
+                yield ConfigError(f"{value} and rollout.name={rollout.name}", rule=rule, fix=fix)
+            elif (most := facts_of(str(rollout.name)).highest_rank) and view[SECTION].model.lora_rank > most:
+                rule = f"this engine serves adapters of rank {most} at most"
+                yield ConfigError(
+                    f"{value} and rollout.name={rollout.name}",
+                    rule=rule,
+                    fix=f"lower {SECTION}.model.lora_rank, or {fix}",
+                )
+            elif rollout.name == "sglang" and (wrong := list(check_sglang_targets(view, policy, known))):
+                yield from (ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}") for error in wrong)
+            # In the mode with separate engines, the mode's own check refuses it.
+            elif rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE:
+                yield ConfigError(
+                    f"{value} and rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
+                    rule="only the backend naive sends adapters; others would leave the engine with the base weights",
+                    fix=f"{fix}, or {SECTION}.rollout.checkpoint_engine.backend=naive",
+                )
+            elif view.trainer.device == "cpu" and rollout.load_format == "dummy":
+                yield ConfigError(
+                    f"{value} and rollout.load_format=dummy",
+                    rule="on the CPU vLLM reads the base weights from disk, only the adapter is sent",
+                    fix=f"set {SECTION}.rollout.load_format=auto, or {SECTION}.model.lora.merge=True",
+                )
 
 
 def check_unread_rank(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     unread, strategy = (view[SECTION].model.get("lora") or {}).get("rank"), view[SECTION].actor.strategy
     if unread and strategy != "megatron":
-        yield ConfigError(
-            f"{policy}: model.lora.rank={unread} with actor.strategy={strategy}",
-            rule="FSDP reads model.lora_rank; model.lora.rank is Megatron's",
-            fix=f"set {SECTION}.model.lora_rank={unread} and {SECTION}.model.lora.rank=0",
-        )
+        rule = "FSDP reads model.lora_rank; model.lora.rank is Megatron's"
+        fix = f"set {SECTION}.model.lora_rank={unread} and {SECTION}.model.lora.rank=0"
+        yield ConfigError(f"{policy}: model.lora.rank={unread} with actor.strategy={strategy}", rule=rule, fix=fix)
 
 
 def check_frozen_adapter(view: DictConfig, policy: str) -> Iterator[ConfigError]:
@@ -64,11 +86,8 @@ def check_frozen_adapter(view: DictConfig, policy: str) -> Iterator[ConfigError]
 
 def check_trainable(policy: str, rank: object) -> Iterator[ConfigError]:
     if importlib.util.find_spec("peft") is None:
-        yield ConfigError(
-            f"{policy}: model.lora_rank={rank}, and peft is not installed",
-            rule="verl trains adapters with peft",
-            fix="pip install peft",
-        )
+        value = f"{policy}: model.lora_rank={rank}, and peft is not installed"
+        yield ConfigError(value, rule="verl trains adapters with peft", fix="pip install peft")
 
 
 def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[Problem]:
@@ -90,11 +109,8 @@ def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Ite
     elif not kept:
         yield ConfigError(f"{path}={wanted} with exclude_modules={excluded}", rule=_NO_MODULE, fix="exclude fewer")
     elif not isinstance(wanted, str) and (missing := [item for item in wanted or () if not targeted(known, [item])]):
-        yield ConfigWarning(
-            f"{path}={wanted}",
-            reason=f"the model has no module {', '.join(missing)} that an adapter can be on",
-            fix=fix,
-        )
+        reason = f"the model has no module {', '.join(missing)} that an adapter can be on"
+        yield ConfigWarning(f"{path}={wanted}", reason=reason, fix=fix)
 
 
 _NO_MODULE = "an adapter is on modules that the model has"
@@ -115,11 +131,8 @@ def check_sglang_targets(view: DictConfig, policy: str, known: list[str] | None)
     wanted, excluded = targets(view)
     path = f"policy {policy}: model.target_modules={wanted} with rollout.name=sglang"
     if isinstance(wanted, str) and wanted != ALL_LINEAR:
-        yield ConfigError(
-            path,
-            rule="SGLang takes the names of modules, not a regular expression",
-            fix="set it to all-linear or a list of names",
-        )
+        rule = "SGLang takes the names of modules, not a regular expression"
+        yield ConfigError(path, rule=rule, fix="set it to all-linear or a list of names")
         return
     names = (wanted or ()) if known is None else known
     try:
@@ -137,35 +150,3 @@ def check_sglang_targets(view: DictConfig, policy: str, known: list[str] | None)
                     fix=f"add {', '.join(sorted(needed - on))}",
                 )
                 return
-
-
-def _served(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
-    rollout, fix = view[SECTION].rollout, f"set {SECTION}.model.lora.merge=True"
-    value = f"policy {policy}: model.lora_rank={view[SECTION].model.lora_rank} with model.lora.merge=False"
-    if not facts_of(str(rollout.name)).takes_adapters:
-        yield ConfigError(
-            f"{value} and rollout.name={rollout.name}",
-            rule="this engine takes whole weights, so the trainer merges the adapter into them",
-            fix=fix,
-        )
-    elif (most := facts_of(str(rollout.name)).highest_rank) and view[SECTION].model.lora_rank > most:
-        yield ConfigError(
-            f"{value} and rollout.name={rollout.name}",
-            rule=f"this engine serves adapters of rank {most} at most",
-            fix=f"lower {SECTION}.model.lora_rank, or {fix}",
-        )
-    elif rollout.name == "sglang" and (wrong := list(check_sglang_targets(view, policy, known))):
-        yield from (ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}") for error in wrong)
-    # In the mode with separate engines, the mode's own check refuses it.
-    elif rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE:
-        yield ConfigError(
-            f"{value} and rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
-            rule="only the backend naive sends adapters; others would leave the engine with the base weights",
-            fix=f"{fix}, or {SECTION}.rollout.checkpoint_engine.backend=naive",
-        )
-    elif view.trainer.device == "cpu" and rollout.load_format == "dummy":
-        yield ConfigError(
-            f"{value} and rollout.load_format=dummy",
-            rule="on the CPU vLLM reads the base weights from disk, only the adapter is sent",
-            fix=f"set {SECTION}.rollout.load_format=auto, or {SECTION}.model.lora.merge=True",
-        )

@@ -30,18 +30,15 @@ def check_loss(run: Run) -> Iterator[ConfigError]:
     for name in run.trained:
         actor = run.view(name).section("actor")
         if actor.loss_agg_mode not in (UNSET, mode):
-            yield ConfigError(
-                f"policy {name}: mas.loss.weighting={weighting} with actor.loss_agg_mode={actor.loss_agg_mode}",
-                rule="both say how rows are added up to the loss",
-                fix=f"remove {SECTION}.actor.loss_agg_mode, or mas.loss.weighting",
-            )
+            value = f"policy {name}: mas.loss.weighting={weighting} with actor.loss_agg_mode={actor.loss_agg_mode}"
+            rule = "both say how rows are added up to the loss"
+            yield ConfigError(value, rule=rule, fix=f"remove {SECTION}.actor.loss_agg_mode, or mas.loss.weighting")
         loss = actor.policy_loss.loss_mode
         if OWN_AGGREGATION.get(loss, mode) != mode:
-            yield ConfigError(
-                f"policy {name}: mas.loss.weighting={weighting} with actor.policy_loss.loss_mode={loss}",
-                rule=f"this loss of verl adds rows up in a way of its own: {OWN_AGGREGATION[loss]}",
-                fix="set mas.loss.weighting=row" if OWN_AGGREGATION[loss] in LOSS_MODES.values() else _WITHOUT,
-            )
+            value = f"policy {name}: mas.loss.weighting={weighting} with actor.policy_loss.loss_mode={loss}"
+            rule = f"this loss of verl adds rows up in a way of its own: {OWN_AGGREGATION[loss]}"
+            fix = "set mas.loss.weighting=row" if OWN_AGGREGATION[loss] in LOSS_MODES.values() else _WITHOUT
+            yield ConfigError(value, rule=rule, fix=fix)
 
 
 _WITHOUT = "remove mas.loss.weighting, or choose another loss, such as vanilla"
@@ -56,11 +53,9 @@ def check_filter(run: Run) -> Iterator[Problem]:
     if spec.refill:
         yield from _refill(run.config, spec)
     elif spec.max_rounds != FilterSpec.max_rounds:
-        yield ConfigWarning(
-            f"mas.filter.max_rounds={spec.max_rounds} with mas.filter.refill=False",
-            reason="without a refill, each step samples once",
-            fix="set mas.filter.refill=True, or remove it",
-        )
+        value = f"mas.filter.max_rounds={spec.max_rounds} with mas.filter.refill=False"
+        reason = "without a refill, each step samples once"
+        yield ConfigWarning(value, reason=reason, fix="set mas.filter.refill=True, or remove it")
     if spec.drop == "uniform":
         yield from _drop_uniform(run)
 
@@ -71,38 +66,29 @@ def _keep_share(run: Run, share: float) -> Iterator[Problem]:
             "mas.filter.keep_share=1", reason="every task is kept", fix="lower it, such as to 0.5, or remove it"
         )
     if run.config[SECTION].rollout.n == 1:
-        yield ConfigError(
-            f"mas.filter.keep_share={share:g} with {SECTION}.rollout.n=1",
-            rule="tasks are kept by how much the team's reward differs between their sessions, and there is one",
-            fix=f"set {SECTION}.rollout.n=8, or mas.filter.drop=uniform, which reads the estimator's own groups",
-        )
+        rule = "tasks are kept by how much the team's reward differs between their sessions, and there is one"
+        fix = f"set {SECTION}.rollout.n=8, or mas.filter.drop=uniform, which reads the estimator's own groups"
+        yield ConfigError(f"mas.filter.keep_share={share:g} with {SECTION}.rollout.n=1", rule=rule, fix=fix)
     if not run.mas.reward.team:
-        yield ConfigError(
-            f"mas.filter.keep_share={share:g} with mas.reward.team={run.mas.reward.team}",
-            rule="tasks are kept by how much the team's reward differs between their sessions, and it has no weight",
-            fix="set mas.reward.team=1, or mas.filter.drop=uniform, which reads the estimator's own groups",
-        )
+        value = f"mas.filter.keep_share={share:g} with mas.reward.team={run.mas.reward.team}"
+        rule = "tasks are kept by how much the team's reward differs between their sessions, and it has no weight"
+        fix = "set mas.reward.team=1, or mas.filter.drop=uniform, which reads the estimator's own groups"
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 def _refill(config: DictConfig, spec: FilterSpec) -> Iterator[ConfigError]:
     if spec.drop is None and spec.keep_share in (None, 1):
-        yield ConfigError(
-            "mas.filter.refill=True without a filter",
-            rule="it replaces the tasks that mas.filter leaves out",
-            fix="set mas.filter.drop=uniform or mas.filter.keep_share=0.5, or remove it",
-        )
+        rule = "it replaces the tasks that mas.filter leaves out"
+        fix = "set mas.filter.drop=uniform or mas.filter.keep_share=0.5, or remove it"
+        yield ConfigError("mas.filter.refill=True without a filter", rule=rule, fix=fix)
     if config.data.get("gen_batch_size") not in (None, 1):
-        yield ConfigError(
-            f"data.gen_batch_size={config.data.gen_batch_size} with mas.filter.refill=True",
-            rule="as many tasks are read as are missing, so they are read one by one",
-            fix="remove data.gen_batch_size",
-        )
+        value = f"data.gen_batch_size={config.data.gen_batch_size} with mas.filter.refill=True"
+        rule = "as many tasks are read as are missing, so they are read one by one"
+        yield ConfigError(value, rule=rule, fix="remove data.gen_batch_size")
     if OmegaConf.select(config, "skip.rollout_tq.enable"):
-        yield ConfigError(
-            "skip.rollout_tq.enable=True with mas.filter.refill=True",
-            rule="verl stores and replays one rollout per step, and a refill samples several times",
-            fix="set skip.rollout_tq.enable=False, or mas.filter.refill=False",
-        )
+        value = "skip.rollout_tq.enable=True with mas.filter.refill=True"
+        rule = "verl stores and replays one rollout per step, and a refill samples several times"
+        yield ConfigError(value, rule=rule, fix="set skip.rollout_tq.enable=False, or mas.filter.refill=False")
 
 
 def _drop_uniform(run: Run) -> Iterator[ConfigError]:

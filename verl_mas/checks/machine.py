@@ -24,29 +24,20 @@ def check_plugin() -> Iterator[ConfigError]:
     """verl ignores a plugin that it cannot import, and logs that only at level DEBUG."""
     plugin = sys.modules.get("verl_mas.plugin")
     if "verl" in sys.modules and not (plugin and plugin.active()):
-        why = plugin_error()
-        yield ConfigError(
-            "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if why else ""),
-            rule="the plugin registers with verl what this run uses",
-            fix="correct this error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more",
-        )
-
-
-def plugin_error() -> str:
-    """The error of importing the plugin in a new process; empty if it works."""
-    program = "import verl_mas.plugin as plugin, verl; assert plugin.active()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stderr.strip()
+        # The error of importing the plugin in a new process; empty if it works.
+        program = "import verl_mas.plugin as plugin, verl; assert plugin.active()"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        why = "" if done.returncode == 0 else done.stderr.strip()
+        value = "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if why else "")
+        fix = "correct this error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more"
+        yield ConfigError(value, rule="the plugin registers with verl what this run uses", fix=fix)
 
 
 def check_versions() -> Iterator[ConfigError]:
     for requirement in requirements("verl-mas"):
         if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
-            yield ConfigError(
-                f"verl {version('verl')} is installed",
-                rule=f"verl-mas {version('verl-mas')} needs verl {requirement.specifier}",
-                fix=f"pip install '{requirement}'",
-            )
+            rule = f"verl-mas {version('verl-mas')} needs verl {requirement.specifier}"
+            yield ConfigError(f"verl {version('verl')} is installed", rule=rule, fix=f"pip install '{requirement}'")
 
 
 def requirements(package: str) -> list[Requirement]:
@@ -58,11 +49,9 @@ def check_platform(device: str | None = None) -> Iterator[ConfigError]:
     """`device` is verl's trainer.device."""
     name = os.environ.get("VERL_PLATFORM", "").strip().lower()
     if name == DEVICE and device not in (None, DEVICE):
-        yield ConfigError(
-            f"trainer.device={device} on the platform {DEVICE}",
-            rule="+platform=cpu sets the device of the run",
-            fix="remove trainer.device or +platform=cpu",
-        )
+        value = f"trainer.device={device} on the platform {DEVICE}"
+        rule = "+platform=cpu sets the device of the run"
+        yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
     if name in ("", DEVICE):
         return  # Importing verl takes seconds.
     from verl.plugin.platform.platform_manager import PlatformRegistry

@@ -89,11 +89,9 @@ def check_remotes(mas: MasConfig) -> Iterator[Problem]:
             continue
         yield from check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
         if spec.overrides:
-            yield ConfigError(
-                f"mas.policies.{name}.overrides with remote",
-                rule="a remote policy has no model, engine or optimiser here",
-                fix="remove the overrides; sampling belongs to mas.agents.<agent>.sampling",
-            )
+            rule = "a remote policy has no model, engine or optimiser here"
+            fix = "remove the overrides; sampling belongs to mas.agents.<agent>.sampling"
+            yield ConfigError(f"mas.policies.{name}.overrides with remote", rule=rule, fix=fix)
 
 
 def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
@@ -109,11 +107,9 @@ def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
             ("overrides.actor.optim", optim),
         ):
             if value and name not in learning:
-                yield ConfigWarning(
-                    f"mas.policies.{name}.{key}={value}",
-                    reason="the policy is frozen, remote or a snapshot, so it is not trained",
-                    fix="remove it, or train the policy",
-                )
+                reason = "the policy is frozen, remote or a snapshot, so it is not trained"
+                fix = "remove it, or train the policy"
+                yield ConfigWarning(f"mas.policies.{name}.{key}={value}", reason=reason, fix=fix)
 
 
 def check_batch_sizes(run: Run) -> Iterator[ConfigError]:
@@ -121,11 +117,9 @@ def check_batch_sizes(run: Run) -> Iterator[ConfigError]:
     for name in run.trained:
         steps = run.view(name).updates_per_step
         if steps > sessions:
-            yield ConfigError(
-                f"policy {name}: {steps} optimiser steps for {sessions} sessions per training step",
-                rule="every optimiser step needs at least one row",
-                fix="lower mas.updates_per_step, or raise data.train_batch_size or rollout.n",
-            )
+            value = f"policy {name}: {steps} optimiser steps for {sessions} sessions per training step"
+            fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
+            yield ConfigError(value, rule="every optimiser step needs at least one row", fix=fix)
 
 
 def check_zero_advantage(run: Run) -> Iterator[ConfigError]:
@@ -142,11 +136,9 @@ def check_zero_advantage(run: Run) -> Iterator[ConfigError]:
             ),
         ):
             if active:
-                yield ConfigError(
-                    f"mas.skip_zero_advantage=True with {term} of policy {name}",
-                    rule="rows without advantage still count in this term of the loss",
-                    fix="set mas.skip_zero_advantage=False, or turn this term off",
-                )
+                value = f"mas.skip_zero_advantage=True with {term} of policy {name}"
+                rule = "rows without advantage still count in this term of the loss"
+                yield ConfigError(value, rule=rule, fix="set mas.skip_zero_advantage=False, or turn this term off")
 
 
 def check_views(run: Run) -> Iterator[Problem]:
@@ -188,11 +180,9 @@ def _strategy(view: DictConfig, policy: str) -> Iterator[ConfigError]:
 
 def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:
     if view[SECTION].actor.checkpoint.get("async_save", False):
-        yield ConfigError(
-            f"policy {name}: actor.checkpoint.async_save=True",
-            rule="a checkpoint is complete only after every policy has been saved",
-            fix="set actor.checkpoint.async_save=False",
-        )
+        value = f"policy {name}: actor.checkpoint.async_save=True"
+        rule = "a checkpoint is complete only after every policy has been saved"
+        yield ConfigError(value, rule=rule, fix="set actor.checkpoint.async_save=False")
     package = facts_of(view[SECTION].rollout.name).package
     if package and find_spec(package) is None:
         # verl asks the engine for the LoRA ranks that it takes; `check_installed` reports that it is not there.
@@ -201,8 +191,5 @@ def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[Con
         # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's rule for the base.
         view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
     if why := refused_by_verl(view, package):
-        yield ConfigError(
-            f"policy {name}: {why}",
-            rule="verl accepts the configuration of every policy",
-            fix=f"change {SECTION}, or mas.policies.{name}.overrides",
-        )
+        rule = "verl accepts the configuration of every policy"
+        yield ConfigError(f"policy {name}: {why}", rule=rule, fix=f"change {SECTION}, or mas.policies.{name}.overrides")

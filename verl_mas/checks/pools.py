@@ -42,28 +42,29 @@ def check_apart(run: Run) -> Iterator[ConfigError]:
     apart = {name: spec.engines for name, spec in run.mas.policies.items() if spec.engines}
     if run.mode is not SEPARATE:
         for name, pool in apart.items():
-            yield ConfigError(
-                f"mas.policies.{name}.engines={pool} with {KEY}={run.config.trainer.v1.trainer_mode}",
-                rule="in this mode a policy is served on the GPUs that it trains on",
-                fix=f"remove it, or set {KEY}={SEPARATE.name}",
-            )
+            value = f"mas.policies.{name}.engines={pool} with {KEY}={run.config.trainer.v1.trainer_mode}"
+            rule = "in this mode a policy is served on the GPUs that it trains on"
+            yield ConfigError(value, rule=rule, fix=f"remove it, or set {KEY}={SEPARATE.name}")
         return
     for name in apart:
-        yield from _never_trained(run.mas, name)
+        spec = run.mas.policies[name]
+        if not spec.is_trained and name not in bases(run.mas):
+            where = "" if spec.remote else f", and set ++mas.policies.{name}.pool={spec.engines}"
+            value = f"mas.policies.{name}.engines={spec.engines} of a policy that is not trained"
+            rule = "a policy without training processes has its engines on its pool"
+            yield ConfigError(value, rule=rule, fix=f"remove it{where}")
     for name in run.trained:
         yield from _trains_apart(run.mas, name)
-    yield from _shared_by_both(run.mas)
-
-
-def _never_trained(mas: MasConfig, name: str) -> Iterator[ConfigError]:
-    spec = mas.policies[name]
-    if not spec.is_trained and name not in bases(mas):
-        where = "" if spec.remote else f", and set ++mas.policies.{name}.pool={spec.engines}"
-        yield ConfigError(
-            f"mas.policies.{name}.engines={spec.engines} of a policy that is not trained",
-            rule="a policy without training processes has its engines on its pool",
-            fix=f"remove it{where}",
-        )
+    training = {run.mas.policies[name].pool: name for name in trained(run.mas) if not run.mas.policies[name].adapter_of}
+    for name in local_policies(run.mas):
+        spec = run.mas.policies[name]
+        setting, pool = ("engines", spec.engines) if spec.engines else ("pool", spec.pool)
+        of_itself = spec.is_trained and pool == spec.pool
+        if pool in training and not of_itself:
+            value = f"mas.policies.{name}.{setting}={pool}, on which policy {training[pool]} trains"
+            rule = f"with {KEY}={SEPARATE.name} engines never free their GPUs for training"
+            fix = f"set ++mas.policies.{name}.{setting} to a pool on which no policy trains"
+            yield ConfigError(value, rule=rule, fix=fix)
 
 
 def _trains_apart(mas: MasConfig, name: str) -> Iterator[ConfigError]:
@@ -76,32 +77,15 @@ def _trains_apart(mas: MasConfig, name: str) -> Iterator[ConfigError]:
             "another mode",
         )
     elif spec.engines in (None, spec.pool):
-        yield ConfigError(
-            f"mas.policies.{name}.engines={spec.engines or 'null'} and pool={spec.pool} with {KEY}={SEPARATE.name}",
-            rule="in this mode every trained policy is served on another pool than it trains on",
-            fix=f"set ++mas.policies.{name}.engines={EXAMPLE} ++mas.pools.{EXAMPLE}.n_gpus_per_node=1, or another pool",
-        )
+        value = f"mas.policies.{name}.engines={spec.engines or 'null'} and pool={spec.pool} with {KEY}={SEPARATE.name}"
+        rule = "in this mode every trained policy is served on another pool than it trains on"
+        fix = f"set ++mas.policies.{name}.engines={EXAMPLE} ++mas.pools.{EXAMPLE}.n_gpus_per_node=1, or another pool"
+        yield ConfigError(value, rule=rule, fix=fix)
     for other, snapshot in mas.policies.items():
         if snapshot.snapshot and snapshot.snapshot.of == name:
-            yield ConfigError(
-                f"mas.policies.{other}.snapshot.of={name} with {KEY}={SEPARATE.name}",
-                rule="the training processes of a policy send weights in one way only: in this mode, to its engines",
-                fix=f"remove the snapshot, or set {KEY} to another mode",
-            )
-
-
-def _shared_by_both(mas: MasConfig) -> Iterator[ConfigError]:
-    training = {mas.policies[name].pool: name for name in trained(mas) if not mas.policies[name].adapter_of}
-    for name in local_policies(mas):
-        spec = mas.policies[name]
-        setting, pool = ("engines", spec.engines) if spec.engines else ("pool", spec.pool)
-        of_itself = spec.is_trained and pool == spec.pool
-        if pool in training and not of_itself:
-            yield ConfigError(
-                f"mas.policies.{name}.{setting}={pool}, on which policy {training[pool]} trains",
-                rule=f"with {KEY}={SEPARATE.name} engines never free their GPUs for training",
-                fix=f"set ++mas.policies.{name}.{setting} to a pool on which no policy trains",
-            )
+            value = f"mas.policies.{other}.snapshot.of={name} with {KEY}={SEPARATE.name}"
+            rule = "the training processes of a policy send weights in one way only: in this mode, to its engines"
+            yield ConfigError(value, rule=rule, fix=f"remove the snapshot, or set {KEY} to another mode")
 
 
 TENSOR_SIZE = "rollout.tensor_model_parallel_size"
@@ -116,18 +100,13 @@ def check_pools(mas: MasConfig) -> Iterator[ConfigError]:
     for name, spec in mas.policies.items():
         for setting, pool in (("pool", spec.pool), ("engines", spec.engines)):
             if pool is not None and pool not in mas.pools:
-                yield ConfigError(
-                    f"mas.policies.{name}.{setting}={pool}",
-                    rule="a policy is on one of mas.pools",
-                    fix=nearest(pool, list(mas.pools)),
-                )
+                value = f"mas.policies.{name}.{setting}={pool}"
+                yield ConfigError(value, rule="a policy is on one of mas.pools", fix=nearest(pool, list(mas.pools)))
     for pool in mas.pools:
         if pool != DEFAULT_POOL and not policies_on(mas, pool):
-            yield ConfigError(
-                f"mas.pools.{pool} has no policy",
-                rule="a pool reserves its GPUs for the whole run",
-                fix=f"set ++mas.policies.<policy>.pool={pool}, or remove the pool",
-            )
+            value = f"mas.pools.{pool} has no policy"
+            rule = "a pool reserves its GPUs for the whole run"
+            yield ConfigError(value, rule=rule, fix=f"set ++mas.policies.<policy>.pool={pool}, or remove the pool")
 
 
 def check_replicas(run: Run) -> Iterator[ConfigError]:
@@ -185,11 +164,8 @@ def _too_large_together(config: DictConfig, pool: str, fractions: Mapping[str, f
 
 
 def _too_large_in_phases(config: DictConfig, name: str, fraction: float, most: float) -> ConfigError:
-    return ConfigError(
-        f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases",
-        rule=f"it is at most {most:g}. {MEANINGS}",
-        fix=f"set {_fraction(config, name, most)}",
-    )
+    value = f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases"
+    return ConfigError(value, rule=f"it is at most {most:g}. {MEANINGS}", fix=f"set {_fraction(config, name, most)}")
 
 
 def _fraction(config: DictConfig, name: str, value: float) -> str:
@@ -199,8 +175,6 @@ def _fraction(config: DictConfig, name: str, value: float) -> str:
 def _can_sleep(run: Run, names: list[str]) -> Iterator[ConfigError]:
     for name in names:
         if not run.view(name).value("rollout.free_cache_engine"):
-            yield ConfigError(
-                f"policy {name}: rollout.free_cache_engine=False in a pool served in phases",
-                rule="in phases, each engine frees its memory for the next one",
-                fix=f"set {own_section(run.config, name)}.rollout.free_cache_engine=True, or serve the pool together",
-            )
+            value = f"policy {name}: rollout.free_cache_engine=False in a pool served in phases"
+            fix = f"set {own_section(run.config, name)}.rollout.free_cache_engine=True, or serve the pool together"
+            yield ConfigError(value, rule="in phases, each engine frees its memory for the next one", fix=fix)

@@ -39,10 +39,9 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, MasError
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
-from verl_mas.planning.load import Policy
+from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import Plan, make_plan
-from verl_mas.planning.reading import read_policy
 from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
@@ -64,17 +63,13 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
     yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if given and str(given).endswith("/"):
-        yield ConfigError(
-            f"trainer.resume_from_path={given}",
-            rule="verl reads the step from what follows global_step_",
-            fix=f"set trainer.resume_from_path={str(given).rstrip('/')}",
-        )
+        value = f"trainer.resume_from_path={given}"
+        rule = "verl reads the step from what follows global_step_"
+        yield ConfigError(value, rule=rule, fix=f"set trainer.resume_from_path={str(given).rstrip('/')}")
     elif trainer.resume_from_path and not given:
-        yield ConfigWarning(
-            f"trainer.resume_from_path={trainer.resume_from_path} with trainer.resume_mode={trainer.resume_mode}",
-            reason="it is read with trainer.resume_mode=resume_path only",
-            fix="set trainer.resume_mode=resume_path, or remove trainer.resume_from_path",
-        )
+        value = f"trainer.resume_from_path={trainer.resume_from_path} with trainer.resume_mode={trainer.resume_mode}"
+        fix = "set trainer.resume_mode=resume_path, or remove trainer.resume_from_path"
+        yield ConfigWarning(value, reason="it is read with trainer.resume_mode=resume_path only", fix=fix)
     elif run.mode is None:
         yield from _of_verl(run.config, folder)
     else:
@@ -94,11 +89,9 @@ def check_logger(config: DictConfig) -> Iterator[ConfigError]:
     names = [trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()
     theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
     if metrics.LOGGER in names and theirs.absolute() == (Path(trainer.default_local_dir) / metrics.FILE).absolute():
-        yield ConfigError(
-            f"trainer.logger={list(names)} writes to {theirs}",
-            rule=f"a run writes its own {metrics.FILE} there, whatever its loggers are",
-            fix=f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file",
-        )
+        rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
+        fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
+        yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
 
 
 def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -120,21 +113,16 @@ def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
     if config.trainer.resume_mode == "resume_path":
         path = Path(str(config.trainer.resume_from_path))
         if step_of(path) is None or not path.is_dir():
-            error = ConfigError(
-                f"trainer.resume_mode=resume_path with trainer.resume_from_path={config.trainer.resume_from_path}",
-                rule="it is the folder of a checkpoint, global_step_<step>",
-                fix=choices(folder),
-            )
+            value = f"trainer.resume_mode=resume_path with trainer.resume_from_path={config.trainer.resume_from_path}"
+            error = ConfigError(value, rule="it is the folder of a checkpoint, global_step_<step>", fix=choices(folder))
             yield unless_elsewhere(config, error)
     elif config.trainer.resume_mode == "auto" and (pointer := folder / POINTER).exists():
         text = pointer.read_text(errors="replace").strip()
         if not (text.isdecimal() and folder_of_step(folder, int(text)).is_dir()):
             found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"
-            yield ConfigError(
-                f"{pointer} holds {text[:40]!r}, and {found} is there",
-                rule="it holds the step of the latest checkpoint",
-                fix=f"write the step of one of them into {pointer}, or set trainer.resume_mode=disable",
-            )
+            rule = "it holds the step of the latest checkpoint"
+            fix = f"write the step of one of them into {pointer}, or set trainer.resume_mode=disable"
+            yield ConfigError(f"{pointer} holds {text[:40]!r}, and {found} is there", rule=rule, fix=fix)
 
 
 # Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
@@ -154,11 +142,9 @@ def plan_of(run: Run, hardware: Hardware) -> Plan:
 
 def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[ConfigError]:
     if hardware is not None and config.trainer.device == platform.DEVICE:
-        yield ConfigError(
-            f"--gpus with trainer.device={config.trainer.device}",
-            rule="a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only",
-            fix="remove +platform=cpu or trainer.device, or --gpus",
-        )
+        value = f"--gpus with trainer.device={config.trainer.device}"
+        rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
+        yield ConfigError(value, rule=rule, fix="remove +platform=cpu or trainer.device, or --gpus")
 
 
 def check_capacity(run: Run, hardware: Hardware | None) -> Iterator[Problem]:
@@ -361,8 +347,6 @@ def check_finalized(run: Run) -> Iterator[Problem]:
     """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
     missing = materialize_interpolations(run.copy(), run.mas)
     if missing:
-        yield ConfigError(
-            "in a multirun, interpolated settings do not follow a policy's overrides",
-            rule="verl resolves interpolations before it builds the trainer",
-            fix="add " + " ".join(f"+{item}" for item in missing),
-        )
+        value = "in a multirun, interpolated settings do not follow a policy's overrides"
+        rule = "verl resolves interpolations before it builds the trainer"
+        yield ConfigError(value, rule=rule, fix="add " + " ".join(f"+{item}" for item in missing))

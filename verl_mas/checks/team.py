@@ -31,7 +31,7 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.placement import local_policies, served_on, used_pools, workers
 from verl_mas.config.run import Run
-from verl_mas.config.schema import AgentSpec, MasConfig, Sampling, SnapshotSpec
+from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
@@ -48,72 +48,45 @@ from verl_mas.workflow.members import Member, flat, wrong_names
 
 def check_snapshots(run: Run) -> Iterator[Problem]:
     for name, spec in run.mas.policies.items():
-        if spec.snapshot is None:
+        if (snapshot := spec.snapshot) is None:
             continue
         # `mas` does not tell a value from its default.
-        yield from _not_also(
-            name, OmegaConf.select(run.config, f"mas.policies.{name}.trainable") is True, "trainable=true"
-        )
-        yield from _not_also(name, spec.remote is not None, "remote")
-        if spec.snapshot.of not in run.trained:
-            yield _of_untrained(name, spec.snapshot, run.mas)
+        trainable = OmegaConf.select(run.config, f"mas.policies.{name}.trainable") is True
+        for wrong, setting in ((trainable, "trainable=true"), (spec.remote is not None, "remote")):
+            if wrong:
+                value = f"mas.policies.{name}.snapshot with {setting}"
+                rule = "a snapshot is served here and never trained: its weights are those of another policy"
+                yield ConfigError(value, rule=rule, fix=f"remove one of the two from mas.policies.{name}")
+        if snapshot.of not in run.trained:
+            of = run.mas.policies.get(snapshot.of)
+            kind = "is not there" if of is None else "is a snapshot" if of.snapshot else "is not trained"
+            value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}"
+            rule = "a snapshot takes the weights of a policy that this run trains"
+            yield ConfigError(value, rule=rule, fix=nearest(snapshot.of, trained(run.mas)))
             continue
-        yield from _same_model(run, name, spec.snapshot)
-        yield from _ever_refreshed(run.config, name, spec.snapshot)
-
-
-def _not_also(name: str, wrong: bool, setting: str) -> Iterator[ConfigError]:
-    if wrong:
-        yield ConfigError(
-            f"mas.policies.{name}.snapshot with {setting}",
-            rule="a snapshot is served here and never trained: its weights are those of another policy",
-            fix=f"remove one of the two from mas.policies.{name}",
-        )
-
-
-def _of_untrained(name: str, snapshot: SnapshotSpec, mas: MasConfig) -> ConfigError:
-    source = mas.policies.get(snapshot.of)
-    kind = "is not there" if source is None else "is a snapshot" if source.snapshot else "is not trained"
-    return ConfigError(
-        f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}",
-        rule="a snapshot takes the weights of a policy that this run trains",
-        fix=nearest(snapshot.of, trained(mas)),
-    )
-
-
-def _same_model(run: Run, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigError]:
-    source = run.view(snapshot.of)
-    path, of_source = (view.get("model.path") for view in (run.view(name), source))
-    if path != of_source:
-        yield ConfigError(
-            f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}",
-            rule="a snapshot has the weights of its policy, and starts with the same model",
-            fix=f"remove mas.policies.{name}.overrides.model",
-        )
-    rank = source.get("model.lora_rank") or 0
-    if source.spec.adapter_of:
-        yield ConfigError(
-            f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.spec.adapter_of}",
-            rule="a snapshot takes whole weights, and adapters on one base are never merged into them",
-            fix=f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own",
-        )
-    elif rank > 0 and not source.get("model.lora.merge"):
-        yield ConfigError(
-            f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}",
-            rule="a snapshot takes whole weights, so the trainer merges the adapter into them",
-            fix="set actor_rollout_ref.model.lora.merge=True",
-        )
-
-
-def _ever_refreshed(config: DictConfig, name: str, snapshot: SnapshotSpec) -> Iterator[ConfigWarning]:
-    steps, first = config.trainer.total_training_steps, snapshot.first or snapshot.every
-    if isinstance(steps, int) and first >= steps:
-        setting = f"first={first}" if snapshot.first else f"every={first}"
-        yield ConfigWarning(
-            f"mas.policies.{name}.snapshot.{setting} with trainer.total_training_steps={steps}",
-            reason="no step follows the first refresh, so it is the start model in all of them",
-            fix=f"lower it; for a policy that never changes, use mas.policies.{name}.trainable=false without snapshot",
-        )
+        source = run.view(snapshot.of)
+        path, of_source = (view.get("model.path") for view in (run.view(name), source))
+        if path != of_source:
+            value = f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}"
+            rule = "a snapshot has the weights of its policy, and starts with the same model"
+            yield ConfigError(value, rule=rule, fix=f"remove mas.policies.{name}.overrides.model")
+        rank = source.get("model.lora_rank") or 0
+        if source.spec.adapter_of:
+            value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.spec.adapter_of}"
+            rule = "a snapshot takes whole weights, and adapters on one base are never merged into them"
+            fix = f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own"
+            yield ConfigError(value, rule=rule, fix=fix)
+        elif rank > 0 and not source.get("model.lora.merge"):
+            value = f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}"
+            rule = "a snapshot takes whole weights, so the trainer merges the adapter into them"
+            yield ConfigError(value, rule=rule, fix="set actor_rollout_ref.model.lora.merge=True")
+        steps, first = run.config.trainer.total_training_steps, snapshot.first or snapshot.every
+        if isinstance(steps, int) and first >= steps:
+            setting = f"first={first}" if snapshot.first else f"every={first}"
+            value = f"mas.policies.{name}.snapshot.{setting} with trainer.total_training_steps={steps}"
+            reason = "no step follows the first refresh, so it is the start model in all of them"
+            fix = f"lower it; for a policy that never changes, use mas.policies.{name}.trainable=false without snapshot"
+            yield ConfigWarning(value, reason=reason, fix=fix)
 
 
 # Sampling settings: their names, by the engine or endpoint that gets them, and their ranges.
@@ -132,7 +105,15 @@ def check_sampling(run: Run) -> Iterator[Problem]:
         rollout = None if policy.remote else run.view(spec.policy).section("rollout")
         for path, given in _settings(spec, f"mas.agents.{name}"):
             if rollout is None:
-                yield from _endpoint(given, path)
+                # An endpoint may have settings that no other has, so an unknown name is at most a warning.
+                shared = settable(Sampling).keys() | SET_FOR_EVERY_REQUEST | SET_BY_US.keys()
+                yield from sampling_errors({key: given[key] for key in given if key in shared}, None, path)
+                for key in given.keys() - shared:
+                    if meant := mistyped(key):
+                        reason = "it is sent as it is; an endpoint refuses or ignores a misspelled setting"
+                        yield ConfigWarning(
+                            f"{path}.{key}={given[key]!r}", reason=reason, fix=f"did you mean {meant!r}?"
+                        )
             else:
                 yield from sampling_errors(given, str(rollout.name), path)
                 yield from stop_errors(given, rollout, path)
@@ -149,29 +130,14 @@ def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, obje
         yield f"{agent}.{section}.extra", extra
 
 
-def _endpoint(given: Mapping[str, object], path: str) -> Iterator[Problem]:
-    """An endpoint may have settings that no other has, so an unknown name is at most a warning."""
-    shared = settable(Sampling).keys() | SET_FOR_EVERY_REQUEST | SET_BY_US.keys()
-    yield from sampling_errors({key: given[key] for key in given if key in shared}, None, path)
-    for key in given.keys() - shared:
-        if meant := mistyped(key):
-            yield ConfigWarning(
-                f"{path}.{key}={given[key]!r}",
-                reason="it is sent as it is; an endpoint refuses or ignores a misspelled setting",
-                fix=f"did you mean {meant!r}?",
-            )
-
-
 def _cut(config: DictConfig, spec: AgentSpec, path: str) -> Iterator[ConfigWarning]:
     for key, longest in CUT_TO.items():
         own = flat(spec.sampling).get(key) if key == "max_tokens" else spec.max_prompt_length
         limit = config.data.get(longest.removeprefix("data."))
         if isinstance(own, int) and type(limit) is int and own > limit:
-            yield ConfigWarning(
-                f"{path}{'.sampling' if key == 'max_tokens' else ''}.{key}={own}",
-                reason=f"{longest}={limit} is the limit of every row, so this has no effect",
-                fix=f"raise {longest}, or lower {key}",
-            )
+            value = f"{path}{'.sampling' if key == 'max_tokens' else ''}.{key}={own}"
+            reason = f"{longest}={limit} is the limit of every row, so this has no effect"
+            yield ConfigWarning(value, reason=reason, fix=f"raise {longest}, or lower {key}")
 
 
 # Checks of how many sessions run at once, and of how their engines are served.
@@ -180,32 +146,27 @@ def _cut(config: DictConfig, spec: AgentSpec, path: str) -> Iterator[ConfigWarni
 def check_sessions(run: Run) -> Iterator[ConfigError]:
     limit, count = run.mas.max_sessions, workers(run.config)
     if limit is not None and limit < count:
-        yield ConfigError(
-            f"mas.max_sessions={limit} with {SECTION}.rollout.agent.num_workers={count}",
-            rule="the sessions are divided over the agent-loop workers, and each runs at least one at a time",
-            fix=f"set mas.max_sessions={count} or more, or {SECTION}.rollout.agent.num_workers={limit}",
-        )
+        value = f"mas.max_sessions={limit} with {SECTION}.rollout.agent.num_workers={count}"
+        rule = "the sessions are divided over the agent-loop workers, and each runs at least one at a time"
+        fix = f"set mas.max_sessions={count} or more, or {SECTION}.rollout.agent.num_workers={limit}"
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 def check_limits(mas: MasConfig) -> Iterator[ConfigWarning]:
     act, session = mas.faults.act_timeout_s, mas.faults.session_timeout_s
     if act > session:
-        yield ConfigWarning(
-            f"mas.faults.act_timeout_s={act:g} with mas.faults.session_timeout_s={session:g}",
-            reason="the session of an act ends before the act",
-            fix=f"set mas.faults.session_timeout_s to more than {act:g}",
-        )
+        value = f"mas.faults.act_timeout_s={act:g} with mas.faults.session_timeout_s={session:g}"
+        reason = "the session of an act ends before the act"
+        yield ConfigWarning(value, reason=reason, fix=f"set mas.faults.session_timeout_s to more than {act:g}")
 
 
 def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
     for pool in used_pools(mas):
         names = served_on(mas, pool)
         if mas.pools[pool].serving == "phases" and len(names) == 1:
-            yield ConfigWarning(
-                f"mas.pools.{pool}.serving=phases with one policy, {names[0]}",
-                reason="phases are the turns of several policies; the engines of one are always awake",
-                fix=f"remove the setting, or put another policy on the pool: ++mas.policies.<policy>.pool={pool}",
-            )
+            reason = "phases are the turns of several policies; the engines of one are always awake"
+            fix = f"remove the setting, or put another policy on the pool: ++mas.policies.<policy>.pool={pool}"
+            yield ConfigWarning(f"mas.pools.{pool}.serving=phases with one policy, {names[0]}", reason=reason, fix=fix)
 
 
 # Whether the engines of several policies can run beside each other.
@@ -227,11 +188,10 @@ def check_engines(run: Run) -> Iterator[ConfigError]:
                 "policy",
             )
         if run.view(name).get("rollout.disaggregation.enabled"):
-            yield ConfigError(
-                f"policy {name}: rollout.disaggregation.enabled=True in a run with {len(names)} policies",
-                rule="verl gives servers that only prefill or only decode the same names for every policy",
-                fix="set actor_rollout_ref.rollout.disaggregation.enabled=False, or serve all agents with one policy",
-            )
+            value = f"policy {name}: rollout.disaggregation.enabled=True in a run with {len(names)} policies"
+            rule = "verl gives servers that only prefill or only decode the same names for every policy"
+            fix = "set actor_rollout_ref.rollout.disaggregation.enabled=False, or serve all agents with one policy"
+            yield ConfigError(value, rule=rule, fix=fix)
 
 
 # Estimator of verl -> the nearest one that compares the rows of one agent.
@@ -287,11 +247,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
         refusals.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
         refusals.of(check_loss(run), check_phases(run))
         refusals.of(
-            check_unread_options(run),
-            check_untrained(mas),
-            check_sessions(run),
-            check_limits(mas),
-            check_serving(mas),
+            check_unread_options(run), check_untrained(mas), check_sessions(run), check_limits(mas), check_serving(mas)
         )
         if known:
             refusals.of(check_views(run))
@@ -308,17 +264,12 @@ def check_estimator(run: Run) -> Iterator[ConfigError]:
     if wants_critic(run.config):
         return  # Refused by check_settings.
     if name in PER_AGENT:
-        yield ConfigError(
-            f"algorithm.adv_estimator={name}",
-            rule="a team's rows are compared per agent; verl's estimators compare all rows of a prompt",
-            fix=f"set algorithm.adv_estimator={PER_AGENT[name]}",
-        )
+        value = f"algorithm.adv_estimator={name}"
+        rule = "a team's rows are compared per agent; verl's estimators compare all rows of a prompt"
+        yield ConfigError(value, rule=rule, fix=f"set algorithm.adv_estimator={PER_AGENT[name]}")
     elif name not in ESTIMATORS and (close := closest(name, PER_AGENT)):
-        yield ConfigError(
-            f"algorithm.adv_estimator={name}",
-            rule="a team's estimators are per agent",
-            fix=f"did you mean {PER_AGENT[close]!r}? known: {', '.join(ESTIMATORS)}",
-        )
+        fix = f"did you mean {PER_AGENT[close]!r}? known: {', '.join(ESTIMATORS)}"
+        yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
     else:
         options_for(name, run.mas.advantage)
 
@@ -332,24 +283,21 @@ def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
     mas = run.mas
     yield from _unused_file(mas)
     yield from _assignment(mas, members)
-    yield from _own_rewards(mas, workflow)
+    for name in workflow.own_rewards:
+        if getattr(workflow, name) and not mas.reward.local:
+            value = f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={mas.reward.local}"
+            rule = "mas.reward.local is the weight of an act's own reward (preset dr_mas: 0)"
+            yield ConfigError(value, rule=rule, fix=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0")
     yield from check_learning(run, workflow, members)
     yield from check_truncation(run, members)
     if run.config.algorithm.adv_estimator == "at_grpo":
         yield from _branches(run, workflow)
-    yield from _main_agent(mas, members)
-
-
-def _main_agent(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     main = mas.advantage.get("main")
     by_role = mas.advantage.get("by") == "role"
     known = {member.role for member in members.values()} if by_role else set(members)
     if main is not None and main not in known:
-        yield ConfigError(
-            f"mas.advantage.main={main}",
-            rule=f"it names the {'role of the ' if by_role else ''}agent that calls the others",
-            fix=nearest(str(main), list(known)),
-        )
+        rule = f"it names the {'role of the ' if by_role else ''}agent that calls the others"
+        yield ConfigError(f"mas.advantage.main={main}", rule=rule, fix=nearest(str(main), list(known)))
 
 
 def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:
@@ -357,41 +305,25 @@ def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:
     if spec.path is None or spec.name in vars(load_module(spec.path, "mas.workflow.path")):
         return
     if (home := find(spec.name, spec.path).__module__).startswith("verl_mas.workflows."):
-        yield ConfigWarning(
-            f"mas.workflow.path={spec.path} with mas.workflow.name={spec.name}",
-            f"{spec.name} is {home}, so the file is loaded and not used",
-            "set mas.workflow.name to a class of the file, or mas.workflow.path=null",
-        )
+        value = f"mas.workflow.path={spec.path} with mas.workflow.name={spec.name}"
+        reason = f"{spec.name} is {home}, so the file is loaded and not used"
+        yield ConfigWarning(value, reason, "set mas.workflow.name to a class of the file, or mas.workflow.path=null")
 
 
 def _assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     for name, member in members.items():
         policy = member.spec.policy
         if policy not in mas.policies:
-            yield ConfigError(
-                f"agent {name} acts on policy {policy}",
-                rule="an agent acts on one of mas.policies",
-                fix=f"set ++mas.agents.{member.role}.policy; {nearest(policy, list(mas.policies))}",
-            )
+            rule = "an agent acts on one of mas.policies"
+            fix = f"set ++mas.agents.{member.role}.policy; {nearest(policy, list(mas.policies))}"
+            yield ConfigError(f"agent {name} acts on policy {policy}", rule=rule, fix=fix)
     used = {member.spec.policy for member in members.values()}
     for name in mas.policies:
         # A base is used by its adapters.
         if name not in used and not adapters(mas, name):
-            yield ConfigError(
-                f"mas.policies.{name} is used by no agent",
-                rule="every policy costs memory, so every policy has an agent",
-                fix=f"set ++mas.agents.<agent>.policy={name}, or remove the policy",
-            )
-
-
-def _own_rewards(mas: MasConfig, workflow: Workflow) -> Iterator[ConfigError]:
-    for name in workflow.own_rewards:
-        if getattr(workflow, name) and not mas.reward.local:
-            yield ConfigError(
-                f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={mas.reward.local}",
-                rule="mas.reward.local is the weight of an act's own reward (preset dr_mas: 0)",
-                fix=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0",
-            )
+            value = f"mas.policies.{name} is used by no agent"
+            rule = "every policy costs memory, so every policy has an agent"
+            yield ConfigError(value, rule=rule, fix=f"set ++mas.agents.<agent>.policy={name}, or remove the policy")
 
 
 def _branches(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
@@ -403,8 +335,7 @@ def _branches(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
             "`branches = True` in its class",
         )
     elif run.mas.branch.k == 1 and run.config[SECTION].rollout.n == 1:
-        yield ConfigError(
-            "algorithm.adv_estimator=at_grpo with mas.branch.k=1 and one session per task",
-            rule="at_grpo compares the candidates of one act or, without branching, the sessions of one task",
-            fix=f"set mas.branch.k=4, or {SECTION}.rollout.n=8 for the control without branching",
-        )
+        value = "algorithm.adv_estimator=at_grpo with mas.branch.k=1 and one session per task"
+        rule = "at_grpo compares the candidates of one act or, without branching, the sessions of one task"
+        fix = f"set mas.branch.k=4, or {SECTION}.rollout.n=8 for the control without branching"
+        yield ConfigError(value, rule=rule, fix=fix)

@@ -58,7 +58,8 @@ class ConfiguredTools:
             try:
                 tool = Tool(schema)
             except InvalidInput as error:
-                self.problems.append(_within(setting, error))
+                refused = as_refusal(error)
+                self.problems.append(ConfigError(f"{setting}: {refused.value}", rule=refused.rule, fix=refused.fix))
                 continue
             if tool.name in self.tools:
                 self.problems.append(_twice(setting, tool.name))
@@ -115,11 +116,8 @@ def _read_servers(run: Run, found: ConfiguredTools, used: Set[str]) -> None:
 
 
 def _unused(source: str, names: Set[str]) -> ConfigWarning:
-    return ConfigWarning(
-        source,
-        reason="no agent has a tool of it, and every agent-loop worker loads it",
-        fix=f"name its tools in mas.agents.<agent>.tools: {', '.join(sorted(names))}",
-    )
+    fix = f"name its tools in mas.agents.<agent>.tools: {', '.join(sorted(names))}"
+    return ConfigWarning(source, reason="no agent has a tool of it, and every agent-loop worker loads it", fix=fix)
 
 
 def _found(path: str) -> Path | None:
@@ -200,24 +198,14 @@ def _raised(error: BaseException, file: Path) -> str:
 
 
 def _unreadable(setting: str, file: Path, why: str, fix: str = "") -> ConfigError:
-    return ConfigError(
-        f"{setting}={file}: {why}",
-        rule="verl loads this file in every agent-loop worker; for the check it has mas.workflow.check_timeout_s",
-        fix=fix or "correct the file",
-    )
-
-
-def _within(setting: str, error: InvalidInput) -> ConfigError:
-    refused = as_refusal(error)
-    return ConfigError(f"{setting}: {refused.value}", rule=refused.rule, fix=refused.fix)
+    rule = "verl loads this file in every agent-loop worker; for the check it has mas.workflow.check_timeout_s"
+    return ConfigError(f"{setting}={file}: {why}", rule=rule, fix=fix or "correct the file")
 
 
 def _twice(setting: str, name: str) -> ConfigError:
-    return ConfigError(
-        f"{setting} has the tool {name}, which is there already",
-        rule="a model calls a tool by its name, so a name is there once in both files and all MCP servers",
-        fix="rename one of the two; a tool of an MCP server has the name of its server before its own",
-    )
+    rule = "a model calls a tool by its name, so a name is there once in both files and all MCP servers"
+    fix = "rename one of the two; a tool of an MCP server has the name of its server before its own"
+    return ConfigError(f"{setting} has the tool {name}, which is there already", rule=rule, fix=fix)
 
 
 def _schema_problems(setting: str, tool: Tool) -> Iterator[Problem]:
@@ -226,11 +214,9 @@ def _schema_problems(setting: str, tool: Tool) -> Iterator[Problem]:
 
     function = tool.schema["function"]
     if not str(function.get("description") or "").strip():
-        yield ConfigWarning(
-            f"{setting}: the tool {tool.name} has no description",
-            reason="a model knows what a tool does from its description",
-            fix="describe it in the function's docstring, or in its schema",
-        )
+        value = f"{setting}: the tool {tool.name} has no description"
+        reason = "a model knows what a tool does from its description"
+        yield ConfigWarning(value, reason=reason, fix="describe it in the function's docstring, or in its schema")
     parameters = function.get("parameters", {})
     why = ""
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
@@ -241,8 +227,6 @@ def _schema_problems(setting: str, tool: Tool) -> Iterator[Problem]:
         except SchemaError as error:
             why = f"{error.json_path}: {error.message}"
     if why:
-        yield ConfigError(
-            f"{setting}: the parameters of the tool {tool.name}: {why}",
-            rule="the parameters of a tool are a JSON schema of type object",
-            fix="write {type: object, properties: {...}, required: [...]}",
-        )
+        value = f"{setting}: the parameters of the tool {tool.name}: {why}"
+        rule = "the parameters of a tool are a JSON schema of type object"
+        yield ConfigError(value, rule=rule, fix="write {type: object, properties: {...}, required: [...]}")

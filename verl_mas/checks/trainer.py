@@ -10,18 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
-from verl_mas.config.modes import (
-    COLOCATED,
-    KEY,
-    MODES,
-    SEPARATE,
-    STRATEGY,
-    SYNC,
-    THRESHOLD,
-    Mode,
-    Staleness,
-    mode_of,
-)
+from verl_mas.config.modes import COLOCATED, KEY, MODES, SEPARATE, STRATEGY, SYNC, THRESHOLD, Mode, Staleness, mode_of
 from verl_mas.config.placement import local_policies, time_sliced, used_pools
 from verl_mas.config.run import Run
 from verl_mas.config.verl_settings import section_at, verl_settings
@@ -100,36 +89,28 @@ def check_mode(config: DictConfig) -> Iterator[Problem]:
     if config.get("mas") is None and mode in MODES:
         yield no_team(mode)
     elif config.get("mas") is not None and mode in ASYNCHRONOUS_OF_VERL:
-        yield ConfigError(
-            f"{KEY}={mode} with a team (`mas`)",
-            rule="verl's own asynchronous trainers know one policy and no agents",
-            fix=f"add +mas/mode={mode} after +mas= and +recipe=, and do not set {KEY}",
-        )
+        value = f"{KEY}={mode} with a team (`mas`)"
+        rule = "verl's own asynchronous trainers know one policy and no agents"
+        yield ConfigError(value, rule=rule, fix=f"add +mas/mode={mode} after +mas= and +recipe=, and do not set {KEY}")
     elif config.get("mas") is not None:
-        yield ConfigWarning(
-            f"{KEY}={mode} with a team (`mas`)",
-            reason="verl's own trainer runs, which knows no agents and no policies",
-            fix=f"add +mas=<team>, which sets it to {SYNC.name}; a team is trained by {', '.join(MODES)}",
-        )
+        reason = "verl's own trainer runs, which knows no agents and no policies"
+        fix = f"add +mas=<team>, which sets it to {SYNC.name}; a team is trained by {', '.join(MODES)}"
+        yield ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason=reason, fix=fix)
 
 
 def check_own_estimator(config: DictConfig) -> Iterator[ConfigError]:
     """Of a run of verl's own trainers."""
     name = str(config.algorithm.adv_estimator)
     if name in ESTIMATORS and ESTIMATORS[name].remembers:
-        yield ConfigError(
-            f"algorithm.adv_estimator={name} without a team",
-            rule="it compares rows with the scores of earlier steps, which verl's own trainers do not keep",
-            fix="add +mas=<team>, or set algorithm.adv_estimator=agent_grpo",
-        )
+        value = f"algorithm.adv_estimator={name} without a team"
+        rule = "it compares rows with the scores of earlier steps, which verl's own trainers do not keep"
+        yield ConfigError(value, rule=rule, fix="add +mas=<team>, or set algorithm.adv_estimator=agent_grpo")
 
 
 def no_team(mode: str = SYNC.name) -> ConfigError:
-    return ConfigError(
-        "the command has no team",
-        rule=f"{KEY}={mode} trains the team of the `mas` block, which a group adds",
-        fix="add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared",
-    )
+    rule = f"{KEY}={mode} trains the team of the `mas` block, which a group adds"
+    fix = "add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared"
+    return ConfigError("the command has no team", rule=rule, fix=fix)
 
 
 def check_settings(config: DictConfig) -> Iterator[ConfigError]:
@@ -137,24 +118,18 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
         yield no_team()
         return
     if mode_of(config) is None:
-        yield ConfigError(
-            f"{KEY}={OmegaConf.select(config, KEY)}",
-            rule=f"a team is trained by {', '.join(MODES)}",
-            fix="use +mas=<team>; a recipe that names one needs the --config-dir of its folder",
-        )
+        rule = f"a team is trained by {', '.join(MODES)}"
+        fix = "use +mas=<team>; a recipe that names one needs the --config-dir of its folder"
+        yield ConfigError(f"{KEY}={OmegaConf.select(config, KEY)}", rule=rule, fix=fix)
     yield from unmet(config, REQUIRED)
     if wants_critic(config):
-        yield ConfigError(
-            f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}",
-            rule="a critic would need one value model per policy; verl-mas uses groups of sessions as the baseline",
-            fix="set algorithm.adv_estimator=agent_grpo, and do not set critic.enable",
-        )
+        value = f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}"
+        rule = "a critic would need one value model per policy; verl-mas uses groups of sessions as the baseline"
+        yield ConfigError(value, rule=rule, fix="set algorithm.adv_estimator=agent_grpo, and do not set critic.enable")
     if config.reward.reward_model.enable and not config.reward.reward_model.enable_resource_pool:
-        yield ConfigError(
-            "reward.reward_model.enable=True on the policies' GPUs",
-            rule="a session is scored when it ends, while the engines are awake",
-            fix="set reward.reward_model.enable_resource_pool=True, with its own GPUs",
-        )
+        value = "reward.reward_model.enable=True on the policies' GPUs"
+        rule = "a session is scored when it ends, while the engines are awake"
+        yield ConfigError(value, rule=rule, fix="set reward.reward_model.enable_resource_pool=True, with its own GPUs")
 
 
 def unmet(config: DictConfig, settings: Iterable[Required]) -> Iterator[ConfigError]:
@@ -172,11 +147,8 @@ def wants_critic(config: DictConfig) -> bool:
 
 def check_trainable(run: Run) -> Iterator[ConfigError]:
     if not run.trained and not run.config.trainer.val_only:
-        yield ConfigError(
-            "no policy is trainable",
-            rule="training needs a policy with weights to train",
-            fix="set mas.policies.<policy>.trainable=True, or trainer.val_only=True",
-        )
+        fix = "set mas.policies.<policy>.trainable=True, or trainer.val_only=True"
+        yield ConfigError("no policy is trainable", rule="training needs a policy with weights to train", fix=fix)
 
 
 # What an asynchronous mode cannot have, how stale rows may be, how weights are sent.
@@ -224,30 +196,46 @@ def check_modes(run: Run) -> Iterator[Problem]:
         return  # Refused by check_settings.
     yield from unmet(run.config, REQUIRED_BY_MODE)
     if stale is None:
-        yield from _set_back(run.config)
+        # `+mas/mode` before `+recipe`: the recipe's team has set the mode back, and nothing else.
+        default = section_at("trainer.v1.sampler", verl_settings())
+        assert default is not None
+        values = {key: OmegaConf.select(run.config, key) for key in (THRESHOLD, STRATEGY)}
+        set_here = {key: value for key, value in values.items() if value != default.yaml[key.rpartition(".")[2]]}
+        if set_here:
+            yield ConfigError(
+                f"{', '.join(f'{key}={value}' for key, value in set_here.items())} with {KEY}={SYNC.name}",
+                rule="only the asynchronous modes read it, and a team sets the mode to this one",
+                fix="put +mas/mode=<mode> after +mas= and +recipe=, or remove the setting",
+            )
         return
-    yield from _disaggregated(run, mode)
+    for name in local_policies(run.mas):
+        if run.view(name).get("rollout.disaggregation.enabled"):
+            value = f"policy {name}: rollout.disaggregation.enabled=True with {KEY}={mode.name}"
+            rule = "verl stops and resumes whole engines, not pairs of one for prompts and one for replies"
+            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.disaggregation.enabled=False")
     yield from _staleness(run, mode, stale)
     if stale.warmup:
         yield from _saved(run.config)
-        yield from _repeatable(run, mode, stale)
+        for name in local_policies(run.mas):
+            if run.view(name).get("rollout.full_determinism"):
+                yield ConfigError(
+                    f"policy {name}: rollout.full_determinism=True with {mode.warmup_key}={stale.warmup:g}",
+                    rule="the time at which a step ends decides which weights write a token, so no run repeats another",
+                    fix=f"set {mode.warmup_key}=0, with which no session is in flight during training, or "
+                    f"{SECTION}.rollout.full_determinism=False",
+                )
     if mode is SEPARATE:
         yield from _weights(run)
-        yield from _adapters(run)
-
-
-def _set_back(config: DictConfig) -> Iterator[ConfigError]:
-    """`+mas/mode` before `+recipe`: the recipe's team has set the mode back, and nothing else."""
-    default = section_at("trainer.v1.sampler", verl_settings())
-    assert default is not None
-    values = {key: OmegaConf.select(config, key) for key in (THRESHOLD, STRATEGY)}
-    set_here = {key: value for key, value in values.items() if value != default.yaml[key.rpartition(".")[2]]}
-    if set_here:
-        yield ConfigError(
-            f"{', '.join(f'{key}={value}' for key, value in set_here.items())} with {KEY}={SYNC.name}",
-            rule="only the asynchronous modes read it, and a team sets the mode to this one",
-            fix="put +mas/mode=<mode> after +mas= and +recipe=, or remove the setting",
-        )
+        # Of policies that are no adapter of another.
+        for name in run.trained:
+            view = run.view(name)
+            rank, merged = (view.get(f"model.{key}") for key in ("lora_rank", "lora.merge"))
+            if rank and not merged and not view.spec.adapter_of:
+                rule = "verl sends whole weights to engines on other GPUs, and leaves adapters out (verl #7495)"
+                fix = f"use +mas/mode=colocate_async, or set ++{SECTION}.model.lora.merge=True"
+                yield ConfigError(
+                    f"policy {name}: model.lora_rank={rank} with {KEY}={SEPARATE.name}", rule=rule, fix=fix
+                )
 
 
 def check_phases(run: Run) -> Iterator[ConfigError]:
@@ -264,16 +252,6 @@ def check_phases(run: Run) -> Iterator[ConfigError]:
                 "when no request runs",
                 fix=f"set ++mas.pools.{pool}.serving=together with rollout.gpu_memory_utilization that add up to at "
                 f"most {MOST:g}, or put each policy on a pool of its own",
-            )
-
-
-def _disaggregated(run: Run, mode: Mode) -> Iterator[ConfigError]:
-    for name in local_policies(run.mas):
-        if run.view(name).get("rollout.disaggregation.enabled"):
-            yield ConfigError(
-                f"policy {name}: rollout.disaggregation.enabled=True with {KEY}={mode.name}",
-                rule="verl stops and resumes whole engines, not pairs of one for prompts and one for replies",
-                fix=f"set {SECTION}.rollout.disaggregation.enabled=False",
             )
 
 
@@ -303,11 +281,9 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
         )
     steps = config.trainer.total_training_steps
     if type(steps) is int and stale.warmup >= steps:
-        yield ConfigError(
-            f"{key}={stale.warmup} with trainer.total_training_steps={steps}",
-            rule="all tasks of the run would be dispatched before its first step, and none would see a change",
-            fix=f"set {key}=1",
-        )
+        value = f"{key}={stale.warmup} with trainer.total_training_steps={steps}"
+        rule = "all tasks of the run would be dispatched before its first step, and none would see a change"
+        yield ConfigError(value, rule=rule, fix=f"set {key}=1")
     held = OmegaConf.select(config, f"{STORAGE}.SimpleStorage.total_storage_size")
     tasks, sessions = config.data.train_batch_size, run.sessions_per_step
     needed = least * (tasks + sessions)
@@ -323,22 +299,9 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
 def _saved(config: DictConfig) -> Iterator[ConfigError]:
     backend = OmegaConf.select(config, f"{STORAGE}.storage_backend")
     if config.trainer.save_freq > 0 and backend != "SimpleStorage":
-        yield ConfigError(
-            f"{STORAGE}.storage_backend={backend} with trainer.save_freq={config.trainer.save_freq}",
-            rule="a checkpoint has the rows of later steps, and verl saves those of SimpleStorage only",
-            fix=f"set {STORAGE}.storage_backend=SimpleStorage, or trainer.save_freq=-1",
-        )
-
-
-def _repeatable(run: Run, mode: Mode, stale: Staleness) -> Iterator[ConfigError]:
-    for name in local_policies(run.mas):
-        if run.view(name).get("rollout.full_determinism"):
-            yield ConfigError(
-                f"policy {name}: rollout.full_determinism=True with {mode.warmup_key}={stale.warmup:g}",
-                rule="the time at which a step ends decides which weights write a token, so no run repeats another",
-                fix=f"set {mode.warmup_key}=0, with which no session is in flight during training, or "
-                f"{SECTION}.rollout.full_determinism=False",
-            )
+        value = f"{STORAGE}.storage_backend={backend} with trainer.save_freq={config.trainer.save_freq}"
+        rule = "a checkpoint has the rows of later steps, and verl saves those of SimpleStorage only"
+        yield ConfigError(value, rule=rule, fix=f"set {STORAGE}.storage_backend=SimpleStorage, or trainer.save_freq=-1")
 
 
 def _weights(run: Run) -> Iterator[ConfigError]:
@@ -358,21 +321,6 @@ def _weights(run: Run) -> Iterator[ConfigError]:
             )
         options = view.get(f"{ENGINE}.engine_kwargs.{backend}")
         if options and options.get("group_name") is not None:
-            yield ConfigError(
-                f"policy {name}: {ENGINE}.engine_kwargs.{backend}.group_name={options.group_name}",
-                rule="processes that exchange weights find each other by this name, so each policy has its own",
-                fix="remove it",
-            )
-
-
-def _adapters(run: Run) -> Iterator[ConfigError]:
-    """Of policies that are no adapter of another."""
-    for name in run.trained:
-        view = run.view(name)
-        rank, merged = (view.get(f"model.{key}") for key in ("lora_rank", "lora.merge"))
-        if rank and not merged and not view.spec.adapter_of:
-            yield ConfigError(
-                f"policy {name}: model.lora_rank={rank} with {KEY}={SEPARATE.name}",
-                rule="verl sends whole weights to engines on other GPUs, and leaves adapters out (verl #7495)",
-                fix=f"use +mas/mode=colocate_async, or set ++{SECTION}.model.lora.merge=True",
-            )
+            value = f"policy {name}: {ENGINE}.engine_kwargs.{backend}.group_name={options.group_name}"
+            rule = "processes that exchange weights find each other by this name, so each policy has its own"
+            yield ConfigError(value, rule=rule, fix="remove it")

@@ -37,11 +37,8 @@ def free(path: Path, force: bool, *names: str) -> Path:
     """`path`, if it may be written: there is nothing, or --force is given. `names`: what is written into a folder."""
     for found in [path / name for name in names] if names else [path]:
         if not force and (found.exists() or found.is_symlink()):
-            raise ConfigError(
-                f"{found} exists",
-                rule="what exists is kept",
-                fix=f"choose another --out, or add --force to replace {found.name}",
-            )
+            fix = f"choose another --out, or add --force to replace {found.name}"
+            raise ConfigError(f"{found} exists", rule="what exists is kept", fix=fix)
     for above in [path, *path.parents] if names else path.parents:
         if above.exists() and not above.is_dir():
             raise ConfigError(f"--out {path}", rule=f"{above} is a file, not a folder", fix="choose another --out")
@@ -95,11 +92,9 @@ def listening(host: str, port: int) -> socket.socket:
         # Only a socket that listens is refused to the next one.
         made.listen(2048)
     except OSError as error:
-        raise ConfigError(
-            f"--host {host} --port {port}: {error.strerror}",
-            rule="the server listens on an address of this machine, at a port that is free",
-            fix="use another --port, or --port 0 for a free one",
-        ) from error
+        value = f"--host {host} --port {port}: {error.strerror}"
+        rule = "the server listens on an address of this machine, at a port that is free"
+        raise ConfigError(value, rule=rule, fix="use another --port, or --port 0 for a free one") from error
     return made
 
 

@@ -65,7 +65,12 @@ def tables(teams: Sequence[Fields], difference: Numbers) -> Iterator[RenderableT
         failed = f", {team['failed']} failed" if team["failed"] else ""
         yield Text(f"\n{team['dir']}: {team['tasks']} tasks, {team['sessions']} sessions{failed}")
         yield _scores(team["sources"])
-        yield _agents(team["agents"])
+        agents = team["agents"]
+        names = list(dict.fromkeys(name for found in agents.values() for name in found))
+        table = Table("agent", *[name.replace("_", " ") for name in names])
+        for agent, found in agents.items():
+            table.add_row(agent, *[f"{found[name]:.3g}" if name in found else "" for name in names])
+        yield table
     if difference:
         first, second = (team["dir"] for team in teams)
         yield Text(f"\n{first} minus {second}, paired by task")
@@ -80,12 +85,4 @@ def _scores(sources: Numbers, *, signed: bool = False) -> Table:
                 low, high = found.get(f"{name}/low"), found.get(f"{name}/high")
                 between = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
                 table.add_row(Text(printable(source)), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
-    return table
-
-
-def _agents(agents: Numbers) -> Table:
-    names = list(dict.fromkeys(name for found in agents.values() for name in found))
-    table = Table("agent", *[name.replace("_", " ") for name in names])
-    for agent, found in agents.items():
-        table.add_row(agent, *[f"{found[name]:.3g}" if name in found else "" for name in names])
     return table

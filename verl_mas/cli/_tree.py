@@ -49,12 +49,10 @@ def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
 
 def _agent(name: str, agent: Summary) -> str:
     note = "" if agent["trained"] else " (its rows are left out of the loss)"
-    settings = "".join(f", {setting}={_short(value)}" for setting, value in agent["settings"].items())
+    settings = "".join(
+        f", {setting}={shorten(str(value), 60, placeholder=' ...')}" for setting, value in agent["settings"].items()
+    )
     return f"{name} acts on {agent['policy']}{note}{settings}"
-
-
-def _short(value: object) -> str:
-    return shorten(str(value), 60, placeholder=" ...")
 
 
 def _policy(name: str, policy: Summary) -> str:

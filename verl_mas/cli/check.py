@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
@@ -29,7 +28,14 @@ def main(argv: list[str]) -> int:
     made = parser()
     options, arguments = made.parse_known_args(argv)
     if options.schema:
-        return _schema(arguments, as_json=options.json)
+        from verl_mas.cli._explained import known_settings
+
+        found = known_settings(arguments)
+        if options.json:
+            write_json({"settings": [asdict(setting) for setting in found]})
+        else:
+            sys.stdout.write("".join(f"{setting}\n" for setting in found))
+        return 0
     if not argv:
         made.error("the following arguments are required: ARGUMENTS")
     # The imports make half a million objects that all stay: looking for garbage among them takes a tenth of the time.
@@ -50,14 +56,3 @@ def main(argv: list[str]) -> int:
         return 0 if report.accepted else 1
     finally:
         gc.enable()
-
-
-def _schema(overrides: Sequence[str], *, as_json: bool) -> int:
-    from verl_mas.cli._explained import known_settings
-
-    found = known_settings(overrides)
-    if as_json:
-        write_json({"settings": [asdict(setting) for setting in found]})
-    else:
-        sys.stdout.write("".join(f"{setting}\n" for setting in found))
-    return 0

@@ -38,7 +38,17 @@ def main(argv: list[str]) -> int:
             _show(out, finding)
     problems = sum(finding.ok is False for finding in findings)
     if options.json:
-        return _json(findings, arguments, ready=not problems)
+        # What is installed and, if the machine is ready and a run is given, what `verl-mas check` says of it.
+        ready = not problems
+        found: dict[str, object] = {"ready": ready, "machine": [asdict(finding) for finding in findings]}
+        if ready and arguments:
+            from verl_mas.checks.run import examine_command
+
+            report = examine_command(arguments, None)
+            found |= report.found()
+            ready = report.accepted
+        write_json(found)
+        return 0 if ready else 1
     if problems:
         out.print(f"\n[bold red]verl-mas cannot run: {problems} problem(s) above.[/]")
         return 1
@@ -48,19 +58,6 @@ def main(argv: list[str]) -> int:
     from verl_mas.cli import check
 
     return check.main(arguments)
-
-
-def _json(findings: list[Finding], arguments: list[str], *, ready: bool) -> int:
-    """What is installed and, if the machine is ready and a run is given, what `verl-mas check` says of it."""
-    found: dict[str, object] = {"ready": ready, "machine": [asdict(finding) for finding in findings]}
-    if ready and arguments:
-        from verl_mas.checks.run import examine_command
-
-        report = examine_command(arguments, None)
-        found |= report.found()
-        ready = report.accepted
-    write_json(found)
-    return 0 if ready else 1
 
 
 def _show(out: Console, finding: Finding) -> None:

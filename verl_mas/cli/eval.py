@@ -80,11 +80,9 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
         runtime = load_runtime(options, folder, sampling)
         settings = [member.spec.validation_sampling for member in runtime.members.values()]
         if options.n > 1 and all(one.get("temperature") == 0 for one in settings):
-            warning = ConfigWarning(
-                f"--n {options.n} with temperature 0 of all agents",
-                "greedy sessions on one task are equal, so pass@k is pass@1",
-                "add --sampling temperature=1.0, or --training-sampling",
-            )
+            value = f"--n {options.n} with temperature 0 of all agents"
+            reason = "greedy sessions on one task are equal, so pass@k is pass@1"
+            warning = ConfigWarning(value, reason, "add --sampling temperature=1.0, or --training-sampling")
             sys.stderr.write(f"{warning}\n")
         with Progress(f"{folder}", missing) as progress:
             evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)

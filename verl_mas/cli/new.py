@@ -42,7 +42,14 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     name = _checked(options.name)
     folder = options.out or Path(name)
-    files = dict(_files(name))
+    # The files relative to the folder, with the team's name in place of the templates'.
+    kind = "".join(word.capitalize() for word in name.split("_"))
+    found = []
+    for template in sorted(TEMPLATES.glob("*.txt")):
+        file = Path(template.stem.replace(MODULE, name))
+        text = template.read_text(encoding="utf-8").replace(MODULE, name).replace(CLASS, kind)
+        found.append((str(Path(FOLDERS.get(file.suffix, "")) / file), text))
+    files = dict(found)
     free(folder, options.force, *files, *(["model"] if options.tiny_model else []))
     with writing(folder, "a team is a folder of files"):
         for target, text in files.items():
@@ -61,25 +68,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _files(name: str) -> list[tuple[str, str]]:
-    """The files relative to the folder, with the team's name in place of the templates'."""
-    kind = "".join(word.capitalize() for word in name.split("_"))
-    found = []
-    for template in sorted(TEMPLATES.glob("*.txt")):
-        file = Path(template.stem.replace(MODULE, name))
-        text = template.read_text(encoding="utf-8").replace(MODULE, name).replace(CLASS, kind)
-        found.append((str(Path(FOLDERS.get(file.suffix, "")) / file), text))
-    return found
-
-
 def _checked(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) or keyword.iskeyword(name):
         words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
-        raise ConfigError(
-            f"NAME {name}",
-            rule="it names a Python module: lower-case letters, digits and underscores, and no keyword",
-            fix=f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}",
-        )
+        rule = "it names a Python module: lower-case letters, digits and underscores, and no keyword"
+        fix = f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}"
+        raise ConfigError(f"NAME {name}", rule=rule, fix=fix)
     # A module or package outside the current folder; a folder without code has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None

@@ -26,11 +26,8 @@ def main(argv: list[str]) -> int:
     options, arguments = parser().parse_known_args(argv)
     hardware = hardware_of(options)
     if hardware is None:
-        raise ConfigError(
-            "verl-mas plan without --gpus",
-            rule="a plan is one for certain GPUs",
-            fix="add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes",
-        )
+        fix = "add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
+        raise ConfigError("verl-mas plan without --gpus", rule="a plan is one for certain GPUs", fix=fix)
     from verl_mas.checks.run import plan_command
     from verl_mas.cli._plan import show
 

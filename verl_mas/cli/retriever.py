@@ -106,11 +106,9 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse wrong arguments before the server starts."""
     finished = (options.index / META).exists()
     if finished and options.encoder is not None:
-        raise ConfigError(
-            f"--encoder {options.encoder} with a finished index",
-            rule="an index keeps the encoder that it was built with",
-            fix="leave --encoder out, or build another index",
-        )
+        value = f"--encoder {options.encoder} with a finished index"
+        rule = "an index keeps the encoder that it was built with"
+        raise ConfigError(value, rule=rule, fix="leave --encoder out, or build another index")
     if finished or options.corpus is None:
         read_meta(options.index)
     else:

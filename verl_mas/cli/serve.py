@@ -56,9 +56,7 @@ def _key(host: str, variable: str | None, *, allowed: bool) -> str | None:
     except ValueError:
         private = host == "localhost"
     if not (allowed or private):
-        raise ConfigError(
-            f"--host {host} without --api-key-env",
-            rule=f"without a key, a server that others can reach is open to all; {LOOPBACK} is reached from here only",
-            fix="export MY_KEY=<the key>, and add --api-key-env MY_KEY; --no-api-key serves everyone",
-        )
+        rule = f"without a key, a server that others can reach is open to all; {LOOPBACK} is reached from here only"
+        fix = "export MY_KEY=<the key>, and add --api-key-env MY_KEY; --no-api-key serves everyone"
+        raise ConfigError(f"--host {host} without --api-key-env", rule=rule, fix=fix)
     return None

@@ -104,8 +104,6 @@ def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Ses
     try:
         return asyncio.run(one())
     except SessionFault as fault:
-        raise ConfigError(
-            f"the session at {options.endpoint} failed: {fault}",
-            rule="the endpoint serves the model, and answers every act",
-            fix="check the address, the name of the model and the key; `curl <URL>/models` lists the models",
-        ) from fault
+        rule = "the endpoint serves the model, and answers every act"
+        fix = "check the address, the name of the model and the key; `curl <URL>/models` lists the models"
+        raise ConfigError(f"the session at {options.endpoint} failed: {fault}", rule=rule, fix=fix) from fault

@@ -68,17 +68,12 @@ class Adapter:
     policy: str
     rank: int
     alpha: float
-    seed: int
-    """Of its first weights, which do not depend on the other adapters."""
-
-    path: str | None = None
-    """The folder with the weights that it starts from."""
-
+    seed: int  # Of its first weights, which do not depend on the other adapters
+    path: str | None = None  # The folder with the weights that it starts from
     target_modules: Targets = ALL_LINEAR
     exclude_modules: Targets = None
 
-    actor: FreeSettings = field(default_factory=dict)
-    """Its `actor` section: optimiser, schedule, clip, loss. Resolved."""
+    actor: FreeSettings = field(default_factory=dict)  # Its `actor` section: optimiser, schedule, clip, loss. Resolved.
 
     @property
     def name(self) -> str:
@@ -103,25 +98,23 @@ def resident(mas: MasConfig, name: str) -> str:
 
 def adapter_table(run: Run, base: str) -> dict[str, Adapter]:
     """The adapters of a base, by policy, for `write_table`."""
-    return {name: _adapter(run, name) for name in adapters(run.mas, base)}
-
-
-def _adapter(run: Run, name: str) -> Adapter:
-    view = run.view(name).copy()
-    set_mode(view, run.mas.loss.weighting)
-    model = view[SECTION].model
-    actor = OmegaConf.to_container(view[SECTION].actor, resolve=True)
-    assert isinstance(actor, dict)
-    return Adapter(
-        policy=name,
-        rank=int(model.lora_rank),
-        alpha=float(model.lora_alpha),
-        seed=crc32(f"{view[SECTION].actor.fsdp_config.seed}/{name}".encode()),
-        path=str(Path(path).expanduser()) if (path := model.get("lora_adapter_path")) else None,
-        target_modules=plain(model.get("target_modules")),
-        exclude_modules=plain(model.get("exclude_modules")),
-        actor={str(key): value for key, value in actor.items()},
-    )
+    table = {}
+    for name in adapters(run.mas, base):
+        view = run.view(name).copy()
+        set_mode(view, run.mas.loss.weighting)
+        model, actor = view[SECTION].model, OmegaConf.to_container(view[SECTION].actor, resolve=True)
+        assert isinstance(actor, dict)
+        table[name] = Adapter(
+            policy=name,
+            rank=int(model.lora_rank),
+            alpha=float(model.lora_alpha),
+            seed=crc32(f"{view[SECTION].actor.fsdp_config.seed}/{name}".encode()),
+            path=str(Path(path).expanduser()) if (path := model.get("lora_adapter_path")) else None,
+            target_modules=plain(model.get("target_modules")),
+            exclude_modules=plain(model.get("exclude_modules")),
+            actor={str(key): value for key, value in actor.items()},
+        )
+    return table
 
 
 def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:

@@ -31,8 +31,15 @@ def settings(kind: Hint, path: str) -> Iterator[Setting]:
     meanings = field_meanings(kind)
     declared = {item.name: item for item in fields(kind)} if is_dataclass(kind) else {}
     for name, hint in settable(kind).items():
-        section, below = _section(hint, f"{path}.{name}")
-        meaning = meanings.get(name) or _docstring(section)
+        core, below = core_type(hint), f"{path}.{name}"
+        if get_origin(core) in MAPPINGS:
+            core, below = core_type(get_args(core)[1]), f"{below}.<name>"
+        # The dataclass or TypedDict that the field holds, if any.
+        section = core if is_dataclass(core) or is_typeddict(core) else None
+        docstring = (section.__doc__ or "") if isinstance(section, type) else ""
+        if isinstance(section, type) and docstring.startswith(f"{section.__name__}("):
+            docstring = ""  # `dataclass` makes one from the signature
+        meaning = meanings.get(name) or docstring
         default = _default(declared[name]) if name in declared else ""
         yield Setting(f"{path}.{name}", describe(hint), default, " ".join(meaning.split()))
         if section:
@@ -54,22 +61,6 @@ def field_meanings(kind: Hint) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = text
     return found
-
-
-def _section(hint: Hint, path: str) -> tuple[Hint, str]:
-    """The dataclass or TypedDict that a field holds, if any, and the path of its settings."""
-    core = core_type(hint)
-    if get_origin(core) in MAPPINGS:
-        core, path = core_type(get_args(core)[1]), f"{path}.<name>"
-    return (core if is_dataclass(core) or is_typeddict(core) else None), path
-
-
-def _docstring(section: Hint) -> str:
-    """The docstring of the section; `dataclass` makes one from the signature, which does not count."""
-    if not isinstance(section, type):
-        return ""
-    text = section.__doc__ or ""
-    return "" if text.startswith(f"{section.__name__}(") else text
 
 
 def _default(declared: Field[object]) -> str:

@@ -20,11 +20,9 @@ class EngineTag:
     """
 
     policy: str = DEFAULT_POLICY
+    # The number of the policy's first replica. verl derives the names of servers, sockets and ports from it.
     rank_offset: int = 0
-    """The number of the policy's first replica. verl derives the names of servers, sockets and ports from it."""
-
-    time_sliced: bool = False
-    """Whether its engines and those of other policies use the GPU one policy at a time."""
+    time_sliced: bool = False  # Whether its engines and those of other policies use the GPU one policy at a time
 
     @staticmethod
     def is_in(rollout: Mapping[str, Any] | DictConfig) -> bool:

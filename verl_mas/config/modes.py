@@ -15,9 +15,9 @@ STRATEGY = "trainer.v1.sampler.max_off_policy_strategy"
 @dataclass(frozen=True)
 class Mode:
     name: str
+    # verl's name of the mode: it has its settings under `trainer.v1.<this>`, and tests for it where it chooses the
+    # replay buffer and the parts of a checkpoint.
     verl: str
-    """verl's name of the mode: it has its settings under `trainer.v1.<this>`, and tests for it where it chooses the
-    replay buffer and the parts of a checkpoint."""
 
     @property
     def asynchronous(self) -> bool:
@@ -45,14 +45,11 @@ def mode_of(config: DictConfig) -> Mode | None:
 class Staleness:
     """How far tasks are ahead of the training, in verl's settings."""
 
+    # W: batches of tasks that are dispatched before the first step. A step then trains on those of W steps ago.
     warmup: float
-    """W: batches of tasks that are dispatched before the first step. A step then trains on those of W steps ago."""
-
+    # T: of how many versions of the weights a group may be, that of its dispatch and that of its update included.
     threshold: int | None
-    """T: of how many versions of the weights a group may be, that of its dispatch and that of its update included."""
-
-    strategy: str
-    """`wait` for a group that has reached T, or `drop` it."""
+    strategy: str  # `wait` for a group that has reached T, or `drop` it
 
     @property
     def least(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from omegaconf import DictConfig, open_dict
 
@@ -132,9 +133,19 @@ def placed(run: Run, name: str) -> DictConfig:
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         view[SECTION].rollout.nnodes, view[SECTION].rollout.n_gpus_per_node = len(engines), engines[0]
-        _profile_own_ranks(view)
+        # verl selects the engines to profile by the GPUs' ranks, counted on from the policy's first replica.
+        rollout = view[SECTION].rollout
+        offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
+        if offset and profiler:
+            first = offset * gpus_of_replica(lambda key: rollout.get(key, 1))
+            # Without ranks verl profiles the first.
+            profiler.ranks = [first + rank for rank in profiler.get("ranks") or [0]]
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
-            _offload(view)
+            for role, key in product(("actor", "ref"), TRAINING_ENGINES):
+                if (engine := view[SECTION][role].get(key)) is not None:
+                    engine.param_offload = True
+                    if role == "actor":
+                        engine.optimizer_offload = True
     return view
 
 
@@ -145,27 +156,6 @@ def rank_offset(run: Run, name: str) -> int:
     """
     stride = math.lcm(*(sum(pool_shape(run, pool)) for pool in used_pools(run.mas)))
     return local_policies(run.mas).index(resident(run.mas, name)) * stride
-
-
-def _profile_own_ranks(view: DictConfig) -> None:
-    """verl selects the engines to profile by the GPUs' ranks, counted on from the policy's first replica."""
-    rollout = view[SECTION].rollout
-    offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
-    if offset and profiler:
-        first = offset * gpus_of_replica(lambda key: rollout.get(key, 1))
-        # Without ranks verl profiles the first.
-        profiler.ranks = [first + rank for rank in profiler.get("ranks") or [0]]
-
-
-def _offload(view: DictConfig) -> None:
-    for role in ("actor", "ref"):
-        for key in TRAINING_ENGINES:
-            engine = view[SECTION][role].get(key)
-            if engine is None:
-                continue
-            engine.param_offload = True
-            if role == "actor":
-                engine.optimizer_offload = True
 
 
 def sessions_at_once(run: Run) -> int:
@@ -188,12 +178,12 @@ def requests_at_once(run: Run) -> int:
 
     Policies on one pool share its GPUs, and all sessions may call the same policy, so they do not add up.
     """
+
+    def requests(name: str) -> int:
+        replicas = sum(pool_shape(run, serving_pool(run.mas, name))) // replica_size(run, name)
+        return max(1, replicas) * int(run.view(name).value("rollout.max_num_seqs"))
+
     served = [names for pool in used_pools(run.mas) if (names := served_on(run.mas, pool))]
-    pools = [max(_requests(run, name) for name in names) for names in served]
+    pools = [max(map(requests, names)) for names in served]
     remotes = [spec.remote.concurrency * workers(run.config) for spec in run.mas.policies.values() if spec.remote]
     return sum(pools or remotes)
-
-
-def _requests(run: Run, name: str) -> int:
-    replicas = sum(pool_shape(run, serving_pool(run.mas, name))) // replica_size(run, name)
-    return max(1, replicas) * int(run.view(name).value("rollout.max_num_seqs"))

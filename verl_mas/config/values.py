@@ -181,7 +181,15 @@ class _Reader:
     def _compound(self, hint: Hint, value: object, path: str) -> object:
         kind, args = get_origin(hint) or hint, get_args(hint)
         if kind in LISTS:
-            return self._list(hint, value, path)
+            if not isinstance(value, list | tuple):
+                return self._refuse(hint, value, path)
+            each = list(args) if kind is tuple and args and args[-1] is not ... else [(args or (Any,))[0]] * len(value)
+            if len(each) != len(value):
+                return self._refuse(hint, value, path)
+            items = [
+                self.read(one, item, f"{path}[{i}]") for i, (one, item) in enumerate(zip(each, value, strict=True))
+            ]
+            return _whole(items if kind is list else tuple(items), items)
         if kind in MAPPINGS:
             if not isinstance(value, Mapping):
                 return self._refuse(hint, value, path)
@@ -191,16 +199,6 @@ class _Reader:
         if is_typeddict(kind) or is_dataclass(kind):
             return self._fields(kind, value, path)
         return value
-
-    def _list(self, hint: Hint, value: object, path: str) -> object:
-        kind, args = get_origin(hint) or hint, get_args(hint)
-        if not isinstance(value, list | tuple):
-            return self._refuse(hint, value, path)
-        inner = list(args) if kind is tuple and args and args[-1] is not ... else [(args or (Any,))[0]] * len(value)
-        if len(inner) != len(value):
-            return self._refuse(hint, value, path)
-        found = [self.read(each, item, f"{path}[{i}]") for i, (each, item) in enumerate(zip(inner, value, strict=True))]
-        return _whole(found if kind is list else tuple(found), found)
 
     def _fields(self, kind: Hint, value: object, path: str) -> object:
         """A dataclass, or the mapping of a TypedDict, from a mapping of its fields."""
@@ -221,7 +219,14 @@ class _Reader:
                 found[key] = self.read(hints[key], item, f"{path}.{key}")
         if is_typeddict(kind):
             return found if len(self.errors) == before else _REFUSED
-        self._missing(kind, found, path)
+        assert is_dataclass(kind)
+        for field in fields(kind):
+            required = field.init and field.default is MISSING and field.default_factory is MISSING
+            if required and field.name not in found:
+                rule = f"{path}.{field.name} is {describe(hints[field.name])}, and has no default"
+                self.errors.append(
+                    ConfigError(f"{path} has no {field.name}", rule=rule, fix=f"set {path}.{field.name}")
+                )
         if len(self.errors) > before:
             return _REFUSED
         try:
@@ -229,15 +234,6 @@ class _Reader:
         except ConfigError as error:  # a rule between fields, in its __post_init__
             self.errors.append(error)
             return _REFUSED
-
-    def _missing(self, kind: type, found: Mapping[str, object], path: str) -> None:
-        assert is_dataclass(kind)
-        for item in fields(kind):
-            required = item.init and item.default is MISSING and item.default_factory is MISSING
-            if required and item.name not in found:
-                rule = f"{path}.{item.name} is {describe(field_types(kind)[item.name])}, and has no default"
-                error = ConfigError(f"{path} has no {item.name}", rule=rule, fix=f"set {path}.{item.name}")
-                self.errors.append(error)
 
     def _refuse(self, hint: Hint, value: object, path: str) -> object:
         core = core_type(hint)
@@ -261,8 +257,16 @@ def _simple(core: Hint, value: object, path: str) -> object:
     """A scalar, a choice, or the first of several types that takes the value."""
     if get_origin(core) is Literal:
         return value if any(type(value) is type(choice) and value == choice for choice in get_args(core)) else _REFUSED
-    if _is_scalar(core):
-        return _scalar(core, value)
+    if core is str or core is bool or (_is_scalar(core) and isinstance(value, bool)):
+        return value if isinstance(value, cast(type, core)) and isinstance(value, bool) == (core is bool) else _REFUSED
+    if core is int:
+        return int(value) if isinstance(value, numbers.Integral) else _REFUSED
+    if core is float:
+        try:
+            number = float(value) if isinstance(value, numbers.Real) else math.nan
+        except OverflowError:  # an int of hundreds of digits
+            return _REFUSED
+        return number if math.isfinite(number) else _REFUSED
     for option in get_args(core):
         if option is types.NoneType:
             continue  # None is read before; as a class it would take any value
@@ -275,20 +279,6 @@ def _simple(core: Hint, value: object, path: str) -> object:
 
 def _is_scalar(hint: Hint) -> bool:
     return any(hint is kind for kind in SCALARS)  # not `in`: a hint need not be hashable
-
-
-def _scalar(kind: Hint, value: object) -> object:
-    if kind in (str, bool) or isinstance(value, bool):
-        return value if isinstance(value, cast(type, kind)) and isinstance(value, bool) == (kind is bool) else _REFUSED
-    if kind is int:
-        return int(value) if isinstance(value, numbers.Integral) else _REFUSED
-    if not isinstance(value, numbers.Real):
-        return _REFUSED
-    try:
-        number = float(value)
-    except OverflowError:  # an int of hundreds of digits
-        return _REFUSED
-    return number if math.isfinite(number) else _REFUSED
 
 
 def _whole(found: object, parts: Iterable[object]) -> object:

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import re
 import typing
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -73,7 +73,11 @@ class Section:
 
     @cached_property
     def keys(self) -> list[str]:
-        also = _ray_init() if self.path == RAY_INIT else ALSO_READ.get(self.path, ())
+        also = ALSO_READ.get(self.path, ())
+        if self.path == RAY_INIT:
+            import ray
+
+            also = tuple(name for name in inspect.signature(ray.init).parameters if name != "kwargs")
         return [*{**dict.fromkeys(self.yaml), **dict.fromkeys(self.hints), **dict.fromkeys(also)}]
 
     def knows(self, key: str) -> bool:
@@ -84,7 +88,12 @@ class Section:
         """What a key takes: by the dataclass, or by the value in verl's YAML."""
         default = self.yaml.get(key)
         if key not in self.hints:
-            return _of(default)
+            # What verl's YAML shows of a setting without a declared type.
+            if isinstance(default, str):
+                return object if _unresolved(default) else str | None
+            if isinstance(default, Mapping):
+                return dict
+            return type(default) if isinstance(default, bool | int | float) else object
         # verl declares `int = None`, and its YAML may refer to a setting that is null.
         empty = default is None or _unresolved(default)
         return self.hints[key] | None if empty else self.hints[key]  # type: ignore[operator]
@@ -143,17 +152,15 @@ def _fields(found: Definition) -> dict[str, Hint]:
     for own in reversed(ancestors(found)):
         for node in getattr(own.node, "body", []):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                hints[node.target.id] = _type(own.module, node.annotation)
+                hints.pop(node.target.id, None)
                 if node.value and "init=False" in ast.unparse(node.value):
-                    del hints[node.target.id]
+                    continue
+                names = {one.id for one in ast.walk(node.annotation) if isinstance(one, ast.Name)}
+                ours = names - vars(builtins).keys()
+                scope = {name: getattr(typing, name, None) or _class(own.module, name) for name in ours}
+                # The source of an installed package, as importing it would evaluate it.
+                hints[node.target.id] = eval(ast.unparse(node.annotation), scope)
     return hints
-
-
-def _type(module: str, annotation: ast.expr) -> Hint:
-    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)} - vars(builtins).keys()
-    scope = {name: getattr(typing, name, None) or _class(module, name) for name in names}
-    # The source of an installed package, as importing it would evaluate it.
-    return eval(ast.unparse(annotation), scope)
 
 
 def _class(module: str, name: str) -> Hint:
@@ -202,9 +209,13 @@ def _deleted(node: object, own: Tree, path: str) -> Iterator[str]:
                 yield from _deleted(node[key], section, here)
 
 
+@cache
 def verl_settings(engine: str = "dp") -> Section:
     """verl's own configuration of a `model_engine`."""
-    return Section("", _yaml(engine))
+    own = _own(engine)
+    # verl merges its settings of TransferQueue over those of that package.
+    queue = OmegaConf.merge(_read(_folder("transfer_queue") / "config.yaml"), own["transfer_queue"])
+    return Section("", {**own, "transfer_queue": OmegaConf.to_container(queue)})
 
 
 def settings_of(config: DictConfig) -> Section:
@@ -222,14 +233,6 @@ def section_at(path: str, root: Section) -> Section | None:
     for key in path.split(".") if path else ():
         section = section.below(key) if section and section.knows(key) else None
     return section
-
-
-@cache
-def _yaml(engine: str) -> Tree:
-    own = _own(engine)
-    # verl merges its settings of TransferQueue over those of that package.
-    queue = _read(_folder("transfer_queue") / "config.yaml")
-    return {**own, "transfer_queue": _over(queue, own["transfer_queue"])}
 
 
 @cache
@@ -253,25 +256,10 @@ def _folder(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _over(base: object, over: object) -> object:
-    if not (isinstance(base, Mapping) and isinstance(over, Mapping)):
-        return over
-    return {**base, **{key: _over(base.get(key), value) for key, value in over.items()}}
-
-
 def _open(section: Section, key: str) -> bool:
     """Whether a section takes any key: verl's YAML has it empty or null, or its field is a dictionary."""
     kind = core_type(section.hint(key))
     return section.below(key) is None and (kind in (Any, object) or (get_origin(kind) or kind) in (dict, Mapping))
-
-
-def _of(default: object) -> Hint:
-    """What verl's YAML shows of a setting without a declared type."""
-    if isinstance(default, str):
-        return object if _unresolved(default) else str | None
-    if isinstance(default, Mapping):
-        return dict
-    return type(default) if isinstance(default, bool | int | float) else object
 
 
 def _unresolved(default: object) -> bool:
@@ -283,10 +271,3 @@ def _same(one: object, other: object) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     return type(one) is type(other) and one == other
-
-
-@cache
-def _ray_init() -> Sequence[str]:
-    import ray
-
-    return [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]

@@ -47,11 +47,9 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
     trained = [name for name in window.names(AGENT, "advantage/zero") if agents is None or name in agents]
     return [
         *_without_advantage(window, trained),
-        *_little_signal(window, trained),
-        *_uniform(window, trained),
+        *_of_agents(window, trained),
         *_malformed(window),
-        *_unmoved(window),
-        *_without_entropy(window),
+        *_of_policies(window),
         *_stale(window),
         *_dropping(window),
     ]
@@ -93,43 +91,31 @@ class Trend:
         reward = metrics.get("critic/score/mean")
         if reward is not None and math.isfinite(reward):
             self._rewards.append(reward)
-        key = success_key(metrics)
+        # Of success: verl's mean accuracy, or else the first of its kind.
+        ours = [key for key in metrics if key.startswith(CORE)]
+        key = next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
         value = metrics.get(key) if key else None
         if key is None or value is None:
             return []
-        if not self._success:
-            self._margin = max(MARGIN, half_width(metrics, key))
+        if not self._success and (matched := _SUCCESS.fullmatch(key)):
+            low, high = (metrics.get(f"{CORE}{matched[1]}/pass@1/{end}") for end in ("low", "high"))
+            self._margin = max(MARGIN, 0.0 if low is None or high is None else (high - low) / 2)
         self._success.append(value)
-        return list(self._finding(key))
-
-    def _finding(self, key: str) -> Iterator[Finding]:
         third = len(self._rewards) // 3
         if third < STEPS or len(self._success) < STEPS:
-            return
+            return []
         before, after = self._rewards[:third], self._rewards[-third:]
         noise = math.sqrt((variance(before) + variance(after)) / third)
         rise, last = _mean(after) - _mean(before), max(self._success[-2:])
-        if rise > 2 * noise and rise > 0 and last <= self._success[0] + self._margin:
-            text = (
-                f"the reward in training has risen from {_mean(before):.3g} to {_mean(after):.3g}, and {key} has not: "
-                f"{self._success[0]:.3g} at first, {self._success[-1]:.3g} now. The reward may be earned by something "
-                "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
-                "rewards), or the tasks of training are too few for what is learned to carry over"
-            )
-            yield Finding("reward_without_success", EVERYONE, text)
-
-
-def success_key(metrics: Metrics) -> str | None:
-    """The metric of success of a validation: verl's mean accuracy, or else the first of its kind."""
-    ours = [key for key in metrics if key.startswith(CORE)]
-    return next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
-
-
-def half_width(metrics: Metrics, key: str) -> float:
-    """Of the interval of a success; 0 where there is none."""
-    matched = _SUCCESS.fullmatch(key)
-    low, high = (metrics.get(f"{CORE}{matched[1]}/pass@1/{end}") if matched else None for end in ("low", "high"))
-    return 0.0 if low is None or high is None else (high - low) / 2
+        if rise <= max(0, 2 * noise) or last > self._success[0] + self._margin:
+            return []
+        text = (
+            f"the reward in training has risen from {_mean(before):.3g} to {_mean(after):.3g}, and {key} has not: "
+            f"{self._success[0]:.3g} at first, {self._success[-1]:.3g} now. The reward may be earned by something "
+            "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
+            "rewards), or the tasks of training are too few for what is learned to carry over"
+        )
+        return [Finding("reward_without_success", EVERYONE, text)]
 
 
 class Window:
@@ -198,9 +184,9 @@ def _why_without_advantage(window: Window, name: str) -> str:
     return f"its groups differ in score; look at {agent(name, 'group/*')} and {agent(name, 'reward/*')}"
 
 
-def _little_signal(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
-    """An agent whose advantages are mostly one constant, as under a baseline for the whole team."""
+def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
     for name in trained:
+        # Advantages that are mostly one constant, as under a baseline for the whole team.
         shares = window.of_agent(name, "group/signal_share")
         means, deviations = (window.of_agent(name, f"advantage/{key}") for key in ("mean", "std"))
         constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))
@@ -212,10 +198,6 @@ def _little_signal(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
                 "Choose an estimator that compares an agent with itself, such as agent_grpo"
             )
             yield Finding("little_signal", name, text)
-
-
-def _uniform(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
-    for name in trained:
         shares = window.of_agent(name, "group/groups_uniform")
         if not shares or min(shares) < MOST or _always(window.of_agent(name, "advantage/zero"), 1.0):
             continue
@@ -240,10 +222,18 @@ def _malformed(window: Window) -> Iterator[Finding]:
         yield Finding("malformed", name, f"every reply of agent {name} has been malformed {window.span}: {cause}")
 
 
-def _unmoved(window: Window) -> Iterator[Finding]:
+def _of_policies(window: Window) -> Iterator[Finding]:
     for name in window.names(POLICY, "updated"):
         if cause := _why_unmoved(window, name):
             yield Finding("unmoved", name, f"policy {name} has not changed {window.span}: {cause}")
+        values = window.of_policy(name, "actor/entropy")
+        if values and all(0 <= value < NO_ENTROPY for value in values):
+            text = (
+                f"the entropy of policy {name} has been {_mean(values):.2g} {window.span}: it writes the same reply to "
+                "a prompt again and again, so groups have nothing to compare. If success is not high enough yet, "
+                "resume from an earlier checkpoint with a smaller optim.lr, an entropy_coeff or a higher temperature"
+            )
+            yield Finding("no_entropy", name, text)
 
 
 def _why_unmoved(window: Window, name: str) -> str | None:
@@ -257,18 +247,6 @@ def _why_unmoved(window: Window, name: str) -> str | None:
     if _always(window.of_policy(name, "actor/lr"), 0.0):
         return "its learning rate is 0. Look at actor.optim.lr and at the schedule"
     return None
-
-
-def _without_entropy(window: Window) -> Iterator[Finding]:
-    for name in window.names(POLICY, "updated"):
-        values = window.of_policy(name, "actor/entropy")
-        if values and all(0 <= value < NO_ENTROPY for value in values):
-            text = (
-                f"the entropy of policy {name} has been {_mean(values):.2g} {window.span}: it writes the same reply to "
-                "a prompt again and again, so groups have nothing to compare. If success is not high enough yet, "
-                "resume from an earlier checkpoint with a smaller optim.lr, an entropy_coeff or a higher temperature"
-            )
-            yield Finding("no_entropy", name, text)
 
 
 def _stale(window: Window) -> Iterator[Finding]:

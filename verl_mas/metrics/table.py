@@ -21,11 +21,9 @@ class Metric:
     pattern: str
     meaning: str
     unit: str = ""
-    watch: str = ""
-    """Of the ten to watch: what is healthy."""
-
+    watch: str = ""  # Of the ten to watch: what is healthy
+    # A metric that verl logs for an actor: `policy/<policy>/` is before it in a team of several trained policies.
     of_actor: bool = False
-    """A metric that verl logs for an actor: `policy/<policy>/` is before it in a team of several trained policies."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -33,7 +31,11 @@ class Metric:
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(_expression, self.names)))
+        found = "(?:policy/[^/]+/)?" if self.of_actor else ""
+        for name, choices, plain in _TOKEN.findall(self.pattern):
+            text = f"(?:{'|'.join(map(re.escape, choices.split(',')))})" if choices else re.escape(plain)
+            found += _PLACEHOLDERS.get(name, "[^/]+") if name else text
+        return re.compile(found)
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,6 @@ class Section:
     title: str
     about: str
     metrics: tuple[Metric, ...]
-
-
-def _expression(pattern: str) -> str:
-    parts = (
-        _PLACEHOLDERS.get(name, "[^/]+")
-        if name
-        else f"(?:{'|'.join(map(re.escape, choices.split(',')))})"
-        if choices
-        else re.escape(plain)
-        for name, choices, plain in _TOKEN.findall(pattern)
-    )
-    return "".join(parts)
 
 
 AGENTS = (

@@ -19,14 +19,9 @@ class Event:
     """What one GPU holds at one moment."""
 
     phase: str
-    policy: str | None
-    """The policy that computes, starts or gets weights; None for a rollout of all policies together."""
-
-    own: Terms
-    """By what it is for, of this policy, or of all policies together."""
-
-    others: float
-    """Bytes of the pool's other policies."""
+    policy: str | None  # The policy that computes, starts or gets weights; None for a rollout of all policies together
+    own: Terms  # By what it is for, of this policy, or of all policies together
+    others: float  # Bytes of the pool's other policies
 
     @property
     def total(self) -> float:
@@ -54,8 +49,9 @@ class Pool:
         yield from self.rollout()
         for policy in self.policies:
             if policy.training is not None:
-                yield self.log_probs(policy)
-                yield self.update(policy)
+                for phase, moment in ((LOG_PROBS, training.log_probs), (UPDATE, training.update)):
+                    own = added(moment(policy.model, policy.training), self._asleep(policy))
+                    yield Event(phase, policy.name, own, self._waiting(policy))
 
     def start(self, policy: Policy) -> Event:
         """Policies are built one after another; the engines of those before are asleep."""
@@ -80,17 +76,6 @@ class Pool:
             return
         for policy, own in zip(self.policies, rest, strict=True):
             yield Event(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))
-
-    def log_probs(self, policy: Policy) -> Event:
-        assert policy.training is not None
-        return self._trains(LOG_PROBS, policy, training.log_probs(policy.model, policy.training))
-
-    def update(self, policy: Policy) -> Event:
-        assert policy.training is not None
-        return self._trains(UPDATE, policy, training.update(policy.model, policy.training))
-
-    def _trains(self, phase: str, policy: Policy, terms: Terms) -> Event:
-        return Event(phase, policy.name, added(terms, self._asleep(policy)), self._waiting(policy))
 
     def waiting(self, policy: Policy) -> Terms:
         """What a policy holds while another one trains."""
@@ -121,18 +106,14 @@ class Pool:
 
     def host(self, gpus_on_node: int) -> Terms:
         """Host memory of a node at the worst moment: a model is loaded, or training has begun."""
-        moments = [self._loading(index, gpus_on_node) for index in range(len(self.policies))]
-        return max([*moments, self._trained(gpus_on_node)], key=total)
-
-    def _trained(self, gpus: int) -> Terms:
-        held = [training.host(policy.model, policy.training, gpus) for policy in self.policies]
-        return added(*held, self._copies(self.policies, gpus))
-
-    def _loading(self, index: int, gpus: int) -> Terms:
-        policy, earlier = self.policies[index], self.policies[:index]
-        held = [training.host(other.model, other.training, gpus, begun=False) for other in earlier]
-        loaded = {"a model being loaded": training.load_host(policy.model, policy.training, gpus)}
-        return added(*held, self._copies(earlier, gpus), loaded)
+        trained = [training.host(policy.model, policy.training, gpus_on_node) for policy in self.policies]
+        moments = [added(*trained, self._copies(self.policies, gpus_on_node))]
+        for index, policy in enumerate(self.policies):
+            earlier = self.policies[:index]
+            held = [training.host(other.model, other.training, gpus_on_node, begun=False) for other in earlier]
+            loaded = {"a model being loaded": training.load_host(policy.model, policy.training, gpus_on_node)}
+            moments.append(added(*held, self._copies(earlier, gpus_on_node), loaded))
+        return max(moments, key=total)
 
     def _copies(self, policies: Sequence[Policy], gpus: int) -> Terms:
         copies = (gpus / p.serving.replica * serving.host_copy(p, phases=self.phases) for p in policies)

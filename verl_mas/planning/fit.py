@@ -22,8 +22,7 @@ class Change:
     settings: tuple[str, ...]
     policies: tuple[Policy, ...]
     phases: bool
-    gpus: int
-    """Of the pool."""
+    gpus: int  # Of the pool
 
 
 Kind: TypeAlias = Callable[[Change], Iterator[Change]]

@@ -20,11 +20,8 @@ class Hardware:
 
     nodes: int
     gpus_per_node: int
-    gb: float
-    """The memory of one GPU as it is sold."""
-
-    host_gib: float | None = None
-    """The memory of one node; None: unknown."""
+    gb: float  # The memory of one GPU as it is sold
+    host_gib: float | None = None  # The memory of one node; None: unknown
 
     @property
     def gpus(self) -> int:
@@ -51,10 +48,7 @@ def parse_gpus(text: str, host_gib: str | None = None) -> Hardware:
             fix="write --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes",
         )
     nodes, gpus, gb = found.groups(default="1")
-    return Hardware(int(nodes), int(gpus), float(gb), None if host_gib is None else _host(host_gib))
-
-
-def _host(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
-        raise ConfigError(f"--host-gib {text}", rule="it is the memory of one node in GiB", fix="write --host-gib 1024")
-    return float(text)
+    if host_gib is not None and (not re.fullmatch(r"\d+(\.\d+)?", host_gib) or float(host_gib) <= 0):
+        rule = "it is the memory of one node in GiB"
+        raise ConfigError(f"--host-gib {host_gib}", rule=rule, fix="write --host-gib 1024")
+    return Hardware(int(nodes), int(gpus), float(gb), None if host_gib is None else float(host_gib))

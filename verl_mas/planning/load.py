@@ -1,11 +1,20 @@
-"""What one policy asks of its GPUs: the inputs of the formulas."""
+"""What one policy asks of its GPUs, from its configuration: the inputs of the formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
-from verl_mas.config.merge import SECTION
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.adapters import adapters, plain
+from verl_mas.config.attention import attention, is_flash
+from verl_mas.config.merge import SECTION, own_section
+from verl_mas.config.placement import local_policies, placed, pool_shape
+from verl_mas.config.run import Run
+from verl_mas.config.schema import MasConfig
+from verl_mas.engines.facts import facts_of
 from verl_mas.planning.model import ModelSize
 
 # Bytes by what they are for: `weights`, `KV cache`, `Adam`.
@@ -16,57 +25,31 @@ Terms = Mapping[str, float]
 class Training:
     """How verl trains a policy with FSDP."""
 
-    shards: int
-    """GPUs that a parameter is divided among."""
-
-    update_tokens: int
-    """Tokens of a micro batch of the update, per GPU."""
-
-    log_prob_tokens: int
-    """Tokens of a micro batch of the log-probs, per GPU."""
-
-    element: int = 4
-    """Bytes of a trained parameter: verl trains in float32."""
-
+    shards: int  # GPUs that a parameter is divided among
+    update_tokens: int  # Tokens of a micro batch of the update, per GPU
+    log_prob_tokens: int  # Tokens of a micro batch of the log-probs, per GPU
+    element: int = 4  # Bytes of a trained parameter: verl trains in float32
     fsdp2: bool = True
     param_offload: bool = False
     optimizer_offload: bool = False
-    always_on_cpu: bool = False
-    """FSDP2's own offload policy: parameters, gradients and Adam never are on the GPU."""
-
-    checkpointing: bool = True
-    """Gradient checkpointing."""
-
-    by_tokens: bool = True
-    """Micro batches are filled up to a number of tokens (`use_dynamic_bsz`)."""
-
+    always_on_cpu: bool = False  # FSDP2's own offload policy: parameters, gradients and Adam never are on the GPU
+    checkpointing: bool = True  # Gradient checkpointing
+    by_tokens: bool = True  # Micro batches are filled up to a number of tokens (`use_dynamic_bsz`)
+    # Attention has a mask of all pairs of tokens of a micro batch: every implementation but flash-attn's, on packed
+    # rows.
     masked: bool = False
-    """Attention has a mask of all pairs of tokens of a micro batch: every implementation but flash-attn's, on packed
-    rows."""
-
-    reshard: bool = True
-    """Parameters that a layer gathered are dropped after its forward pass."""
-
+    reshard: bool = True  # Parameters that a layer gathered are dropped after its forward pass
+    # Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them.
     sync_once: bool = False
-    """Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them."""
-
+    # Bytes per logit in the log-probs: 0 with fused kernels, 4 at a temperature other than 1, which makes a copy.
     logits: int = 2
-    """Bytes per logit in the log-probs: 0 with fused kernels, 4 at a temperature other than 1, which makes a copy."""
-
+    # The same in the update: the logits and their gradient, 6 without flash-attn; a copy has a gradient, too.
     logits_update: int = 4
-    """The same in the update: the logits and their gradient, 6 without flash-attn; a copy has a gradient, too."""
-
-    adapter: int = 0
-    """Parameters of the policy's own LoRA adapter; 0: none."""
-
+    adapter: int = 0  # Parameters of the policy's own LoRA adapter; 0: none
+    # The parameters of each adapter on this policy, which is frozen itself. They are trained in turn.
     adapters: tuple[int, ...] = ()
-    """The parameters of each adapter on this policy, which is frozen itself. They are trained in turn."""
-
-    reference: bool = False
-    """A second model for the KL term. verl keeps it in host memory."""
-
-    saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))
-    """actor.checkpoint.save_contents."""
+    reference: bool = False  # A second model for the KL term. verl keeps it in host memory.
+    saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))  # actor.checkpoint.save_contents
 
     @property
     def lora(self) -> bool:
@@ -87,39 +70,22 @@ class Serving:
     """How an engine serves a policy."""
 
     engine: str
+    # rollout.gpu_memory_utilization; None for an engine that does not reserve a share of the GPU.
     fraction: float | None
-    """rollout.gpu_memory_utilization; None for an engine that does not reserve a share of the GPU."""
-
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
 
-    graphs: bool = True
-    """CUDA graphs, which are kept while the engine sleeps."""
-
-    bucket: int = 2 << 30
-    """Bytes that weights are sent in."""
-
-    context: int | None = None
-    """rollout.max_model_len; None: the model's context."""
-
-    row: int = 0
-    """Tokens of the longest prompt and response."""
-
-    sequences: int = 256
-    """rollout.max_num_seqs."""
-
-    sleeps: bool = True
-    """rollout.free_cache_engine."""
-
-    adapter: bool = False
-    """It serves LoRA adapters beside the base weights, which are then kept while it sleeps."""
-
-    ranks: int = 0
-    """Of the adapters that it has slots for, added up. All slots are of the largest one's rank."""
-
+    graphs: bool = True  # CUDA graphs, which are kept while the engine sleeps
+    bucket: int = 2 << 30  # Bytes that weights are sent in
+    context: int | None = None  # rollout.max_model_len; None: the model's context
+    row: int = 0  # Tokens of the longest prompt and response
+    sequences: int = 256  # rollout.max_num_seqs
+    sleeps: bool = True  # rollout.free_cache_engine
+    adapter: bool = False  # It serves LoRA adapters beside the base weights, which are then kept while it sleeps
+    ranks: int = 0  # Of the adapters that it has slots for, added up. All slots are of the largest one's rank.
+    # On another pool than the policy's training processes, of which this is the pool: nothing of it is here.
     elsewhere: bool = False
-    """On another pool than the policy's training processes, of which this is the pool: nothing of it is here."""
 
     @property
     def parts(self) -> int:
@@ -139,27 +105,14 @@ class Policy:
     name: str
     model: ModelSize
     serving: Serving
-    training: Training | None
-    """None: frozen."""
-
+    training: Training | None  # None: frozen
     pool: str = "shared"
-    engines: str | None = None
-    """The pool that serves it; None: `pool`."""
-
-    receives: bool = False
-    """Its engines get weights from another pool, while they serve. They never sleep."""
-
-    section: str = SECTION
-    """Where a command sets what is the policy's own."""
-
-    notes: tuple[str, ...] = ()
-    """What the formulas leave out."""
-
-    path: str = ""
-    """model.path."""
-
-    source: str = ""
-    """Where the model's numbers are from."""
+    engines: str | None = None  # The pool that serves it; None: `pool`
+    receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
+    section: str = SECTION  # Where a command sets what is the policy's own
+    notes: tuple[str, ...] = ()  # What the formulas leave out
+    path: str = ""  # model.path
+    source: str = ""  # Where the model's numbers are from
 
     def at(self, pool: str) -> Policy:
         """What of it is on one of its pools."""
@@ -173,3 +126,143 @@ class Policy:
     def context(self) -> int:
         """Tokens that the engine must be able to hold for one request."""
         return self.serving.context or self.model.context
+
+
+@dataclass(frozen=True)
+class _View:
+    """Values of `actor_rollout_ref` of one policy."""
+
+    config: DictConfig
+
+    def get(self, key: str) -> object:
+        return OmegaConf.select(self.config, f"{SECTION}.{key}")
+
+    def number(self, key: str, default: int) -> int:
+        value = self.get(key)
+        return int(value) if isinstance(value, int | float) else default
+
+    def on(self, key: str) -> bool:
+        return bool(self.get(key))
+
+
+def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
+    """A policy that is served here, with what follows from its pool."""
+    spec = run.mas.policies[name]
+    values = _View(placed(run, name))
+    served = _serving(values)
+    training, on_base = None, adapters(run.mas, name)
+    if spec.is_trained:
+        training = _training(run, name, model)
+    elif on_base:
+        # One after another, in its processes.
+        each = [_training(run, adapter, model) for adapter in on_base]
+        training = replace(
+            each[0],
+            adapter=0,
+            adapters=tuple(one.adapter for one in each),
+            logits=max(one.logits for one in each),
+            logits_update=max(one.logits_update for one in each),
+        )
+        ranks = [int(run.view(adapter).value("model.lora_rank")) for adapter in on_base]
+        slots = len(ranks) * max(ranks)
+        served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
+    alone = local_policies(run.mas) == [name] and not spec.overrides
+    section = SECTION if alone else own_section(run.config, name)
+    return Policy(name, model, served, training, spec.pool, spec.engines, section=section, notes=tuple(_notes(values)))
+
+
+def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
+    """Of the policy's rows."""
+    swapped = {agent: mas.agents[agent].policy for agent in mas.swap.agents if agent in mas.agents}
+    own = [
+        spec.sampling.get("temperature")
+        for agent, spec in mas.agents.items()
+        if spec.policy == name or (agent in swapped and name in swapped.values())
+    ]
+    every = cast("float", view.get("rollout.temperature"))
+    return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}
+
+
+def _training(run: Run, name: str, model: ModelSize) -> Training:
+    view, gpus, fsdp = _View(placed(run, name)), sum(pool_shape(run, run.mas.policies[name].pool)), "actor.fsdp_config"
+    size = view.number(f"{fsdp}.fsdp_size", -1)
+    copied, flash = _temperatures(view, run.mas, name) != {1.0}, is_flash(attention(view.config))
+    # Entropy needs two more tensors in the log-probs where it is not compiled. The update has logits and gradient, and
+    # more tensors of that size without flash-attn's cross entropy, with entropy in the loss, and at a temperature other
+    # than 1.
+    whole = not view.on(f"{fsdp}.use_torch_compile") and not view.on(f"{fsdp}.entropy_from_logits_with_chunking")
+    entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
+    logits = not view.on("model.use_fused_kernels")
+    rank = view.number("model.lora_rank", 0)
+    return Training(
+        shards=size if 0 < size < gpus else gpus,
+        update_tokens=_tokens(view, "actor.ppo_max_token_len_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
+        log_prob_tokens=_tokens(
+            view, "rollout.log_prob_max_token_len_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"
+        ),
+        element=2 if str(view.get(f"{fsdp}.model_dtype")) in ("bf16", "bfloat16", "fp16", "float16") else 4,
+        fsdp2=view.get("actor.strategy") != "fsdp",
+        param_offload=view.on(f"{fsdp}.param_offload"),
+        optimizer_offload=view.on(f"{fsdp}.optimizer_offload"),
+        always_on_cpu=view.get("actor.strategy") == "fsdp2" and view.on(f"{fsdp}.offload_policy"),
+        checkpointing=view.on("model.enable_gradient_checkpointing"),
+        by_tokens=view.on("actor.use_dynamic_bsz"),
+        masked=view.on("model.use_remove_padding") and not flash,
+        reshard=view.on(f"{fsdp}.reshard_after_forward"),
+        sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
+        logits=logits * (2 + 2 * copied + 4 * whole),
+        logits_update=logits * (4 + 2 * (not flash) + 2 * entropy + 4 * copied),
+        adapter=rank * model.adapted(plain(view.get("model.target_modules")), plain(view.get("model.exclude_modules"))),
+        # With LoRA the model without its adapter is the reference.
+        reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
+        saved=frozenset(cast("list[str]", view.get("actor.checkpoint.save_contents") or ())),
+    )
+
+
+def _tokens(view: _View, budget: str, micro: str) -> int:
+    """Tokens of a micro batch on one GPU."""
+    if view.on("actor.use_dynamic_bsz"):
+        return view.number(budget, 16384)
+    return view.number(micro, 1) * _row(view) // view.number("actor.ulysses_sequence_parallel_size", 1)
+
+
+def _row(view: _View) -> int:
+    return view.number("rollout.prompt_length", 0) + view.number("rollout.response_length", 0)
+
+
+def _serving(view: _View) -> Serving:
+    engine = str(view.get("rollout.name"))
+    context = view.get("rollout.max_model_len")
+    fraction = cast("float", view.get("rollout.gpu_memory_utilization"))
+    lora = view.number("model.lora_rank", 0) > 0 and not view.on("model.lora.merge")
+    return Serving(
+        engine=engine,
+        fraction=float(fraction) if facts_of(engine).gpu_fraction else None,
+        tensor_parallel=view.number("rollout.tensor_model_parallel_size", 1),
+        pipeline_parallel=view.number("rollout.pipeline_model_parallel_size", 1),
+        data_parallel=view.number("rollout.data_parallel_size", 1),
+        graphs=not view.on("rollout.enforce_eager"),
+        bucket=view.number("rollout.checkpoint_engine.update_weights_bucket_megabytes", 2048) << 20,
+        context=context if isinstance(context, int) else None,
+        row=_row(view),
+        sequences=view.number("rollout.max_num_seqs", 256),
+        sleeps=view.on("rollout.free_cache_engine"),
+        adapter=lora and facts_of(engine).takes_adapters,
+    )
+
+
+def _notes(view: _View) -> Iterator[str]:
+    strategy = view.get("actor.strategy")
+    if strategy not in ("fsdp", "fsdp2"):
+        yield f"actor.strategy={strategy} is estimated as FSDP2"
+    engine = str(view.get("rollout.name"))
+    if engine not in ("vllm", "sglang"):
+        yield f"rollout.name={engine} is estimated as vLLM" + (
+            "" if facts_of(engine).gpu_fraction else " without a fraction"
+        )
+    if view.get("rollout.quantization"):
+        yield "rollout.quantization is left out: weights are estimated in bfloat16"
+    if not view.on("model.use_remove_padding"):
+        yield "model.use_remove_padding=False: padding of short rows is left out"
+    if attention(view.config) == "eager":
+        yield "attn_implementation=eager: the scores of all pairs of tokens are left out"

@@ -15,26 +15,18 @@ SERVED = 2
 
 @dataclass(frozen=True)
 class ModelSize:
-    tensors: tuple[int, ...]
-    """The number of elements of every parameter; one that is used twice is counted once."""
-
+    tensors: tuple[int, ...]  # The number of elements of every parameter; one that is used twice is counted once
     layers: int
     hidden: int
     intermediate: int
     vocabulary: int
     kv_heads: int
     head_size: int
-    context: int
-    """max_position_embeddings."""
-
-    tied: bool
-    """Whether the head is the embedding."""
-
+    context: int  # max_position_embeddings
+    tied: bool  # Whether the head is the embedding
+    # Name, and inputs plus outputs, of every linear layer: a LoRA adapter of rank r has r times that on it.
     linear: tuple[tuple[str, int], ...]
-    """Name, and inputs plus outputs, of every linear layer: a LoRA adapter of rank r has r times that on it."""
-
-    head: str = "lm_head"
-    """The name of the output layer, which `all-linear` leaves out."""
+    head: str = "lm_head"  # The name of the output layer, which `all-linear` leaves out
 
     @cached_property
     def parameters(self) -> int:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from verl_mas.config.adapters import adapters
 from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, serving_pool, used_pools
 from verl_mas.config.run import Run
-from verl_mas.config.schema import DEFAULT_POOL, MasConfig
+from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import training
 from verl_mas.planning.events import WAITING, Event, Pool, total
@@ -29,11 +29,8 @@ class AdapterPlan:
 
     rank: int
     parameters: int
-    disk: float
-    """Of one checkpoint, in GiB."""
-
-    updates: int
-    """Optimiser steps per training step."""
+    disk: float  # Of one checkpoint, in GiB
+    updates: int  # Optimiser steps per training step
 
 
 @dataclass(frozen=True)
@@ -41,33 +38,19 @@ class PolicyPlan:
     """Sizes are in GiB."""
 
     model: str
-    source: str
-    """Where the model's numbers are from."""
-
+    source: str  # Where the model's numbers are from
     parameters: int
     engine: str
     replicas: int
-    kv_tokens: int
-    """Of one replica."""
-
-    context: int
-    """Tokens that one request may have."""
-
-    concurrent: int
-    """Requests of the whole context that all replicas hold together."""
-
+    kv_tokens: int  # Of one replica
+    context: int  # Tokens that one request may have
+    concurrent: int  # Requests of the whole context that all replicas hold together
+    # Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile.
     gpu: Mapping[str, float]
-    """Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile."""
-
-    disk: float
-    """Of one checkpoint, without those of the adapters on it."""
-
-    updates: int | None
-    """Optimiser steps per training step; null if it is not trained."""
-
+    disk: float  # Of one checkpoint, without those of the adapters on it
+    updates: int | None  # Optimiser steps per training step; null if it is not trained
     notes: Sequence[str]
-    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)
-    """The policies that are adapters on it."""
+    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)  # The policies that are adapters on it
 
 
 @dataclass(frozen=True)
@@ -76,39 +59,23 @@ class PoolPlan:
     nodes: int
     gpus_per_node: int
     phases: bool
-    worst: str
-    """The phase and policy of the worst moment."""
-
+    worst: str  # The phase and policy of the worst moment
     gpu: float
-    parts: Mapping[str, float]
-    """What `gpu` consists of."""
-
-    host: float
-    """Of each node, without the processes themselves."""
-
+    parts: Mapping[str, float]  # What `gpu` consists of
+    host: float  # Of each node, without the processes themselves
     host_parts: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Plan:
     hardware: Hardware
-    gpus: int
-    """That the run reserves."""
-
+    gpus: int  # That the run reserves
     policies: Mapping[str, PolicyPlan]
     pools: Mapping[str, PoolPlan]
-    host: float
-    """Of the worst node."""
-
-    disk: float
-    """Of one checkpoint of all policies."""
-
-    kept: int | None
-    """trainer.max_actor_ckpt_to_keep; null: all."""
-
-    sessions: int
-    """Per training step; also the rows of an agent that acts once per session."""
-
+    host: float  # Of the worst node
+    disk: float  # Of one checkpoint of all policies
+    kept: int | None  # trainer.max_actor_ckpt_to_keep; null: all
+    sessions: int  # Per training step; also the rows of an agent that acts once per session
     errors: Sequence[ConfigError] = field(default=())
     warnings: Sequence[ConfigWarning] = field(default=())
 
@@ -119,38 +86,34 @@ class Plan:
 
 def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> Plan:
     """`served`: every policy that is served here."""
-    pools = {name: _pool(run.mas, name, served, hardware) for name in used_pools(run.mas)}
+    mas, pools = run.mas, {}
+    for name in used_pools(mas):
+        policies = [served[policy].at(name) for policy in policies_on(mas, name)]
+        pools[name] = Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
     shapes = {name: pool_shape(run, name) for name in pools}
     host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
     keep = OmegaConf.select(run.config, "trainer.max_actor_ckpt_to_keep")
+    larger = None
+    # Where all policies are on the pool whose GPUs are those of the trainer, and some of `--gpus` are not used.
+    if list(shapes) == [DEFAULT_POOL] and sum(shapes[DEFAULT_POOL]) < hardware.gpus:
+        nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
+        larger = Larger(f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus)
+    errors = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
+    for name, pool in pools.items():
+        errors += _memory(name, pool, sum(shapes[name]), larger)
     return Plan(
         hardware=hardware,
         gpus=gpus_needed(run),
-        policies={
-            name: _policy(run, one, pools, sum(shapes[serving_pool(run.mas, name)])) for name, one in served.items()
-        },
+        policies={name: _policy(run, one, pools, sum(shapes[serving_pool(mas, name)])) for name, one in served.items()},
         pools={name: _pool_plan(pools[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
         disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
         kept=keep if isinstance(keep, int) else None,
         sessions=run.sessions_per_step,
-        errors=[
-            *_too_few_gpus(shapes, gpus_needed(run), hardware),
-            *(
-                error
-                for name, pool in pools.items()
-                for error in _memory(name, pool, sum(shapes[name]), _larger(shapes, hardware))
-            ),
-            *_host(host, node, hardware),
-        ],
+        errors=[*errors, *_host(host, node, hardware)],
         warnings=[warning for pool in pools.values() for warning in _long_context(pool)],
     )
-
-
-def _pool(mas: MasConfig, name: str, served: Mapping[str, Policy], hardware: Hardware) -> Pool:
-    policies = [served[policy].at(name) for policy in policies_on(mas, name)]
-    return Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
 
 
 def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
@@ -161,7 +124,16 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], gpus: int) -> P
         gpu = {phase: max(gpu.get(phase, 0.0), there.get(phase, 0.0)) for phase in {**gpu, **there}}
     held = tokens(pools[policy.engines or policy.pool], policy)
     replicas = gpus // policy.serving.replica
-    on_it = _adapters(run, policy)
+    sizes = zip(adapters(run.mas, policy.name), policy.training.adapters if policy.training else (), strict=True)
+    on_it = {
+        name: AdapterPlan(
+            int(run.view(name).value("model.lora_rank")),
+            parameters,
+            training.adapter_checkpoint(parameters) / GIB,
+            run.view(name).updates_per_step,
+        )
+        for name, parameters in sizes
+    }
     return PolicyPlan(
         model=policy.path,
         source=policy.source,
@@ -184,19 +156,6 @@ def _phases(pool: Pool, policy: Policy) -> dict[str, float]:
     gpu = {event.phase: event.total / GIB for event in pool.events() if event.policy in (policy.name, None)}
     own = next(here for here in pool.policies if here.name == policy.name)
     return {**gpu, WAITING: total(pool.waiting(own)) / GIB}
-
-
-def _adapters(run: Run, policy: Policy) -> dict[str, AdapterPlan]:
-    sizes = policy.training.adapters if policy.training else ()
-    return {
-        name: AdapterPlan(
-            int(run.view(name).value("model.lora_rank")),
-            parameters,
-            training.adapter_checkpoint(parameters) / GIB,
-            run.view(name).updates_per_step,
-        )
-        for name, parameters in zip(adapters(run.mas, policy.name), sizes, strict=True)
-    }
 
 
 def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
@@ -250,14 +209,6 @@ def _too_few_gpus(shapes: Mapping[str, Sequence[int]], gpus: int, hardware: Hard
         )
 
 
-def _larger(shapes: Mapping[str, Sequence[int]], hardware: Hardware) -> Larger | None:
-    """Where all policies are on the pool whose GPUs are those of the trainer, and some of `--gpus` are not used."""
-    if list(shapes) != [DEFAULT_POOL] or sum(shapes[DEFAULT_POOL]) >= hardware.gpus:
-        return None
-    nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
-    return Larger(f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus)
-
-
 def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator[ConfigError]:
     if fits(pool):
         return
@@ -280,9 +231,7 @@ def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator
             unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
             rule = f"it starts only if it can hold a request of {needed} tokens{unset}"
         yield ConfigError(
-            f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens",
-            rule=rule,
-            fix=fix,
+            f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens", rule=rule, fix=fix
         )
 
 

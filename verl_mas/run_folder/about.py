@@ -41,7 +41,13 @@ class AboutFile:
     def __init__(self, folder: Path, attempt: Mapping[str, object], config: object):
         """Adds a start of the run. `config`: its whole configuration, resolved, as plain data."""
         self._path = folder / FILE
-        before = self._before(folder)
+        try:
+            before = read_about(folder)
+        except DataError as error:
+            # No reason not to train, and no reason to lose it.
+            before, aside = {}, self._path.with_name(f"{FILE}.damaged")
+            self._path.replace(aside)
+            logger.warning("%s is replaced, and kept as %s: %s", self._path, aside.name, error.value)
         self._config = without_secrets(config)
         self._attempt: Plain = {key: without_secrets(value, key) for key, value in attempt.items()}
         earlier = before.get(CONFIG)
@@ -53,16 +59,6 @@ class AboutFile:
     def end(self, ended: Mapping[str, object]) -> None:
         self._attempt[ENDED] = without_secrets(dict(ended))
         self._write()
-
-    def _before(self, folder: Path) -> Plain:
-        try:
-            return read_about(folder)
-        except DataError as error:
-            # No reason not to train, and no reason to lose it.
-            aside = self._path.with_name(f"{FILE}.damaged")
-            self._path.replace(aside)
-            logger.warning("%s is replaced, and kept as %s: %s", self._path, aside.name, error.value)
-            return {}
 
     def _write(self) -> None:
         content = {"format": FORMAT, ATTEMPTS: [*self._earlier, self._attempt], CONFIG: self._config}
@@ -98,11 +94,8 @@ def read_about(folder: Path) -> Plain:
 
 
 def _refused(value: str) -> DataError:
-    return DataError(
-        value,
-        rule="it describes a run, as the trainer writes it",
-        fix="restore it, or remove it: metrics and sessions can be read without it",
-    )
+    rule = "it describes a run, as the trainer writes it"
+    return DataError(value, rule=rule, fix="restore it, or remove it: metrics and sessions can be read without it")
 
 
 def _changes(before: object, now: object, name: str = "") -> Iterator[tuple[str, list[object]]]:

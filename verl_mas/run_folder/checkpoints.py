@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,11 +100,8 @@ def to_resume(config: DictConfig) -> Checkpoint | None:
     if trainer.resume_mode == "auto":
         return latest(folder)
     if trainer.resume_mode != "resume_path":
-        raise ConfigError(
-            f"trainer.resume_mode={trainer.resume_mode}",
-            rule="it is auto, disable or resume_path",
-            fix="set trainer.resume_mode=auto",
-        )
+        rule = "it is auto, disable or resume_path"
+        raise ConfigError(f"trainer.resume_mode={trainer.resume_mode}", rule=rule, fix="set trainer.resume_mode=auto")
     path = trainer.resume_from_path
     found = read(Path(path).absolute()) if isinstance(path, str) and path else "it names no folder"
     if isinstance(found, Checkpoint):
@@ -122,8 +119,16 @@ def read(folder: Path) -> Checkpoint | str:
     run = _run_of(folder)
     if isinstance(run, str):
         return run
-    damaged = next(_damaged(folder, run), None)
-    return f"{folder} is not complete: {damaged}" if damaged else Checkpoint(folder, step, run)
+    sizes = run.get(FILES)
+    if not isinstance(sizes, dict):
+        return f"{folder} is not complete: its {RUN_FILE} lists no files"
+    for name, size in sizes.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{folder} is not complete: {name} is missing"
+        if path.stat().st_size != size:
+            return f"{folder} is not complete: {name} has {path.stat().st_size} bytes and was saved with {size}"
+    return Checkpoint(folder, step, run)
 
 
 def _run_of(folder: Path) -> dict[str, object] | str:
@@ -152,19 +157,6 @@ def choices(folder: Path, without: Path | None = None) -> str:
         return f"{folder} has no {'other' if without else 'complete'} checkpoint; {anew}"
     steps = ", ".join(str(one.step) for one in whole)
     return f"complete checkpoints are there of step {steps}; resume from one with {whole[-1].arguments}; {anew}"
-
-
-def _damaged(folder: Path, run: Mapping[str, object]) -> Iterator[str]:
-    sizes = run.get(FILES)
-    if not isinstance(sizes, dict):
-        yield f"its {RUN_FILE} lists no files"
-        return
-    for name, size in sizes.items():
-        path = folder / name
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != size:
-            yield f"{name} has {path.stat().st_size} bytes and was saved with {size}"
 
 
 def _refused(folder: Path, value: str) -> ConfigError:

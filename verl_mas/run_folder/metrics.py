@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsFloat
@@ -70,10 +70,28 @@ def read_steps(file: Path) -> list[Step]:
     if not file.exists():
         return []
     found: dict[int, Step] = {}
-    for line in _lines(file):
+    # What follows the last line break is incomplete.
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    for place, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            values = record[METRICS] if METRICS in record else record[VERLS]
+            number, when = record["step"], record.get("time")
+            if not isinstance(values, dict) or not isinstance(number, int):
+                raise TypeError(record)
+            numbers = {key: math.nan if value is None else value for key, value in values.items()}
+            read = {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DataError(
+                f"{file}, line {place}: {line[:80]!r}",
+                rule=f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}',
+                fix=f"give the folder of a run, or remove the line if something else wrote into {FILE}",
+            ) from None
         # Of a number with two lines, the later of two values.
-        before = found.get(line.number)
-        found[line.number] = Step(line.number, {**before.values, **line.values}, line.time) if before else line
+        before = found[number].values if number in found else {}
+        found[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)
     return [found[number] for number in sorted(found)]
 
 
@@ -101,30 +119,3 @@ def split(text: str, until: float) -> tuple[list[str], list[str]]:
             earlier = False
         (kept if earlier else dropped).append(line)
     return kept, dropped
-
-
-def _lines(file: Path) -> Iterator[Step]:
-    text = file.read_text(encoding="utf-8", errors="replace")
-    # What follows the last line break is incomplete.
-    lines = text.split("\n")[:-1]
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield _step(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise DataError(
-                f"{file}, line {number}: {line[:80]!r}",
-                rule=f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}',
-                fix=f"give the folder of a run, or remove the line if something else wrote into {FILE}",
-            ) from None
-
-
-def _step(record: Mapping[str, object]) -> Step:
-    values = record[METRICS] if METRICS in record else record[VERLS]
-    number, when = record["step"], record.get("time")
-    if not isinstance(values, dict) or not isinstance(number, int):
-        raise TypeError(record)
-    numbers = {key: math.nan if value is None else value for key, value in values.items()}
-    read = {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
-    return Step(number, read, float(when) if isinstance(when, int | float) else None)

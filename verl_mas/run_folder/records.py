@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -63,6 +64,12 @@ def listed(record: Record) -> Listed:
     if record.get(LEFT_OUT):
         return Listed(*(record[name] for name in LISTED[:5]))
     acts, task, outcome = record["acts"], record["task"], record["outcome"]
+    scores: dict[str, list[float]] = {}
+    for act in acts:
+        if not act.get("probe"):
+            score = act["reward"]["score"]
+            low, high = scores.get(act["agent"], (score, score))
+            scores[act["agent"]] = [min(low, score), max(high, score)]
     return Listed(
         uid=record["uid"],
         session=record["session"],
@@ -70,7 +77,7 @@ def listed(record: Record) -> Listed:
         partition=record["partition"],
         status=record["status"],
         reward=outcome["reward"],
-        scores=_scores(acts),
+        scores=scores,
         agents=list(dict.fromkeys(act["agent"] for act in acts)),
         policies=list(dict.fromkeys(act["policy"] for act in acts)),
         acts=len(acts),
@@ -83,17 +90,6 @@ def listed(record: Record) -> Listed:
         started=record["started"],
         seconds=record["seconds"],
     )
-
-
-def _scores(acts: Iterable[Record]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for act in acts:
-        if act.get("probe"):
-            continue
-        score = act["reward"]["score"]
-        low, high = found.get(act["agent"], (score, score))
-        found[act["agent"]] = [min(low, score), max(high, score)]
-    return found
 
 
 def question_of(record: Record) -> str:
@@ -147,8 +143,11 @@ def unpacked(line: bytes) -> Record:
             ends = iter(owner[name])
             owner[name] = [table[i] for start, stop in zip(ends, ends, strict=True) for i in range(start, stop)]
     for act in record["acts"]:
-        if isinstance(act["tokens"], dict):
-            act["tokens"] = _tokens(**act["tokens"])
+        if isinstance(tokens := act["tokens"], dict):
+            stops = list(accumulate(tokens["lengths"], initial=0))
+            log_probs = [None if hundredths is None else hundredths / 100 for hundredths in tokens["log_probs"]]
+            texts = [tokens["text"][start:stop] for start, stop in pairwise(stops)]
+            act["tokens"] = [list(pair) for pair in zip(texts, log_probs, strict=True)]
     return record
 
 
@@ -171,10 +170,19 @@ def _shared(record: Record) -> Record:
 
     shared = {**record, "task": dict(record["task"]), "acts": [dict(act) for act in record["acts"]]}
     for owner, name in _lists_of(shared):
-        owner[name] = _runs([place(message) for message in owner[name]])
+        runs: list[int] = []  # [4, 7, 9, 10] of the places 4, 5, 6 and 9
+        for number in map(place, owner[name]):
+            if runs and runs[-1] == number:
+                runs[-1] += 1
+            else:
+                runs += [number, number + 1]
+        owner[name] = runs
     for act in shared["acts"]:
         if act["tokens"] is not None:
-            act["tokens"] = _columns(act["tokens"])
+            # The text of all tokens, the length of each, and their log-probs in hundredths: less than a list per token.
+            texts = [text for text, _ in act["tokens"]]
+            log_probs = [None if p is None or not isfinite(p) else round(100 * p) for _, p in act["tokens"]]
+            act["tokens"] = {"text": "".join(texts), "lengths": list(map(len, texts)), "log_probs": log_probs}
     return {**shared, MESSAGES: table}
 
 
@@ -184,36 +192,6 @@ def _lists_of(record: Record) -> Iterable[tuple[Record, str]]:
     for act in record["acts"]:
         yield act, MESSAGES
         yield act, "steps"
-
-
-def _runs(places: Sequence[int]) -> list[int]:
-    """[4, 5, 6, 9] -> [4, 7, 9, 10]"""
-    runs: list[int] = []
-    for place in places:
-        if runs and runs[-1] == place:
-            runs[-1] += 1
-        else:
-            runs += [place, place + 1]
-    return runs
-
-
-def _columns(tokens: Sequence[Sequence[Any]]) -> Record:
-    """The text of all tokens, the length of each, and their log-probs in hundredths: less than a list per token."""
-    texts = [text for text, _ in tokens]
-    return {
-        "text": "".join(texts),
-        "lengths": list(map(len, texts)),
-        "log_probs": [None if given is None or not isfinite(given) else round(100 * given) for _, given in tokens],
-    }
-
-
-def _tokens(text: str, lengths: Sequence[int], log_probs: Sequence[int | None]) -> list[list[object]]:
-    found: list[list[object]] = []
-    start = 0
-    for length, hundredths in zip(lengths, log_probs, strict=True):
-        found.append([text[start : start + length], None if hundredths is None else hundredths / 100])
-        start += length
-    return found
 
 
 def plain(value: object) -> object:

@@ -35,7 +35,9 @@ def is_secret(name: str) -> bool:
 def without_secrets(value: object, name: str = "") -> object:
     """Plain data as it may be written. `name`: of the setting that has it."""
     if isinstance(value, Mapping):
-        return {str(key): _setting(str(key), own, name) for key, own in value.items()}
+        texts = {key for key, own in value.items() if isinstance(own, str) and own}
+        hidden = {key for key in texts if is_secret(str(key)) or name in VARIABLES}
+        return {str(key): HIDDEN if key in hidden else without_secrets(own, str(key)) for key, own in value.items()}
     if isinstance(value, list | tuple):
         return _arguments(value, name)
     return value if value is None or isinstance(value, int | float) else clean(str(value))
@@ -63,11 +65,6 @@ def bare_address(address: str) -> str:
 def clean_command(arguments: Sequence[str]) -> list[str]:
     """The words of a command, of which some are `name=value` or `--name value`."""
     return [str(one) for one in _arguments(arguments, "")]
-
-
-def _setting(key: str, value: object, within: str) -> object:
-    hidden = is_secret(key) or within in VARIABLES
-    return HIDDEN if hidden and isinstance(value, str) and value else without_secrets(value, key)
 
 
 def _arguments(values: Sequence[object], name: str) -> list[object]:

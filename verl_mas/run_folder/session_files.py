@@ -114,9 +114,6 @@ def folder_of_sessions(directory: str | Path, partition: str) -> Path:
     """Raises DataError if there is none."""
     folder = Path(directory) / partition
     if not folder.is_dir():
-        raise DataError(
-            f"{folder} is not a folder",
-            rule="a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir",
-            fix="give that folder",
-        )
+        rule = "a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir"
+        raise DataError(f"{folder} is not a folder", rule=rule, fix="give that folder")
     return folder

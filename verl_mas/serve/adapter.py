@@ -17,8 +17,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from verl_mas.errors import ConfigError, DiskError
-from verl_mas.serve.model import load_base
-from verl_mas.serve.shards import Tensors, read_record, read_weights, reading
+from verl_mas.serve.model import Tensors, load_base, read_record, read_weights, reading
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS, plain_config, write_weights
 from verl_mas.workflow.team_file import TeamPolicy
 

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from verl_mas.serve.replies import Answers, Writer, refusal
 from verl_mas.serve.requests import ChatRequest, Refused, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
 from verl_mas.workflow import client
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.streaming import ActText, Listener, Listening
 from verl_mas.workflow.task import Task
@@ -49,8 +50,8 @@ class TeamServer:
         app.add_api_route("/health", self.health, methods=["GET"])
         app.add_api_route("/v1/models", self.list_models, methods=["GET"])
         app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
-        app.add_exception_handler(Refused, _answered)
-        app.add_exception_handler(HTTPException, _no_such_route)
+        app.add_exception_handler(Refused, _refused)
+        app.add_exception_handler(HTTPException, _refused)
         return app
 
     async def health(self) -> JSONResponse:
@@ -66,7 +67,12 @@ class TeamServer:
 
     async def chat(self, request: Request) -> Response:
         self._authorise(request)
-        asked = read_request(await _body(request), self.name, list(self.runtime.clients))
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                raise Refused(413, f"the body has more than {MAX_BODY} bytes")
+        asked = read_request(bytes(body), self.name, list(self.runtime.clients))
         if self._running >= self._most:
             raise Refused(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
         if asked.stream:
@@ -81,18 +87,20 @@ class TeamServer:
         first = await _while_connected(request, anext(chunks))
 
         async def all_chunks() -> AsyncGenerator[str, None]:
-            try:
+            async with aclosing(chunks):
                 yield first
                 async for chunk in chunks:
                     yield chunk
-            finally:
-                await chunks.aclose()
 
         return StreamingResponse(all_chunks(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[str, None]:
         """The events of a reply. When it is closed, as by a client that is gone, its session is cancelled."""
-        writer, streamed, sent_text = Writer(asked), self._streamed(asked), ""
+        writer, sent_text, streamed = Writer(asked), "", resolve(self.runtime.mas.workflow).answered_by
+        if asked.policy is not None:
+            streamed = self._alone_on(asked.policy).name if asked.n == 1 else None
+        elif streamed is not None and self.runtime.members[streamed].spec.tools:
+            streamed = None
         events: asyncio.Queue[ActText | None] = asyncio.Queue()
         with self._counted():
             answers = asyncio.ensure_future(self._answers(asked, events.put_nowait))
@@ -130,12 +138,6 @@ class TeamServer:
             finally:
                 answers.cancel()
                 await asyncio.gather(answers, return_exceptions=True)
-
-    def _streamed(self, asked: ChatRequest) -> str | None:
-        if asked.policy is not None:
-            return self._alone_on(asked.policy).name if asked.n == 1 else None
-        agent = self.runtime.answered_by
-        return None if agent is None or self.runtime.members[agent].spec.tools else agent
 
     def _alone_on(self, policy: str) -> Member:
         """The agent with whose settings a policy replies alone: the first one that acts on it."""
@@ -206,15 +208,6 @@ def _opening(text: str) -> dict[str, object]:
     return {"role": "assistant", "content": text}
 
 
-async def _body(request: Request) -> bytes:
-    found = bytearray()
-    async for part in request.stream():
-        found += part
-        if len(found) > MAX_BODY:
-            raise Refused(413, f"the body has more than {MAX_BODY} bytes")
-    return bytes(found)
-
-
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
     """The result; cancelled when the client is gone."""
 
@@ -234,14 +227,10 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         await asyncio.gather(working, gone, return_exceptions=True)
 
 
-async def _answered(request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, HTTPException):
+        paths = "/v1/chat/completions, /v1/models, /health"
+        message = f"{request.method} {request.url.path}: {error.detail}; there are {paths}"
+        error = Refused(error.status_code, message)
     assert isinstance(error, Refused)
-    headers = {"Retry-After": "1"} if error.status == 429 else {}
-    return JSONResponse(error.body, error.status, headers)
-
-
-async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    paths = "/v1/chat/completions, /v1/models, /health"
-    message = f"{request.method} {request.url.path}: {error.detail}; there are {paths}"
-    return JSONResponse(Refused(error.status_code, message).body, error.status_code)
+    return JSONResponse(error.body, error.status, {"Retry-After": "1"} if error.status == 429 else {})

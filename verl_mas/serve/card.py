@@ -60,9 +60,13 @@ class Card:
         head = {"library_name": "verl-mas", "tags": ["verl-mas", "multi-agent"], **({"base_model": hub} if hub else {})}
         yield f"---\n{yaml.safe_dump(head, sort_keys=False).strip()}\n---\n{MARK}\n"
         step = "" if team.step is None else f" after {team.step} steps of training"
-        agents = f"{len(team.agents)} agent{'s' if len(team.agents) > 1 else ''}"
-        yield f"# {self.name}\n\nA team of {agents}, workflow `{team.workflow.name}`,{step} with verl and verl-mas.\n"
-        yield from _table(("agent", "policy", "sampling"), self._agents())
+        size = f"{len(team.agents)} agent{'s' if len(team.agents) > 1 else ''}"
+        yield f"# {self.name}\n\nA team of {size}, workflow `{team.workflow.name}`,{step} with verl and verl-mas.\n"
+        agents = []
+        for name, agent in team.agents.items():
+            sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
+            agents.append((f"`{name}`", f"`{agent.policy}`", sampling))
+        yield from _table(("agent", "policy", "sampling"), agents)
         policies = [
             (f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else "")
             for name, policy in team.policies.items()
@@ -74,14 +78,27 @@ class Card:
             yield from _table(("setting", "value"), trained)
         if curves:
             yield "## Validation\n"
-            yield from _table(("metric", "first", "last", "95 %"), self._validation(curves))
+            rows = []
+            for name, (at, found) in curves.items():
+                # The interval is of the last value.
+                low, high = (series(self.steps, f"{CORE}{name}/{end}")[1][-1:] for end in ("low", "high"))
+                between = f"{low[0]:.3f} to {high[0]:.3f}" if low and high else ""
+                rows.append(
+                    (f"`{name}`", f"{found[0]:.3f} (step {at[0]})", f"{found[-1]:.3f} (step {at[-1]})", between)
+                )
+            yield from _table(("metric", "first", "last", "95 %"), rows)
             yield f"![Validation by step]({CURVE})\n"
-        yield from self._use()
-
-    def _agents(self) -> Iterator[tuple[str, ...]]:
-        for name, agent in self.team.agents.items():
-            sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
-            yield f"`{name}`", f"`{agent.policy}`", sampling
+        yield "## Use\n"
+        yield "```python\nimport verl_mas\n"
+        yield 'with verl_mas.load("DIR") as team:\n    print(team.run("...").answer)\n```\n'
+        yield "    verl-mas chat DIR\n    verl-mas serve DIR\n    verl-mas eval DIR --data test.parquet --n 16\n"
+        yield f"DIR is this folder; `{TEAM_FILE}` has the workflow, the agents and their settings.\n"
+        for name, policy in team.policies.items():
+            if policy.folder is not None:
+                served = f"DIR/{name} --served-model-name {name}"
+                if policy.adapter_of is not None:
+                    served = f"{_short(policy.model)} --enable-lora --lora-modules {name}=DIR/{name}"
+                yield f"Policy `{name}` alone: `vllm serve {served}`; then `--endpoint {name}=http://HOST:8000/v1`.\n"
 
     def _curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """The means and pass@k of validation. Of sessions that are right or wrong, pass@1 is the mean."""
@@ -95,33 +112,9 @@ class Card:
         doubled = {f"{name.removesuffix('pass@1')}acc/mean@" for name in found if name.endswith("/pass@1")}
         return {name: curve for name, curve in found.items() if curve[0] and name.rstrip("0123456789") not in doubled}
 
-    def _validation(self, curves: Mapping[str, tuple[list[int], list[float]]]) -> Iterator[tuple[str, ...]]:
-        """First and last values; the interval is of the last one."""
-        for name, (at, values) in curves.items():
-            low, high = (series(self.steps, f"{CORE}{name}/{end}")[1][-1:] for end in ("low", "high"))
-            between = f"{low[0]:.3f} to {high[0]:.3f}" if low and high else ""
-            yield f"`{name}`", f"{values[0]:.3f} (step {at[0]})", f"{values[-1]:.3f} (step {at[-1]})", between
-
-    def _use(self) -> Iterator[str]:
-        yield "## Use\n"
-        yield "```python\nimport verl_mas\n"
-        yield 'with verl_mas.load("DIR") as team:\n    print(team.run("...").answer)\n```\n'
-        yield "    verl-mas chat DIR\n    verl-mas serve DIR\n    verl-mas eval DIR --data test.parquet --n 16\n"
-        yield f"DIR is this folder; `{TEAM_FILE}` has the workflow, the agents and their settings.\n"
-        for name, policy in self.team.policies.items():
-            if policy.folder is not None:
-                served = _served(name, policy)
-                yield f"Policy `{name}` alone: `{served}`; then `--endpoint {name}=http://HOST:8000/v1`.\n"
-
 
 def is_card(path: Path) -> bool:
     return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
-
-
-def _served(name: str, policy: TeamPolicy) -> str:
-    if policy.adapter_of is not None:
-        return f"vllm serve {_short(policy.model)} --enable-lora --lora-modules {name}=DIR/{name}"
-    return f"vllm serve DIR/{name} --served-model-name {name}"
 
 
 def _weights(policy: TeamPolicy) -> str:
@@ -137,7 +130,7 @@ def _short(model: str | None) -> str:
     return Path(str(model)).name if Path(str(model)).is_absolute() else str(model)
 
 
-def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -25,10 +24,9 @@ from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.rollout.verl_client import Model, VerlPolicy
-from verl_mas.serve.model import available, load_tokenizer
+from verl_mas.serve.model import available, load_tokenizer, read_record, reading
 from verl_mas.serve.places import Place
 from verl_mas.serve.settings import EngineSettings
-from verl_mas.serve.shards import read_record, reading
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util import cores
 from verl_mas.verl_.types import Fields, Tokenizer
@@ -70,7 +68,14 @@ class Embedded:
         }
         server = self._server(list(views.values()), table)
         for name, folder in adapters.items():
-            _load_adapter(server, name, folder)
+            with reading(folder / WEIGHTS):
+                tensors = load_file(folder / WEIGHTS)
+            try:
+                server.batcher.adapters.update(name, tensors)
+            except EngineLost as error:
+                rule = "an adapter has pairs of lora_A and lora_B on linear layers of the base that it was trained on"
+                fix = "make that base available where team.yaml names it"
+                raise ConfigError(f"{folder} cannot be served: {error}", rule=rule, fix=fix) from error
         model_type = str(server.batcher.model.config.model_type)
         found: dict[str, LLMClient] = {}
         for name, place in placed.items():
@@ -92,7 +97,11 @@ class Embedded:
             rollout.custom = {KEY: {name: asdict(one) for name, one in table.items()}}
         rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout)
         device = self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with available(model.path), _no_progress_bar():
+        with available(model.path), ExitStack() as stack:
+            # Reading weights has one in transformers.
+            if hf_logging.is_progress_bar_enabled():
+                hf_logging.disable_progress_bar()
+                stack.callback(hf_logging.enable_progress_bar)
             return TransformersServer(
                 f"of {model.path}", rollout_config, model_config, RolloutMode.STANDALONE, 0, device
             )
@@ -121,31 +130,6 @@ class Embedded:
 
     def _dtype(self, policy: TeamPolicy) -> str:
         return self.settings.dtype or policy.dtype or "float32"
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Reading weights has one in transformers."""
-    enabled = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            hf_logging.enable_progress_bar()
-
-
-def _load_adapter(server: TransformersServer, name: str, folder: Path) -> None:
-    with reading(folder / WEIGHTS):
-        tensors = load_file(folder / WEIGHTS)
-    try:
-        server.batcher.adapters.update(name, tensors)
-    except EngineLost as error:
-        raise ConfigError(
-            f"{folder} cannot be served: {error}",
-            rule="an adapter has pairs of lora_A and lora_B on linear layers of the base that it was trained on",
-            fix="make that base available where team.yaml names it",
-        ) from error
 
 
 @dataclass

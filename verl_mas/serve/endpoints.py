@@ -45,28 +45,23 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
     the model."""
     for name in endpoints:
         if name not in acting:
-            raise ConfigError(
-                f"an endpoint for policy {name}",
-                rule="it serves a policy on which an agent of the team acts",
-                fix=nearest(name, list(acting)),
-            )
-    return {name: _remote(name, acting[name], given) for name, given in endpoints.items()}
-
-
-def _remote(policy: str, model: str | None, given: Endpoint) -> RemoteSpec:
-    if isinstance(given, RemoteSpec):
-        return given
-    fields = {"base_url": given} if isinstance(given, str) else dict(given)
-    where = f"the endpoint of policy {policy}"
-    url = str(fields.get("base_url") or "")
-    if url and not urlsplit(url).path.strip("/"):
-        fields["base_url"] = url = f"{url.rstrip('/')}/v1"
-    key = fields.get("api_key_env")
-    found = check_endpoint(url, None if key is None else str(key), f"{where}: ")
-    raise_all(problem for problem in found if isinstance(problem, ConfigError))
-    if "model" not in fields:
-        fields["model"] = _served(policy, model, url, None if key is None else os.environ[str(key)])
-    return load_dataclass(RemoteSpec, fields, where)
+            rule = "it serves a policy on which an agent of the team acts"
+            raise ConfigError(f"an endpoint for policy {name}", rule=rule, fix=nearest(name, list(acting)))
+    found = {name: given for name, given in endpoints.items() if isinstance(given, RemoteSpec)}
+    for name, given in endpoints.items():
+        if isinstance(given, RemoteSpec):
+            continue
+        fields, where = {"base_url": given} if isinstance(given, str) else dict(given), f"the endpoint of policy {name}"
+        url = str(fields.get("base_url") or "")
+        if url and not urlsplit(url).path.strip("/"):
+            fields["base_url"] = url = f"{url.rstrip('/')}/v1"
+        key = fields.get("api_key_env")
+        problems = check_endpoint(url, None if key is None else str(key), f"{where}: ")
+        raise_all(problem for problem in problems if isinstance(problem, ConfigError))
+        if "model" not in fields:
+            fields["model"] = _served(name, acting[name], url, None if key is None else os.environ[str(key)])
+        found[name] = load_dataclass(RemoteSpec, fields, where)
+    return found
 
 
 def _served(policy: str, model: str | None, url: str, key: str | None) -> str:

@@ -20,7 +20,6 @@ from verl_mas.run_folder.disk import append_line, writing
 from verl_mas.run_folder.records import plain
 from verl_mas.serve.runtime import Ended, Runtime, quiet_import
 from verl_mas.verl_.types import Fields
-from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tasks import many
@@ -129,11 +128,8 @@ def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fie
 def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
     where = f"--data {path}, row {number}"
     if prompt_key not in row:
-        raise DataError(
-            f"{where} has no {prompt_key}",
-            rule=f"its column {prompt_key} has the messages (data.prompt_key of the run)",
-            fix=nearest(prompt_key, list(row)),
-        )
+        rule = f"its column {prompt_key} has the messages (data.prompt_key of the run)"
+        raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
     messages = row[prompt_key]
     if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
         raise DataError(
@@ -155,14 +151,6 @@ def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
     return {name: value for name, value in made.items() if name not in MEDIA}
 
 
-def task_of(row: Fields, number: int, session: int, step: int) -> Task:
-    """One of the sessions on a row. Its name, and so its seed, is the same in every evaluation."""
-    fields = {**row, UID: f"eval-{number}", SESSION_ID: session, GLOBAL_STEPS: step}
-    # A reward function may write into it.
-    fields["extra_info"] = dict(row["extra_info"])
-    return Task.of_row(fields, validate=True, greedy=False)
-
-
 @dataclass
 class Evaluation:
     """`rows`, with so many sessions each."""
@@ -171,8 +159,7 @@ class Evaluation:
     rows: Sequence[Fields]
     sessions: int
     results: Results
-    concurrency: int = 512
-    """Twice what an engine runs at once by default, so that it does not wait for scores."""
+    concurrency: int = 512  # Twice what an engine runs at once by default, so that it does not wait for scores
 
     async def run(self, on_record: Callable[[Fields], None]) -> None:
         """Runs what is missing, and ends the team."""
@@ -193,11 +180,15 @@ class Evaluation:
 
     async def _record(self, key: Key) -> Fields:
         number, session = key
-        task = task_of(self.rows[number], number, session, self.runtime.file.step or 0)
-        return record_of(await self.runtime.session(task, score=self._score), key)
+        row, step = self.rows[number], self.runtime.file.step or 0
+        # Its name, and so its seed, is the same in every evaluation. A reward function may write into `extra_info`.
+        name = {UID: f"eval-{number}", SESSION_ID: session, GLOBAL_STEPS: step}
+        fields = {**row, **name, "extra_info": dict(row["extra_info"])}
+        task = Task.of_row(fields, validate=True, greedy=False)
+        return _record_of(await self.runtime.session(task, score=self._score), key)
 
 
-def record_of(ended: Ended, key: Key) -> Fields:
+def _record_of(ended: Ended, key: Key) -> Fields:
     session, failed = ended.result.session, ended.result.failed
     reward = 0.0 if failed else session.team_reward or 0.0
     accuracy = None if failed else session.info.get("acc")
@@ -212,24 +203,24 @@ def record_of(ended: Ended, key: Key) -> Fields:
         "info": {} if failed else session.info,
         "answer": session.answer,
         "ground_truth": session.task.ground_truth,
-        "acts": [_act(reply) for reply in session.replies if not reply.probe],
+        "acts": [
+            {
+                "agent": reply.agent,
+                "turn": reply.turn,
+                "text": reply.text,
+                "malformed": reply.malformed,
+                "truncated": reply.truncated,
+                "tokens": reply.generation.sampled,
+                "reward": reply.reward,
+                "tool_calls": len(reply.tool_calls),
+                "tool_errors": sum(call.error is not None for call in reply.tool_calls),
+            }
+            for reply in session.replies
+            if not reply.probe
+        ],
         "faults": [{"kind": one.kind.value, "agent": one.agent, "cause": one.cause} for one in ended.result.faults],
         "tokens": {"prompt": ended.usage.prompt, "completion": ended.usage.completion},
         "seconds": round(session.seconds, 3),
-    }
-
-
-def _act(reply: Reply) -> Fields:
-    return {
-        "agent": reply.agent,
-        "turn": reply.turn,
-        "text": reply.text,
-        "malformed": reply.malformed,
-        "truncated": reply.truncated,
-        "tokens": reply.generation.sampled,
-        "reward": reply.reward,
-        "tool_calls": len(reply.tool_calls),
-        "tool_errors": sum(call.error is not None for call in reply.tool_calls),
     }
 
 

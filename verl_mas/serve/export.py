@@ -18,8 +18,19 @@ from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step
 from verl_mas.run_folder.disk import writing
 from verl_mas.serve.adapter import LORA_FILE, Adapter
 from verl_mas.serve.card import CARD, CURVE, Card, is_card
-from verl_mas.serve.model import TOKENIZER_FILE, available, copy_tokenizer, load_tokenizer, write_model
-from verl_mas.serve.shards import HUGGINGFACE, WORKERS_FILE, in_precision, read_record, read_weights, reading
+from verl_mas.serve.model import (
+    HUGGINGFACE,
+    TOKENIZER_FILE,
+    WORKERS_FILE,
+    available,
+    copy_tokenizer,
+    in_precision,
+    load_tokenizer,
+    read_record,
+    read_weights,
+    reading,
+    write_model,
+)
 from verl_mas.trainer.adapter_identity import BASES, fingerprint
 from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.policies import weight_folder
@@ -30,11 +41,8 @@ def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
     """A checkpoint, or that of a step, or the latest one of a run's folder."""
     if step is not None:
         if step_of(folder) is not None:
-            raise ConfigError(
-                f"--step {step} of {folder}",
-                rule="a step is chosen from a run's folder",
-                fix=f"give {folder.parent}, or leave out --step",
-            )
+            rule = "a step is chosen from a run's folder"
+            raise ConfigError(f"--step {step} of {folder}", rule=rule, fix=f"give {folder.parent}, or leave out --step")
         folder = folder_of_step(folder, step)
     whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
     found: Checkpoint | str
@@ -90,11 +98,15 @@ class Export:
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
         """The policies with weights of their own."""
+
+        def refreshed(snapshot: str) -> bool:
+            return read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
+
         found = {
             name: policy
             for name, policy in self.team.policies.items()
             # A snapshot that was never refreshed is its model.
-            if policy.folder is not None and (policy.snapshot_of is None or self._refreshed(policy.folder))
+            if policy.folder is not None and (policy.snapshot_of is None or refreshed(policy.folder))
         }
         if only is None:
             return found
@@ -108,17 +120,11 @@ class Export:
             )
         return {only: found[only]}
 
-    def _refreshed(self, snapshot: str) -> bool:
-        return read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
-
     def _refusals(self, chosen: Mapping[str, TeamPolicy], *, whole: bool) -> Iterator[ConfigError]:
         inside = self.out.resolve()
         if checkpoint := next((path for path in (inside, *inside.parents) if (path / RUN_FILE).exists()), None):
-            yield ConfigError(
-                f"{self.out} is in the checkpoint {checkpoint}",
-                rule="a checkpoint has the files that its run.json lists",
-                fix="give another folder",
-            )
+            rule = "a checkpoint has the files that its run.json lists"
+            yield ConfigError(f"{self.out} is in the checkpoint {checkpoint}", rule=rule, fix="give another folder")
             return
         folders, team = [self.out / name for name in chosen], self.out / TEAM_FILE
         if not whole and team.exists():
@@ -135,11 +141,8 @@ class Export:
         needs = [self.checkpoint.folder, *(Path(path) for path in dict.fromkeys(named) if path and Path(path).exists())]
         for needed in needs:
             for target in (target for target in folders if needed.resolve().is_relative_to(target.resolve())):
-                yield ConfigError(
-                    f"{target} has {needed}, which the team needs",
-                    rule="an export replaces neither a model nor a checkpoint",
-                    fix="give another folder",
-                )
+                rule = "an export replaces neither a model nor a checkpoint"
+                yield ConfigError(f"{target} has {needed}, which the team needs", rule=rule, fix="give another folder")
 
     def _there(self, targets: Sequence[Path]) -> Iterator[ConfigError]:
         there = [path for path in targets if path.exists() or path.is_symlink()]

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
 from verl_mas.run_folder.records import plain
 from verl_mas.serve.requests import OURS, ChatRequest, Refused
@@ -138,19 +139,17 @@ def refusal(error: Exception, runtime: Runtime) -> Refused | None:
         return Refused(503, str(error), code="engine_lost")
     if isinstance(error, InvalidInput):
         return Refused(400, str(error))
-    return _of_fault(error, runtime) if isinstance(error, SessionFault) else None
-
-
-def _of_fault(fault: SessionFault, runtime: Runtime) -> Refused:
-    policy = runtime.policy_of(fault)
-    url = runtime.endpoint(policy) if policy else None
-    where = f"policy {policy} at {url}: " if url else ""
-    message = f"{where}{fault}"
-    if fault.kind in TIMED_OUT:
-        return Refused(504, message, code=fault.kind.value)
-    if fault.kind is FaultKind.REFUSED and url:
+    if not isinstance(error, SessionFault):
+        return None
+    member = runtime.members.get(error.agent or "")
+    at = runtime.clients.get(member.spec.policy) if member else None
+    message, remote = str(error), isinstance(at, OpenAIClient)
+    if member is not None and isinstance(at, OpenAIClient):
+        message = f"policy {member.spec.policy} at {at.base_url}: {error}"
+    if error.kind in TIMED_OUT:
+        return Refused(504, message, code=error.kind.value)
+    if error.kind is FaultKind.REFUSED and remote:
         return Refused(502, message, code="endpoint")
     # The engine of this process refuses what does not fit it.
-    if fault.kind is FaultKind.LIMIT or isinstance(fault.__cause__, InvalidInput):
-        return Refused(400, message, code=fault.kind.value)
-    return Refused(500, message, code=fault.kind.value)
+    given = error.kind is FaultKind.LIMIT or isinstance(error.__cause__, InvalidInput)
+    return Refused(400 if given else 500, message, code=error.kind.value)

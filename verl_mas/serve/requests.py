@@ -88,8 +88,18 @@ def read_request(body: bytes, team: str, policies: list[str]) -> ChatRequest:
     if not isinstance(given, dict):
         raise Refused(400, "the body is not a JSON object")
     given = {name: value for name, value in given.items() if value is not None}
-    alone = _model(given.pop("model", None), team, policies)
-    messages = _messages(given.pop("messages", None))
+    model, known = given.pop("model", None), [team, *(f"{team}/{name}" for name in policies)]
+    if model is None:
+        raise Refused(400, f"no model; it is one of {', '.join(known)}", param="model")
+    if model not in known:
+        raise Refused(404, f"no model {model!r}: {nearest(str(model), known)}", param="model", code="model_not_found")
+    alone = str(model).removeprefix(team).removeprefix("/") or None
+    asked = given.pop("messages", None)
+    if not isinstance(asked, list) or not asked:
+        raise Refused(400, "no messages; they are a list of at least one", param="messages")
+    messages = [_message(message, f"messages[{number}]") for number, message in enumerate(asked)]
+    if not any(message["role"] == "user" for message in messages):
+        raise Refused(400, "no message of role user, which would have the question", param="messages")
     stream, options = given.pop("stream", False), given.pop("stream_options", {})
     if not isinstance(stream, bool) or not isinstance(options, dict):
         raise Refused(400, "stream is true or false, and stream_options an object", param="stream")
@@ -101,27 +111,8 @@ def read_request(body: bytes, team: str, policies: list[str]) -> ChatRequest:
     if problems(int, n, "n") or not 1 <= n <= (128 if alone else 1):
         raise Refused(400, f"n={n!r}: a team gives one answer, and a policy 1 to 128", param="n")
     sampling = dict(_sampling(given, None if alone else TEAM, team))
-    model, with_usage = f"{team}/{alone}" if alone else team, bool(options.get("include_usage"))
-    return ChatRequest(model, alone, messages, sampling, n, stream, with_usage, extension)
-
-
-def _model(model: object, team: str, policies: list[str]) -> str | None:
-    """The policy that is asked alone, or None."""
-    known = [team, *(f"{team}/{name}" for name in policies)]
-    if model is None:
-        raise Refused(400, f"no model; it is one of {', '.join(known)}", param="model")
-    if model not in known:
-        raise Refused(404, f"no model {model!r}: {nearest(str(model), known)}", param="model", code="model_not_found")
-    return str(model).removeprefix(team).removeprefix("/") or None
-
-
-def _messages(given: object) -> list[Message]:
-    if not isinstance(given, list) or not given:
-        raise Refused(400, "no messages; they are a list of at least one", param="messages")
-    found = [_message(message, f"messages[{number}]") for number, message in enumerate(given)]
-    if not any(message["role"] == "user" for message in found):
-        raise Refused(400, "no message of role user, which would have the question", param="messages")
-    return found
+    with_usage = bool(options.get("include_usage"))
+    return ChatRequest(str(model), alone, messages, sampling, n, stream, with_usage, extension)
 
 
 def _message(given: object, where: str) -> Message:

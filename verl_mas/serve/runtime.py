@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 
 from verl_mas.config.compose import compose
 from verl_mas.config.load import load as load_mas
-from verl_mas.config.schema import MasConfig, PolicySpec, Sampling, WorkflowSpec
+from verl_mas.config.schema import PolicySpec, Sampling, WorkflowSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.endpoints.openai import OpenAIClient
-from verl_mas.errors import ConfigError, SessionFault, raise_all
+from verl_mas.errors import ConfigError, raise_all
 from verl_mas.grading.grader import ASKED
 from verl_mas.mcp.servers import McpServers
 from verl_mas.serve.endpoints import Endpoint, remotes
@@ -34,7 +34,6 @@ from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 from verl_mas.workflow.streaming import Listener, Listening, Usage
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.team_file import TeamFile
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
@@ -66,7 +65,14 @@ class Runtime:
         """`sampling`: over the settings that every agent has in validation, or `training` for those of training."""
         self.trust = trust
         self.folder, self.file = folder, open_export(folder)
-        self.mas = _mas(self.file)
+        # The `mas` block, in which nothing is trained.
+        self.mas = replace(
+            load_mas({}),
+            plugins=self.file.plugins,
+            workflow=WorkflowSpec(self.file.workflow.name, self.file.workflow.path, self.file.workflow.args),
+            agents=self.file.agents,
+            policies={name: PolicySpec(trainable=False) for name in self.file.policies},
+        )
         load_user_code(self.mas)
         resolve(self.mas.workflow).check()
         # verl's own configuration with what the team has of it.
@@ -120,19 +126,6 @@ class Runtime:
     def numbered(self, task: Task) -> Task:
         """The task with a name of its own: sessions of one name have one seed."""
         return replace(task, uid=f"{task.uid}-{next(self._numbers)}") if task.uid == _OWN_UID else task
-
-    @property
-    def answered_by(self) -> str | None:
-        return resolve(self.mas.workflow).answered_by
-
-    def endpoint(self, policy: str) -> str | None:
-        """Where a policy is served, if not in this process."""
-        client = self.clients.get(policy)
-        return client.base_url if isinstance(client, OpenAIClient) else None
-
-    def policy_of(self, fault: SessionFault) -> str | None:
-        member = self.members.get(fault.agent or "")
-        return member.spec.policy if member else None
 
     def _clients(
         self, engine: EngineSettings, endpoints: Mapping[str, Endpoint], *, trust: bool
@@ -188,18 +181,6 @@ def quiet_import() -> Iterator[None]:
         logging.disable(level)
         if before is None:
             os.environ.pop("VERL_PLATFORM", None)
-
-
-def _mas(team: TeamFile) -> MasConfig:
-    """The `mas` block, in which nothing is trained."""
-    mas = load_mas({})
-    return replace(
-        mas,
-        plugins=team.plugins,
-        workflow=WorkflowSpec(team.workflow.name, team.workflow.path, team.workflow.args),
-        agents=team.agents,
-        policies={name: PolicySpec(trainable=False) for name in team.policies},
-    )
 
 
 def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:

@@ -10,7 +10,6 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl import DataProto
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.trainer.ppo.reward import load_reward_manager
 
@@ -21,7 +20,7 @@ from verl_mas.row import REWARD_EXTRA_INFO
 from verl_mas.serve.model import load_tokenizer
 from verl_mas.serve.places import places
 from verl_mas.serve.runtime import Runtime
-from verl_mas.verl_.types import Fields, Tokenizer
+from verl_mas.verl_.types import Tokenizer
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.session import Session
 from verl_mas.workflow.team_file import CUSTOM, REWARD_MODEL
@@ -37,7 +36,22 @@ class VerlScorer:
 
     async def __call__(self, session: Session) -> Score:
         output = answer_of(session, self._models, self._tokenizer)
-        result = await self._manager.run_single(_as_data(output, dict(session.task.fields)))
+        # As verl's agent loop gives an answer to its reward manager.
+        prompt, response = torch.tensor([output.prompt_ids]), torch.tensor([output.response_ids])
+        whole = torch.cat([prompt, response], dim=1)
+        mask = torch.ones_like(whole)
+        tensors = {"prompts": prompt, "responses": response, "input_ids": whole, "attention_mask": mask}
+        fields = {
+            **session.task.fields,
+            "__num_turns__": output.num_turns,
+            "tool_extra_fields": output.extra_fields,
+            "prompt_len": len(output.prompt_ids),
+            "response_len": len(output.response_ids),
+        }
+        alone = {name: np.empty(1, dtype=object) for name in fields}
+        for name, value in fields.items():
+            alone[name][0] = value
+        result = await self._manager.run_single(DataProto(TensorDict(tensors, batch_size=1), alone))
         return Score(result["reward_score"], result.get(REWARD_EXTRA_INFO, {}))
 
     @cached_property
@@ -68,24 +82,3 @@ class VerlScorer:
             )
         place = places(self._runtime.folder, file, names[:1])[names[0]]
         return cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self._runtime.trust))
-
-
-def _as_data(output: AgentLoopOutput, row: Fields) -> DataProto:
-    """As verl's agent loop gives an answer to its reward manager."""
-    prompt, response = torch.tensor([output.prompt_ids]), torch.tensor([output.response_ids])
-    whole = torch.cat([prompt, response], dim=1)
-    tensors = {"prompts": prompt, "responses": response, "input_ids": whole, "attention_mask": torch.ones_like(whole)}
-    fields = {
-        **row,
-        "__num_turns__": output.num_turns,
-        "tool_extra_fields": output.extra_fields,
-        "prompt_len": len(output.prompt_ids),
-        "response_len": len(output.response_ids),
-    }
-    return DataProto(TensorDict(tensors, batch_size=1), {name: _alone(value) for name, value in fields.items()})
-
-
-def _alone(value: object) -> np.ndarray:
-    made = np.empty(1, dtype=object)
-    made[0] = value
-    return made

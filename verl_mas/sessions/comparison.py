@@ -35,8 +35,7 @@ class Difference:
     b: float
     low: float | None
     high: float | None
-    over: str
-    """What the interval is over: so many steps, or so many tasks of a validation."""
+    over: str  # What the interval is over: so many steps, or so many tasks of a validation
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -133,13 +132,12 @@ def by_task(a: Report, b: Report) -> list[Difference]:
             if task in theirs:
                 pairs[task[0]].append((value, theirs[task]))
         if pairs:
-            return [_of_tasks(f"success of {source}, step {step}", own) for source, own in pairs.items()]
+            found = []
+            for source, own in pairs.items():
+                what, (before, after) = f"success of {source}, step {step}", map(fmean, zip(*own, strict=True))
+                found.append(Difference(what, before, after, *interval([b - a for a, b in own]), f"{len(own)} tasks"))
+            return found
     return []
-
-
-def _of_tasks(what: str, pairs: Sequence[tuple[float, float]]) -> Difference:
-    before, after = (fmean(values) for values in zip(*pairs, strict=True))
-    return Difference(what, before, after, *interval([b - a for a, b in pairs]), f"{len(pairs)} tasks")
 
 
 def successes(report: Report, step: int) -> dict[Task, float]:

@@ -27,8 +27,7 @@ class Panel:
 
     title: str
     curves: Mapping[str, Curve]
-    levels: Mapping[str, float] = field(default_factory=dict)
-    """Constants beside them."""
+    levels: Mapping[str, float] = field(default_factory=dict)  # Constants beside them
 
     def finite(self) -> dict[str, list[tuple[int, float]]]:
         points = {

@@ -120,7 +120,11 @@ class SessionIndex:
         except FileNotFoundError:
             # It was compressed since it was listed.
             self.refresh()
-            line = self._line(self._same(entry))
+            wanted = entry.key, entry.attempt, entry.partition
+            now = [one for one in self.entries if (one.key, one.attempt, one.partition) == wanted]
+            if not now:
+                raise _damaged(entry) from None
+            line = self._line(now[0])
         try:
             record = unpacked(line)
         except NOT_A_RECORD as error:
@@ -152,7 +156,14 @@ class SessionIndex:
         files = [file for file in self._files[partition, step] if file.of_advantages]
 
         def advantages_of(attempt: str) -> Advantages:
-            return _advantages(file for file in files if file.attempt == attempt)
+            known: dict[str, float] = {}
+            for file in files:
+                try:
+                    for line in advantage_lines(file) if file.attempt == attempt else ():
+                        known.update(json.loads(line))
+                except (DataError, ValueError, TypeError) as error:
+                    logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
+            return known
 
         return selected(self._by_attempt(partition, step), advantages_of, self._attempts == "all")
 
@@ -196,36 +207,30 @@ class SessionIndex:
             _limit(self._blocks)
         return self._blocks[place][entry.line]
 
-    def _same(self, entry: SessionEntry) -> SessionEntry:
-        """The entry of the same session in the list as it is now."""
-        for other in self.entries:
-            if (other.key, other.attempt, other.partition) == (entry.key, entry.attempt, entry.partition):
-                return other
-        raise _damaged(entry)
-
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
     """What is damaged is skipped with a warning."""
-    if not file.compressed:
-        return list(_of_lines(file))
-    listings = ((block.start, enumerate(read_index(block.index))) for block in blocks_of(file.path))
-    return [_entry(found, file, start, number) for start, listing in listings for number, found in listing]
+    found: list[SessionEntry] = []
 
+    def add(one: Listed, offset: int, line: int = 0) -> None:
+        attempt = file.attempt or None
+        found.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
 
-def _of_lines(file: SessionFile) -> Iterator[SessionEntry]:
+    if file.compressed:
+        for block in blocks_of(file.path):
+            for number, one in enumerate(read_index(block.index)):
+                add(one, block.start, number)
+        return found
     start = 0
     with file.path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield _entry(listed(unpacked(line)), file, start)
+                add(listed(unpacked(line)), start)
             except NOT_A_RECORD as error:
                 kind = "is damaged" if line.endswith(b"\n") else "was not finished"
                 logger.warning("%s, line %d %s and is skipped: %s", file.path, number, kind, error)
             start += len(line)
-
-
-def _entry(found: Listed, file: SessionFile, offset: int, line: int = 0) -> SessionEntry:
-    return SessionEntry(**vars(found), attempt=file.attempt or None, file=file.path, offset=offset, line=line)
+    return found
 
 
 def selected(
@@ -261,27 +266,15 @@ def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
     for entry in entries:
         if entry.status != "dropped":
             groups[entry.attempt, entry.uid].append(entry)
-    uniform = {key: _uniform(group) for key, group in groups.items() if len(group) > 1}
+    uniform = {}
+    for key, group in groups.items():
+        rewards: dict[str, set[float]] = defaultdict(set)
+        for entry in group:
+            for agent, bounds in (entry.scores or {}).items():
+                rewards[agent].update(bounds)
+        if len(group) > 1:
+            uniform[key] = all(len(values) == 1 for values in rewards.values())
     return [replace(entry, uniform=uniform.get((entry.attempt, entry.uid))) for entry in entries]
-
-
-def _uniform(group: Iterable[SessionEntry]) -> bool:
-    rewards: dict[str, set[float]] = defaultdict(set)
-    for entry in group:
-        for agent, bounds in (entry.scores or {}).items():
-            rewards[agent].update(bounds)
-    return all(len(values) == 1 for values in rewards.values())
-
-
-def _advantages(files: Iterable[SessionFile]) -> Advantages:
-    known: dict[str, float] = {}
-    for file in files:
-        try:
-            for line in advantage_lines(file):
-                known.update(json.loads(line))
-        except (DataError, ValueError, TypeError) as error:
-            logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
-    return known
 
 
 def _limit(kept: OrderedDict[K, V]) -> None:

@@ -42,8 +42,7 @@ class Found:
     text: str
     first: int
     last: int
-    holds: bool
-    """Still, at the last step."""
+    holds: bool  # Still, at the last step
 
     @property
     def line(self) -> str:
@@ -71,7 +70,12 @@ class Report:
         if not starts:
             lines.append("  without run.yaml: its command, settings and versions are not recorded")
         for number, start in enumerate(starts, 1):
-            lines.append(f"  start {number} of {len(starts)}: {_start(start, last=number == len(starts))}")
+            resumed, ended = start.get("resumed_from"), start.get(ENDED)
+            begin = "from the beginning" if resumed is None else f"resumed from step {resumed}"
+            end = "trains, or was killed" if number == len(starts) else "was killed"
+            if isinstance(ended, dict):
+                end = f"{ended.get('by')} at {ended.get('at')}, step {ended.get('step')}"
+            lines.append(f"  start {number} of {len(starts)}: {start.get('started')} {begin}; {end}")
         if starts:
             lines += [f"  {name:10} {value}" for name, value in _settings(self.run, starts[-1]) if value]
         numbers = [step.number for step in self.training]
@@ -86,7 +90,10 @@ class Report:
         return table(("to watch", "first", "last", "", "steps"), rows)
 
     def agents(self) -> list[str]:
-        rows = [(name, *(_number(value) for value in row.values())) for name, row in self.agent_table().items()]
+        rows = [
+            (name, *("-" if value is None else f"{value:.3g}" for value in row.values()))
+            for name, row in self.agent_table().items()
+        ]
         recent = len(self.training[-LAST:])
         lines = table(("agent", *COLUMNS, "grad norm"), rows)
         return [f"mean of the last {recent} steps", *lines] if rows else []
@@ -112,19 +119,19 @@ class Report:
         return ["findings", *(f"  - {one.line}" for one in self.found)]
 
     def json(self) -> dict[str, object]:
+        by_step = {}
+        for key in watched(self.steps):
+            points = zip(*series(self.steps, key), strict=True)
+            by_step[key] = {str(number): value if math.isfinite(value) else None for number, value in points}
         return {
             "folder": str(self.run.folder),
             "metrics": str(self.run.metrics),
             "attempts": self.run.about.get(ATTEMPTS, []),
             "steps": [step.number for step in self.training],
-            "watched": {key: self._by_step(key) for key in watched(self.steps)},
+            "watched": by_step,
             "agents": self.agent_table(),
             "findings": [asdict(one) for one in self.found],
         }
-
-    def _by_step(self, key: str) -> dict[str, float | None]:
-        points = zip(*series(self.steps, key), strict=True)
-        return {str(number): value if math.isfinite(value) else None for number, value in points}
 
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,8 +149,15 @@ def report(run: RunFolder) -> Report:
             rule="a run writes them there after each step",
             fix="report a run that has logged a step",
         )
-    acted = dict.fromkeys(name for step in steps for name in agents_in(step.values))
-    return Report(run, steps, over(steps, [name for name in acted if _learns(run, name)]))
+    learn = []
+    for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
+        # An agent without settings learns.
+        own = run.agent(name)
+        of = run.policies.get(str(own.get("policy"))) or {}
+        frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
+        if own.get("trainable") is not False and not frozen:
+            learn.append(name)
+    return Report(run, steps, over(steps, learn))
 
 
 def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Found]:
@@ -199,17 +213,6 @@ def panels(steps: Sequence[Step]) -> list[Panel]:
     return made
 
 
-def _start(start: Mapping[str, object], *, last: bool) -> str:
-    resumed, ended = start.get("resumed_from"), start.get(ENDED)
-    begin = "from the beginning" if resumed is None else f"resumed from step {resumed}"
-    end = (
-        f"{ended.get('by')} at {ended.get('at')}, step {ended.get('step')}"
-        if isinstance(ended, dict)
-        else ("trains, or was killed" if last else "was killed")
-    )
-    return f"{start.get('started')} {begin}; {end}"
-
-
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     yield "command", start.get("command")
     versions, git, cluster = (start.get(name) for name in ("versions", "git", "cluster"))
@@ -225,21 +228,9 @@ def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str
         yield "settings", ", ".join(f"{name}={OmegaConf.select(run.config, name)}" for name in names)
 
 
-def _learns(run: RunFolder, name: str) -> bool:
-    """Whether the configuration does not exclude it: an agent without settings learns."""
-    own = run.agent(name)
-    of = run.policies.get(str(own.get("policy"))) or {}
-    frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
-    return own.get("trainable") is not False and not frozen
-
-
 def _mean_of(steps: Sequence[Mapping[str, float]], keys: Sequence[str]) -> float | None:
     values = [step[key] for step in steps for key in keys if key in step and math.isfinite(step[key])]
     return fmean(values) if values else None
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -27,11 +27,9 @@ class RunFolder:
     """A run that trains, has ended or was stopped. Nothing but `run.yaml` is read before it is asked for."""
 
     folder: Path
+    # The resolved configuration of its last start; None without a `run.yaml`, as in the folder of an evaluation.
     config: DictConfig | None = None
-    """The resolved configuration of its last start; None without a `run.yaml`, as in the folder of an evaluation."""
-
-    about: Mapping[str, object] = field(default_factory=dict)
-    """The rest of `run.yaml`."""
+    about: Mapping[str, object] = field(default_factory=dict)  # The rest of `run.yaml`
 
     @property
     def name(self) -> str:
@@ -85,7 +83,11 @@ def open_run(path: str | Path) -> RunFolder:
             fix="give trainer.default_local_dir of the run",
         )
     if not is_run(folder):
-        raise DataError(f"{path} is not the folder of a run", rule=f"it has {' or '.join(MARKS)}", fix=_nearby(folder))
+        inside = sorted(str(child) for child in folder.iterdir() if child.is_dir() and is_run(child))
+        near = [str(folder.parent)] if is_run(folder.parent) else inside
+        fix = f"give {near[0]}" if near else "give trainer.default_local_dir of a run"
+        fix += f", or one of {len(near) - 1} others beside it" if len(near) > 1 else ""
+        raise DataError(f"{path} is not the folder of a run", rule=f"it has {' or '.join(MARKS)}", fix=fix)
     found = dict(about.read_about(folder))
     config = found.pop(about.CONFIG, None)
     return RunFolder(folder, OmegaConf.create(config) if isinstance(config, dict) else None, found)
@@ -93,14 +95,3 @@ def open_run(path: str | Path) -> RunFolder:
 
 def is_run(folder: Path) -> bool:
     return any((folder / mark).exists() for mark in MARKS)
-
-
-def _nearby(folder: Path) -> str:
-    """The folders of runs in this one, or above it."""
-    inside = sorted(str(child) for child in folder.iterdir() if child.is_dir() and is_run(child))
-    if is_run(folder.parent):
-        inside = [str(folder.parent)]
-    if not inside:
-        return "give trainer.default_local_dir of a run"
-    more = f", or one of {len(inside) - 1} others beside it" if len(inside) > 1 else ""
-    return f"give {inside[0]}{more}"

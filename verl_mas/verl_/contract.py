@@ -21,6 +21,8 @@ _WORKER = "verl.trainer.ppo.v1.agent_loop_tq"
 _ROLLOUT = "verl.workers.rollout"
 _SGLANG = "verl.workers.rollout.sglang_rollout"
 _VLLM = "verl.workers.rollout.vllm_rollout"
+_FSDP = "verl.workers.engine.fsdp.transformer_impl"
+_COLOCATED = "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync"
 
 # Class of verl -> method that a class of ours overrides -> its parameters. Made by `scripts/lock_overrides.py`.
 OVERRIDDEN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "overridden.json").read_text())
@@ -77,7 +79,7 @@ USED: dict[str, dict[str, str | None]] = {
         "_has_server": None,
     },
     f"{_VLLM}.utils:vLLMColocateWorkerExtension": {"_get_zmq_handle": "self"},
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": {"_autocast_dtype": None, "_is_lora": None},
+    f"{_FSDP}:FSDPEngineWithLMHead": {"_autocast_dtype": None, "_is_lora": None},
     # Keys of verl's dataclasses that its YAML does not list.
     "verl.workers.config.rollout:RolloutConfig": {"custom": None},
     "verl.workers.config.rollout:AgentLoopConfig": {"agent_loop_manager_class": None},
@@ -118,10 +120,7 @@ RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._step_once": ("9e78440c2cf9", "trainer/trainer.py"),
     f"{_TRAINER}:PPOTrainer._update_actor": ("82879aeff227", "trainer/policies/policy_trainer.py"),
     "verl.trainer.ppo.core_algos:agg_loss": ("baa1eabb337d", "trainer/loss_weights.py"),
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lora_module": (
-        "52d173ed9ca9",
-        "trainer/adapters/engine.py",
-    ),
+    f"{_FSDP}:FSDPEngine._build_lora_module": ("52d173ed9ca9", "trainer/adapters/engine.py"),
     # What it asks the engine for decides what is sent to the rollout engines.
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights": ("7127eb550225", "trainer/adapters/engine.py"),
     "verl.workers.utils.losses:ppo_loss": ("d7a7f4ab82c8", "trainer/loss_weights.py"),
@@ -130,14 +129,8 @@ RESTATED: dict[str, tuple[str, str]] = {
     f"{_TRAINER}:PPOTrainer._load_checkpoint": ("686e8d6e0f61", "trainer/checkpoint.py"),
     f"{_TRAINER}:PPOTrainer._reissue_inflight_prompts": ("26ae60e7b2f2", "trainer/modes/asynchronous.py"),
     f"{_TRAINER}:PPOTrainer._add_async_warmup_batches": ("3c6d4a0b05ab", "trainer/modes/asynchronous.py"),
-    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_sample_end": (
-        "a69a9a73601c",
-        "trainer/modes/asynchronous.py",
-    ),
-    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync.on_step_end": (
-        "80faf3bea7b3",
-        "trainer/modes/asynchronous.py",
-    ),
+    f"{_COLOCATED}.on_sample_end": ("a69a9a73601c", "trainer/modes/asynchronous.py"),
+    f"{_COLOCATED}.on_step_end": ("80faf3bea7b3", "trainer/modes/asynchronous.py"),
     # Where it writes.
     "verl.utils.tracking:FileLogger.__init__": ("40f4d5744cad", "run_folder/metrics.py"),
     f"{_WORKER}:AgentLoopWorkerTQ.generate_sequences": ("93858c047d69", "rollout/verl_client.py"),

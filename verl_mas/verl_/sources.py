@@ -71,7 +71,9 @@ def named(module: str, name: str) -> Definition | None:
         return Definition(module, node)
     if submodule := tree_of(f"{module}.{name}"):
         return Definition(f"{module}.{name}", submodule)
-    return next((found for star in _stars(module) if (found := named(star, name))), None)
+    tree = tree_of(module)
+    stars = [one for one in _imports(tree) if one.names[0].name == "*"] if tree else []
+    return next((found for star in stars if (found := named(_origin(module, star), name))), None)
 
 
 @cache
@@ -91,12 +93,6 @@ def names_in(tree: ast.Module) -> dict[str, ast.AST]:
             if isinstance(node, ast.If | ast.Try | ast.With):
                 pending.append(node)
     return names
-
-
-def _stars(module: str) -> list[str]:
-    """The modules of which a module imports all names."""
-    tree = tree_of(module)
-    return [_origin(module, node) for node in _imports(tree) if node.names[0].name == "*"] if tree else []
 
 
 def _imports(tree: ast.Module) -> list[ast.ImportFrom]:

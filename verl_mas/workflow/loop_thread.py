@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
 _END = object()
@@ -42,20 +42,20 @@ class LoopThread:
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """The items of a generator that runs in the loop. Ending the iteration ends the generator."""
-        alone = asyncio.Lock()
+        steps = _Steps(items)
         try:
-            while (item := self.result(_next(items, alone))) is not _END:
+            while (item := self.start(steps.next()).result()) is not _END:
                 yield cast(T, item)
         finally:
-            self.result(_closed(items, alone))
+            self.result(steps.close())
 
     async def aiterate(self, items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
-        alone = asyncio.Lock()
+        steps = _Steps(items)
         try:
-            while (item := await self.aresult(_next(items, alone))) is not _END:
+            while (item := await asyncio.shield(asyncio.wrap_future(self.start(steps.next())))) is not _END:
                 yield cast(T, item)
         finally:
-            await self.aresult(_closed(items, alone))
+            await self.aresult(steps.close())
 
     def close(self) -> None:
         if self.running:
@@ -70,15 +70,26 @@ class LoopThread:
         self._loop.close()
 
 
-async def _next(items: AsyncGenerator[T, None], alone: asyncio.Lock) -> T | object:
-    async with alone:
-        return await anext(items, _END)
+class _Steps(Generic[T]):
+    """The steps of a generator, which run one at a time."""
 
+    def __init__(self, items: AsyncGenerator[T, None]):
+        self._items, self._alone = items, asyncio.Lock()
+        self._running: asyncio.Task[object] | None = None
 
-async def _closed(items: AsyncGenerator[T, None], alone: asyncio.Lock) -> None:
-    """A generator that runs cannot be closed, and one whose step was cancelled runs until it has cleaned up."""
-    async with alone:
-        await items.aclose()
+    async def next(self) -> T | object:
+        async with self._alone:
+            self._running = asyncio.current_task()
+            return await anext(self._items, _END)
+
+    async def close(self) -> None:
+        """A generator that runs cannot be closed, and one whose step was cancelled runs until it has cleaned up. Its
+        step is cancelled here alone: an interrupt can reach the caller before it has the future of the step, and a
+        second cancellation would stop the cleaning up."""
+        if self._running is not None:
+            self._running.cancel()
+        async with self._alone:
+            await self._items.aclose()
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[object]]) -> None:

@@ -160,18 +160,6 @@ def test_keys_move_through_sessions_and_filters_leave_those_that_match(opened, t
     assert len(page.query_selector_all(".beside .transcript")) == 2
 
 
-def test_a_session_has_an_address(opened, tmp_path):
-    path = view_of(tmp_path, [session(1, f"1-{n}") for n in range(3)])
-    page = opened(path)
-    page.keyboard.press("j")
-    until(page, "document.querySelector('.session-head h2').textContent.includes('1-1')")
-    again = opened(Path(path))
-    again.goto(page.url)
-    again.reload()
-    again.wait_for_selector(".transcript")
-    assert "task 1-1" in text_of(again, ".session-head h2")
-
-
 def test_a_long_reply_is_cut_until_it_is_asked_for(opened, tmp_path):
     page = opened(view_of(tmp_path, [session(acts=[act(text="a" * 10_000_000 + "the end")])]))
     assert len(text_of(page, ".reply")) < 5_000
@@ -222,16 +210,6 @@ def test_an_open_page_follows_its_run(opened, tmp_path):
     assert refresh(path, view)
     until(page, "document.getElementById('count').textContent === '3 sessions'")
     assert "task 1-0" in text_of(page, ".session-head h2"), "the session that is read has changed"
-
-
-def test_the_theme_and_the_keys_are_a_key_away(opened, tmp_path):
-    page = opened(view_of(tmp_path, [session()]))
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-    page.keyboard.press("t")
-    assert page.evaluate(ground) != light
-    page.keyboard.press("?")
-    assert page.is_visible("#help") and "next and previous session" in text_of(page, "#help")
 
 
 def test_the_timeline_of_the_steps_around_a_session_is_a_key_away(opened, tmp_path):

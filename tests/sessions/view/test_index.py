@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from view_runs import act, session
 
-from verl_mas.sessions.view.index import Page, cut_to, groups_of, index_of, search_of
-from verl_mas.sessions.view.source import Part
+from verl_mas.sessions.view.index import Page, Part, cut_to, groups_of, index_of, search_of
 
 
 def page(*records: dict) -> Page:
     return Page(Part("train", 1, ()), groups_of(records), (("chunk", len(records)),))
 
 
-def test_a_group_is_uniform_if_the_reader_says_so():
-    for known in (True, False, None):
-        [group] = groups_of([session(number=n, reward=1.0, uniform=known) for n in (0, 1)])
-        assert group.uniform is (known is True)
-
-
-def test_sessions_of_another_attempt_are_another_group():
-    records = [session(attempt="a"), session(attempt="b")]
-    assert [len(group.entries) for group in groups_of(records)] == [1, 1]
+def test_a_group_has_the_sessions_of_one_attempt_and_is_uniform_if_the_reader_says_so():
+    records = [session(number=n, attempt=attempt, uniform=attempt == "a" or None) for attempt in "ab" for n in (0, 1)]
+    assert [(len(group.entries), group.uniform) for group in groups_of(records)] == [(2, True), (2, False)]
 
 
 def test_a_set_of_agents_does_not_depend_on_who_acts_first():

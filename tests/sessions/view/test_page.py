@@ -59,10 +59,7 @@ def test_many_sessions_are_in_a_folder_beside_the_page(run, tmp_path):
     page, _ = write_view(run, ViewOptions(tmp_path / "new" / "page.html", inline=10))
     assert 'data-folder="page_data"' in page.read_text() and 'data-name="index' not in page.read_text()
     assert len(bodies(page)) == 12
-
-
-def test_a_prompt_is_stored_once_per_chunk(run):
-    page, _ = write_view(run)
+    # A prompt is stored once per chunk.
     chunk = json.loads(payloads(page)[index_of(page)["chunks"][0]])
     assert [message["content"] for message in chunk["messages"]] == ["2 + 2?", "You are solver.", "You are checker."]
     assert chunk["sessions"][3]["acts"][1]["messages"] == [2, 0]
@@ -90,11 +87,6 @@ def test_only_the_script_and_the_style_of_the_page_are_allowed(run):
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_numbers_that_json_does_not_have_are_texts(tmp_path):
-    page, _ = write_view(write_run(tmp_path, [session(acts=[act(advantage=None, seconds=float("nan"))])]))
-    assert bodies(page)[0]["acts"][0]["seconds"] == "nan"
-
-
 def test_an_earlier_page_is_kept_without_force(run):
     page, _ = write_view(run, ViewOptions(inline=10))
     before = page.read_text()
@@ -105,16 +97,13 @@ def test_an_earlier_page_is_kept_without_force(run):
     assert not page.with_name("view_data").exists(), "data of the earlier page are left behind"
 
 
-def test_force_replaces_nothing_that_is_not_of_a_page(run):
+def test_force_replaces_what_a_live_page_that_was_killed_has_left_and_nothing_that_is_not_of_a_page(run):
     (run / "view_data").mkdir()
     (run / "view_data" / "thesis.js").write_text("years of work")
     with pytest.raises(ConfigError, match=r"thesis\.js"):
         write_view(run, ViewOptions(force=True))
-    assert (run / "view_data" / "thesis.js").exists() and not (run / "view.html").exists()
-
-
-def test_force_replaces_what_a_live_page_that_was_killed_has_left(run):
-    (run / "view_data").mkdir()
+    assert not (run / "view.html").exists()
+    (run / "view_data" / "thesis.js").unlink()
     for name, content in (("index.js", 'verlMasView.arrive("index","'), ("live.js.new", "verlMas"), ("a.js.new", "")):
         (run / "view_data" / name).write_text(content)
     write_view(run, ViewOptions(force=True))
@@ -137,37 +126,25 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
         error = capsys.readouterr().err
         assert message in error and "rule:" in error and "fix:" in error, error
     assert sorted(path.name for path in run.iterdir()) == ["metrics.jsonl", "trajectories"]
-
-
-def test_the_command_says_what_it_wrote(run, capsys):
     assert cli.main(["view", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"page": str(run / "view.html"), "sessions": 12}
 
 
-def test_a_line_that_is_cut_is_left_out(run, caplog):
-    file = next((run / "trajectories" / "train").glob("000003-*.jsonl"))
-    file.write_bytes(file.read_bytes()[:-50])
-    _, view = write_view(run)
-    assert view.count == 11 and "was not finished and is skipped" in caplog.text
-
-
-def test_steps_and_limit_choose_sessions(run):
+def test_steps_and_limit_choose_sessions_and_a_validation_follows_the_training_of_its_step(run):
     assert index_of(write_view(run, ViewOptions(steps=(2, 2)))[0])["blocks"]["step"] == [2]
     page, _ = write_view(run, ViewOptions(limit=6, force=True))
     assert index_of(page)["blocks"] == {"partition": ["train"] * 2, "step": [2, 3], "size": [2, 4]}
     assert index_of(page)["groups"]["uid"] == ["2-1", "3-0", "3-1"], "not the newest ones"
-
-
-def test_a_validation_follows_the_training_of_its_step(run):
     write_run(run, [session(2, "val2-0", partition="val")])
-    blocks = index_of(write_view(run)[0])["blocks"]
+    blocks = index_of(write_view(run, ViewOptions(force=True))[0])["blocks"]
     assert list(zip(blocks["partition"], blocks["step"], strict=True))[1:3] == [("train", 2), ("val", 2)]
 
 
 def test_a_run_without_metrics_has_the_rewards_of_its_sessions(tmp_path):
-    page, _ = write_view(
-        write_run(tmp_path, [session(1, reward=1.0), session(1, number=1, reward=0.0), session(2, reward=None)])
-    )
+    acts = [act(advantage=None, seconds=float("nan"))]
+    sessions = [session(1, reward=1.0), session(1, number=1, reward=0.0), session(2, reward=None, acts=acts)]
+    page, _ = write_view(write_run(tmp_path, sessions))
+    assert bodies(page)[2]["acts"][0]["seconds"] == "nan", "numbers that JSON does not have are texts"
     assert index_of(page)["curves"] == {"steps": [1], "values": {"session/reward/mean": [0.5]}, "logged": False}
 
 
@@ -184,8 +161,12 @@ def test_an_image_is_in_the_page_and_no_other_file_is(tmp_path):
     assert [part.get("data") for part in stored] == ["data:image/png;base64,iVBORw==", None, None]
 
 
-def test_a_live_page_gets_what_is_new_and_only_that(run):
+def test_a_live_page_that_is_opened_before_the_first_session_gets_what_is_new_and_only_that(tmp_path):
+    run = write_metrics(tmp_path)
     page, view = write_view(run, live=True)
+    assert index_of(page)["columns"]["session"] == []
+    write_run(run, GROUPS)
+    assert refresh(page, view)
     before = payloads(page)
     assert refresh(page, view) is False and payloads(page) == before
     write_run(run, [session(3, "3-2"), session(4, "4-0")], worker="1")
@@ -194,14 +175,6 @@ def test_a_live_page_gets_what_is_new_and_only_that(run):
     assert view.count == len(bodies(page)) == 14 and after["live"] != before["live"]
     kept = set(before) & set(after) - {"index", "search", "live"}
     assert {name[:12] for name in kept} >= {"train-000001", "train-000002"}
-
-
-def test_a_live_page_may_be_opened_before_the_first_session(tmp_path):
-    run = write_metrics(tmp_path)
-    page, view = write_view(run, live=True)
-    assert index_of(page)["columns"]["session"] == []
-    write_run(run, GROUPS[:4])
-    assert refresh(page, view) and len(bodies(page)) == 4
 
 
 def test_the_timeline_is_that_of_the_run_by_row_and_step(tmp_path):

@@ -12,9 +12,8 @@ import pytest
 from view_runs import act, session
 
 from verl_mas.sessions.view.bodies import as_json, packed
-from verl_mas.sessions.view.index import Page, groups_of, index_of, search_of
+from verl_mas.sessions.view.index import Page, Part, groups_of, index_of, search_of
 from verl_mas.sessions.view.page import HERE, SCRIPTS
-from verl_mas.sessions.view.source import Part
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(
@@ -102,16 +101,8 @@ def test_characters_that_a_browser_obeys_are_written_out():
     found = answer(
         r"""answer = ["\x1b[2J", "a\u202eb", "\u2028", "\ud800", "\u{e0041}", "\u200b", "tab\tline\n", "👩‍👩‍👧 é عربي"].map(plain);"""
     )
-    assert found == [
-        r"\x1b[2J",
-        r"a\u202eb",
-        r"\u2028",
-        r"\ud800",
-        r"\u{e0041}",
-        r"\u200b",
-        "tab\tline\n",
-        "👩‍👩‍👧 é عربي",
-    ]
+    written_out = [r"\x1b[2J", r"a\u202eb", r"\u2028", r"\ud800", r"\u{e0041}", r"\u200b"]
+    assert found == [*written_out, "tab\tline\n", "👩‍👩‍👧 é عربي"]
 
 
 def test_numbers_are_short():

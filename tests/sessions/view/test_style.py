@@ -33,11 +33,6 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_measure_is_that_of_the_standard():
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-
-
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_texts_and_the_names_of_agents_can_be_read(theme):
     pairs = [*product(["ink", "muted", *AGENTS, "up", "down", "focus"], ["panel", "ground"]), ("muted", "sunk")]

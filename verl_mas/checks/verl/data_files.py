@@ -91,11 +91,9 @@ def _first_row(config: DictConfig, setting: str, path: object) -> FirstRow | Pro
         first = _parquet(file) if path.endswith(".parquet") else _json(file)
     # Arrow's and JSON's errors are ValueErrors.
     except (OSError, ValueError) as error:
-        return ConfigError(
-            f"{setting}={path} cannot be read: {str(error).splitlines()[0]}",
-            rule="it is a whole file of the kind that its name ends in, with text in UTF-8",
-            fix="write or copy the file again",
-        )
+        value = f"{setting}={path} cannot be read: {str(error).splitlines()[0]}"
+        rule = "it is a whole file of the kind that its name ends in, with text in UTF-8"
+        return ConfigError(value, rule=rule, fix="write or copy the file again")
     if first is None:
         return ConfigError(f"{setting}={path} has no rows", rule="a data file has rows", fix="write the file again")
     return first
@@ -225,8 +223,6 @@ def _one_batch(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[
     most = int(config.data.get("train_max_samples") or -1)
     total = min(sum(known), most) if most > 0 else sum(known)
     if total < config.data.train_batch_size:
-        yield ConfigError(
-            f"{total} rows in data.train_files with data.train_batch_size={config.data.train_batch_size}",
-            rule="a training step takes a whole batch of rows",
-            fix=f"set data.train_batch_size to at most {total}, or give more rows",
-        )
+        value = f"{total} rows in data.train_files with data.train_batch_size={config.data.train_batch_size}"
+        rule = "a training step takes a whole batch of rows"
+        yield ConfigError(value, rule=rule, fix=f"set data.train_batch_size to at most {total}, or give more rows")

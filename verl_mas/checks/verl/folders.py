@@ -28,15 +28,10 @@ def check_folders(config: DictConfig) -> Iterator[Problem]:
         if not isinstance(folder, str) or not folder.strip():
             yield ConfigError(f"{setting}={folder!r}", rule="it is the path of a folder", fix=f"set {setting}=<folder>")
         elif is_remote(folder):
-            yield ConfigError(
-                f"{setting}={folder}",
-                rule="it is a folder of this machine's file system",
-                fix=f"set {setting} to a local or mounted folder; trainer.default_hdfs_dir takes a copy of checkpoints",
-            )
+            fix = f"set {setting} to a local or mounted folder; trainer.default_hdfs_dir takes a copy of checkpoints"
+            yield ConfigError(f"{setting}={folder}", rule="it is a folder of this machine's file system", fix=fix)
         elif why := not_writable(Path(folder)):
-            error = ConfigError(
-                f"{setting}={folder!r} cannot be written: {why}",
-                rule="a run creates this folder and writes its checkpoints or records there",
-                fix=f"set {setting} to a folder that this user can write",
-            )
+            value = f"{setting}={folder!r} cannot be written: {why}"
+            rule = "a run creates this folder and writes its checkpoints or records there"
+            error = ConfigError(value, rule=rule, fix=f"set {setting} to a folder that this user can write")
             yield unless_elsewhere(config, error)

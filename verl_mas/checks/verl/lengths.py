@@ -27,25 +27,14 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
     if prompt is None or response is None:
         return  # Refused where types are checked.
     if prompt < SHORTEST_PROMPT:
-        yield ConfigWarning(
-            f"data.max_prompt_length={prompt}",
-            reason="most chat templates need more tokens than that for an empty message, so every act would fail",
-            fix="raise data.max_prompt_length",
-        )
-    yield from _context(view, policy, prompt + response)
-    yield from _engine_limits(view, policy)
-    if trained:
-        yield from _budgets(view, policy, prompt + response)
-
-
-def _context(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
+        reason = "most chat templates need more tokens than that for an empty message, so every act would fail"
+        yield ConfigWarning(f"data.max_prompt_length={prompt}", reason=reason, fix="raise data.max_prompt_length")
+    longest = prompt + response
     limit, context = _whole(view, "rollout.max_model_len"), positions(view[SECTION].model)
     if limit and context and limit > context:
-        yield ConfigError(
-            f"policy {policy}: rollout.max_model_len={limit}",
-            rule=f"the model has a context of {context} tokens (max_position_embeddings)",
-            fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null",
-        )
+        value = f"policy {policy}: rollout.max_model_len={limit}"
+        rule = f"the model has a context of {context} tokens (max_position_embeddings)"
+        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null")
     for name, most in (("rollout.max_model_len", limit), ("the model's max_position_embeddings", context)):
         if most and longest > most:
             yield ConfigError(
@@ -54,24 +43,19 @@ def _context(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigErro
                 fix="lower data.max_prompt_length or data.max_response_length"
                 + (f", or raise {SECTION}.rollout.max_model_len" if most == limit else ""),
             )
-
-
-def _engine_limits(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     tokens, sequences = _whole(view, "rollout.max_num_batched_tokens"), _whole(view, "rollout.max_num_seqs")
     if view[SECTION].rollout.name == "vllm" and tokens and sequences and tokens < sequences:
-        yield ConfigError(
-            f"policy {policy}: rollout.max_num_batched_tokens={tokens} with rollout.max_num_seqs={sequences}",
-            rule="vLLM gives every running sequence at least one token of a batch",
-            fix=f"raise {SECTION}.rollout.max_num_batched_tokens, or lower {SECTION}.rollout.max_num_seqs",
-        )
+        value = f"policy {policy}: rollout.max_num_batched_tokens={tokens} with rollout.max_num_seqs={sequences}"
+        fix = f"raise {SECTION}.rollout.max_num_batched_tokens, or lower {SECTION}.rollout.max_num_seqs"
+        yield ConfigError(value, rule="vLLM gives every running sequence at least one token of a batch", fix=fix)
     sizes = {kind: _whole(view, f"rollout.{kind}_parallel_size") for kind in ("tensor_model", "data", "pipeline_model")}
     spread = [f"{kind}_parallel_size={size}" for kind, size in sizes.items() if size and size > 1]
     if spread and facts_of(str(view[SECTION].rollout.name)).one_process:
-        yield ConfigError(
-            f"policy {policy}: rollout.{', rollout.'.join(spread)} with rollout.name={view[SECTION].rollout.name}",
-            rule="a replica of this engine is one process",
-            fix=f"set {SECTION}.rollout.{spread[0].split('=')[0]}=1; more workers give more replicas",
-        )
+        value = f"policy {policy}: rollout.{', rollout.'.join(spread)} with rollout.name={view[SECTION].rollout.name}"
+        fix = f"set {SECTION}.rollout.{spread[0].split('=')[0]}=1; more workers give more replicas"
+        yield ConfigError(value, rule="a replica of this engine is one process", fix=fix)
+    if trained:
+        yield from _budgets(view, policy, prompt + response)
 
 
 def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:

@@ -51,11 +51,8 @@ def read_json(file: Path) -> Mapping[str, object]:
 
 
 def not_json(file: Path, why: str) -> InvalidInput:
-    return InvalidInput(
-        f"{file} is not a JSON object: {why}",
-        rule="a model folder has the files that save_pretrained writes",
-        fix="save or download the file again",
-    )
+    rule = "a model folder has the files that save_pretrained writes"
+    return InvalidInput(f"{file} is not a JSON object: {why}", rule=rule, fix="save or download the file again")
 
 
 def readable_json(file: Path) -> Mapping[str, object]:

@@ -86,21 +86,17 @@ def as_refusal(error: BaseException) -> ConfigError:
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return ConfigError(
-        f"a check raised {_name(error)}\n{trace}",
-        rule="a check that fails to run has checked nothing, so the run does not start",
-        fix="correct the value that the traceback shows, or report it as a bug of verl-mas",
-    )
+    rule = "a check that fails to run has checked nothing, so the run does not start"
+    fix = "correct the value that the traceback shows, or report it as a bug of verl-mas"
+    return ConfigError(f"a check raised {_name(error)}\n{trace}", rule=rule, fix=fix)
 
 
 def unresolved(error: OmegaConfBaseException) -> ConfigError:
     """A value that OmegaConf cannot resolve, such as an interpolation of a key that does not exist."""
     key = error.full_key
-    return ConfigError(
-        (f"{key}: " if key else "") + str(error.msg or error).splitlines()[0],
-        rule="every value of the configuration can be resolved",
-        fix=f"set {key}, or correct what it refers to" if key else "correct the value",
-    )
+    value = (f"{key}: " if key else "") + str(error.msg or error).splitlines()[0]
+    rule = "every value of the configuration can be resolved"
+    return ConfigError(value, rule=rule, fix=f"set {key}, or correct what it refers to" if key else "correct the value")
 
 
 def raised_by(

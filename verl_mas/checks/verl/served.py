@@ -61,11 +61,8 @@ def check_beside_model(config: DictConfig) -> Iterator[Problem]:
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
     known = list(ENGINES) if name in ENGINES else engines_of_verl()
     if name not in known:
-        yield ConfigError(
-            f"actor_rollout_ref.rollout.name={name}",
-            rule="it names a rollout engine that is registered with verl",
-            fix=nearest(str(name), known),
-        )
+        rule = "it names a rollout engine that is registered with verl"
+        yield ConfigError(f"actor_rollout_ref.rollout.name={name}", rule=rule, fix=nearest(str(name), known))
     if check := facts_of(name).check_ready:
         yield from raised_by(check, device)
 
@@ -81,23 +78,24 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
     """The packages that the engine and the model's attention need."""
     model = config.actor_rollout_ref.model
     if model.get("use_liger") and find_spec("liger_kernel") is None:
-        error = ConfigError(
-            "actor_rollout_ref.model.use_liger=True, and liger-kernel is not installed",
-            rule="verl loads the model with the kernels of that package",
-            fix="pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False",
-        )
+        value = "actor_rollout_ref.model.use_liger=True, and liger-kernel is not installed"
+        fix = "pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False"
+        error = ConfigError(value, rule="verl loads the model with the kernels of that package", fix=fix)
         yield unless_elsewhere(config, error)
     name, cpu = config.actor_rollout_ref.rollout.name, config.trainer.device == CPU
     facts = facts_of(name)
     # On the CPU, an engine's own check knows more.
     if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
-        error = ConfigError(
-            f"actor_rollout_ref.rollout.name={name}, and {facts.package} is not installed",
-            rule="the engine of a policy is installed on every node of the run",
-            fix=f"{facts.install or f'install {facts.package}'}, or set actor_rollout_ref.rollout.name",
-        )
+        value = f"actor_rollout_ref.rollout.name={name}, and {facts.package} is not installed"
+        fix = f"{facts.install or f'install {facts.package}'}, or set actor_rollout_ref.rollout.name"
+        error = ConfigError(value, rule="the engine of a policy is installed on every node of the run", fix=fix)
         yield unless_elsewhere(config, error)
-    yield from _misspelt(config)
+    # A model may have settings of its own, so only a name that is nearly a common one is one mistyped.
+    for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
+        if name not in OVERRIDDEN and (meant := closest(name, OVERRIDDEN, cutoff=0.9)):
+            value = f"actor_rollout_ref.model.override_config.{name}"
+            reason = "the name is added to the model's config, and nothing reads it there"
+            yield ConfigWarning(value, reason=reason, fix=f"did you mean {meant}?")
     used = attention(config)
     if cpu and is_flash(used):
         yield ConfigError(
@@ -105,23 +103,10 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         )
     # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
     elif not cpu and used == DEFAULT and not any(find_spec(package) for package in ("flash_attn", "kernels")):
-        error = ConfigError(
-            "flash_attn is not installed",
-            rule=f"verl loads models with attn_implementation={DEFAULT} where no other is set",
-            fix=f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command",
-        )
+        rule = f"verl loads models with attn_implementation={DEFAULT} where no other is set"
+        fix = f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command"
+        error = ConfigError("flash_attn is not installed", rule=rule, fix=fix)
         yield unless_elsewhere(config, error)
-
-
-def _misspelt(config: DictConfig) -> Iterator[ConfigWarning]:
-    """A model may have settings of its own, so only a name that is nearly a common one is one mistyped."""
-    for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
-        if name not in OVERRIDDEN and (meant := closest(name, OVERRIDDEN, cutoff=0.9)):
-            yield ConfigWarning(
-                f"actor_rollout_ref.model.override_config.{name}",
-                reason="the name is added to the model's config, and nothing reads it there",
-                fix=f"did you mean {meant}?",
-            )
 
 
 FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
@@ -133,20 +118,16 @@ def check_remote_code(config: DictConfig) -> Iterator[ConfigWarning]:
     path = str(model.path)
     code = named_code(path)
     if model.trust_remote_code:
-        yield ConfigWarning(
-            "actor_rollout_ref.model.trust_remote_code=True",
-            f"every training worker and engine runs {_written(path, code)}",
-            "read that code, and pin it by a local copy of the model; or set trust_remote_code=False",
-        )
+        reason = f"every training worker and engine runs {_written(path, code)}"
+        fix = "read that code, and pin it by a local copy of the model; or set trust_remote_code=False"
+        yield ConfigWarning("actor_rollout_ref.model.trust_remote_code=True", reason, fix)
     # verl's reward workers load tokenizers with trust_remote_code=True, whatever the setting.
     reward = config.reward.reward_model
     for where in (model.tokenizer_path or path, *([reward.model_path] if reward.enable else [])):
         if (code := named_code(str(where))) and not (model.trust_remote_code and where == path):
-            yield ConfigWarning(
-                f"{where} names Python code: {', '.join(code)}",
-                "verl's reward workers load the tokenizer with trust_remote_code=True, so they may run it",
-                "read that code, or remove `auto_map` from the JSON files of a local copy",
-            )
+            reason = "verl's reward workers load the tokenizer with trust_remote_code=True, so they may run it"
+            fix = "read that code, or remove `auto_map` from the JSON files of a local copy"
+            yield ConfigWarning(f"{where} names Python code: {', '.join(code)}", reason, fix)
 
 
 def named_code(path: str) -> list[str]:

@@ -41,7 +41,9 @@ def check_keys(config: DictConfig) -> Iterator[Problem]:
     """Keys that verl does not read. `config` is as Hydra composed it."""
     verl = settings_of(config)
     yield from check_engine_names(config)
-    used = _referred_to(config)
+    # Keys of the user at the top that an interpolation reads, `${my_rate}`.
+    raw = OmegaConf.to_container(config, resolve=False)
+    used = {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
     for difference in differences(config, verl):
         if difference.known or difference.path in used:
             continue
@@ -57,13 +59,13 @@ def unknown(difference: Difference, verl: Section) -> ConfigError:
     assert difference.section is not None
     keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else _groups())]))
     prefix = difference.path.removesuffix(difference.key)
-    meant = [path for path in _paths(verl) if path.rpartition(".")[2] == difference.key]
+    meant = [
+        path for path in [".".join(path) for path, _ in leaves(verl.yaml)] if path.rpartition(".")[2] == difference.key
+    ]
     meant = meant or [prefix + name for name in difflib.get_close_matches(difference.key, keys, n=3)]
-    return ConfigError(
-        f"{difference.path} is not a setting",
-        rule=f"verl reads no key {difference.key!r} in {difference.section.path or 'the configuration'}",
-        fix=f"did you mean {', '.join(meant[:3])}?" if meant else f"known: {', '.join(keys)}",
-    )
+    rule = f"verl reads no key {difference.key!r} in {difference.section.path or 'the configuration'}"
+    fix = f"did you mean {', '.join(meant[:3])}?" if meant else f"known: {', '.join(keys)}"
+    return ConfigError(f"{difference.path} is not a setting", rule=rule, fix=fix)
 
 
 @cache
@@ -71,16 +73,6 @@ def _groups() -> list[str]:
     """The groups of our configuration: `+mas=`, `+platform=`."""
     folders = [entry for package in packages() for entry in files(package).iterdir()]
     return list(dict.fromkeys(folder.name for folder in folders if folder.is_dir() and "_" not in folder.name))
-
-
-def _paths(section: Section) -> list[str]:
-    return [".".join(path) for path, _ in leaves(section.yaml)]
-
-
-def _referred_to(config: DictConfig) -> set[str]:
-    """Keys of the user at the top that an interpolation reads, `${my_rate}`."""
-    raw = OmegaConf.to_container(config, resolve=False)
-    return {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
 
 
 def check_values(config: DictConfig) -> Iterator[Problem]:
@@ -96,11 +88,9 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
     options = OmegaConf.select(config, ENGINE_OPTIONS)
     for name in map(str, options) if isinstance(options, DictConfig) else ():
         if name not in ENGINES and name not in engines_of_verl():
-            yield ConfigError(
-                f"{ENGINE_OPTIONS}.{name} is not a setting",
-                rule="its keys are the names of engines, each with the options of the engine",
-                fix=nearest(name, engines_of_verl()),
-            )
+            value = f"{ENGINE_OPTIONS}.{name} is not a setting"
+            rule = "its keys are the names of engines, each with the options of the engine"
+            yield ConfigError(value, rule=rule, fix=nearest(name, engines_of_verl()))
 
 
 def check_value(difference: Difference) -> Iterator[Problem]:
@@ -114,11 +104,8 @@ def check_value(difference: Difference) -> Iterator[Problem]:
     yield from errors
     if not errors:
         if difference.verl_path in UNREAD:
-            yield ConfigWarning(
-                f"{difference.path}={value}",
-                reason="verl's configuration has this key, and its V1 trainer does not read it",
-                fix=UNREAD[difference.verl_path],
-            )
+            reason = "verl's configuration has this key, and its V1 trainer does not read it"
+            yield ConfigWarning(f"{difference.path}={value}", reason=reason, fix=UNREAD[difference.verl_path])
         for path, leaf in leaves(value, (difference.path,)):
             yield from _leaf_errors(
                 ".".join(path), leaf, lines=difference.section is None and not path[0].startswith("mas.")

@@ -37,12 +37,6 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
             rule=f"verl's FSDP has the schedules {' and '.join(SCHEDULES)}",
             fix=f"set {SECTION}.actor.optim.lr_scheduler_type={SCHEDULES[-1]}",
         )
-    yield from _optimizer(view, policy)
-    yield from _micro_batches(view, policy)
-    yield from _sequence_parallel(view, policy)
-
-
-def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
     optim = view[SECTION].actor.optim
     module, name = str(optim.optimizer_impl), str(optim.optimizer)
     try:
@@ -51,17 +45,32 @@ def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
     except (ImportError, ValueError):
         known, missing = None, True
     if missing:
-        error = ConfigError(
-            f"policy {policy}: actor.optim.optimizer_impl={module}, which cannot be imported",
-            rule="it is the module that has the class actor.optim.optimizer",
-            fix=f"install it, or set {SECTION}.actor.optim.optimizer_impl=torch.optim",
-        )
+        value = f"policy {policy}: actor.optim.optimizer_impl={module}, which cannot be imported"
+        fix = f"install it, or set {SECTION}.actor.optim.optimizer_impl=torch.optim"
+        error = ConfigError(value, rule="it is the module that has the class actor.optim.optimizer", fix=fix)
         yield unless_elsewhere(view, error)
     elif known is not None and not isinstance(known.get(name), type):
+        rule = f"it is the name of a class in {module}"
+        fix = nearest(name, [each for each in known if isinstance(known[each], type)])
+        yield ConfigError(f"policy {policy}: actor.optim.optimizer={name}", rule=rule, fix=fix)
+    yield from _micro_batches(view, policy)
+    section = view[SECTION]
+    actor, model = section.actor, section.model
+    size = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.get("ulysses_sequence_parallel_size", 1))
+    if size == 1:
+        return
+    setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
+    used = attention(view)
+    if not model.use_remove_padding:
+        rule = "verl divides a sequence without padding among the workers"
+        fix = f"set {SECTION}.model.use_remove_padding=True, or {SECTION}.actor.ulysses_sequence_parallel_size=1"
+        yield ConfigError(f"{setting} with model.use_remove_padding=False", rule=rule, fix=fix)
+    if not is_flash(used):
         yield ConfigError(
-            f"policy {policy}: actor.optim.optimizer={name}",
-            rule=f"it is the name of a class in {module}",
-            fix=nearest(name, [each for each in known if isinstance(known[each], type)]),
+            f"{setting} with attn_implementation={used}",
+            rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
+            "would attend to its own part of a sequence, and the update would be wrong",
+            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{SETTING}={DEFAULT}",
         )
 
 
@@ -82,41 +91,14 @@ def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
         role, _, key = deprecated.partition(".")
         given = section[role].get(key)
         if section[role].get(size.partition(".")[2]) is None and given is not None:
-            yield ConfigError(
-                f"policy {policy}: {deprecated}={given}",
-                rule=f"verl's workers read {size}, the size for each of them",
-                fix=f"set {SECTION}.{size}={given}, and remove {SECTION}.{deprecated}",
-            )
+            value = f"policy {policy}: {deprecated}={given}"
+            rule = f"verl's workers read {size}, the size for each of them"
+            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.{size}={given}, and remove {SECTION}.{deprecated}")
         elif section[role].get(size.partition(".")[2]) is None and by_tokens:
             # verl asks for the size only where no micro batch is filled by tokens.
-            yield ConfigError(
-                f"policy {policy}: ref.log_prob_use_dynamic_bsz=False without {size}",
-                rule="micro batches of the reference policy are filled by tokens, or have a size",
-                fix=f"set {SECTION}.ref.log_prob_use_dynamic_bsz=True, or {SECTION}.{size}",
-            )
-
-
-def _sequence_parallel(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    section = view[SECTION]
-    actor, model = section.actor, section.model
-    size = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.get("ulysses_sequence_parallel_size", 1))
-    if size == 1:
-        return
-    setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
-    used = attention(view)
-    if not model.use_remove_padding:
-        yield ConfigError(
-            f"{setting} with model.use_remove_padding=False",
-            rule="verl divides a sequence without padding among the workers",
-            fix=f"set {SECTION}.model.use_remove_padding=True, or {SECTION}.actor.ulysses_sequence_parallel_size=1",
-        )
-    if not is_flash(used):
-        yield ConfigError(
-            f"{setting} with attn_implementation={used}",
-            rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
-            "would attend to its own part of a sequence, and the update would be wrong",
-            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{SETTING}={DEFAULT}",
-        )
+            rule = "micro batches of the reference policy are filled by tokens, or have a size"
+            fix = f"set {SECTION}.ref.log_prob_use_dynamic_bsz=True, or {SECTION}.{size}"
+            yield ConfigError(f"policy {policy}: ref.log_prob_use_dynamic_bsz=False without {size}", rule=rule, fix=fix)
 
 
 # What is divided among GPUs without a remainder: attention heads by engines, parameters and sequences by FSDP.
@@ -142,18 +124,14 @@ def check_sharding(view: DictConfig, policy: str) -> Iterator[Problem]:
     sizes = {ULYSSES: parts, "actor.fsdp_config.fsdp_size": max(1, min(int(fsdp.get("fsdp_size", -1)), gpus))}
     for key, size in sizes.items():
         if gpus % size:
-            yield ConfigError(
-                f"policy {policy}: {key}={size} on a pool of {gpus} GPUs",
-                rule="it divides the GPUs of the pool",
-                fix=f"set {SECTION}.{key} to a divisor of {gpus}",
-            )
+            value = f"policy {policy}: {key}={size} on a pool of {gpus} GPUs"
+            rule = "it divides the GPUs of the pool"
+            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.{key} to a divisor of {gpus}")
     yield from _heads(view, policy, ULYSSES, parts)
     if actor.strategy == "fsdp" and fsdp.get("offload_policy"):
-        yield ConfigWarning(
-            f"policy {policy}: actor.fsdp_config.offload_policy=True with actor.strategy=fsdp",
-            reason="only fsdp2 reads it, so nothing is offloaded",
-            fix=f"set {SECTION}.actor.strategy=fsdp2, or param_offload and optimizer_offload",
-        )
+        value = f"policy {policy}: actor.fsdp_config.offload_policy=True with actor.strategy=fsdp"
+        fix = f"set {SECTION}.actor.strategy=fsdp2, or param_offload and optimizer_offload"
+        yield ConfigWarning(value, reason="only fsdp2 reads it, so nothing is offloaded", fix=fix)
 
 
 def _heads(view: DictConfig, policy: str, key: str, parts: int) -> Iterator[ConfigError]:

@@ -53,20 +53,15 @@ def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 
     if manager.name not in REWARD_MANAGER:
-        yield ConfigError(
-            f"reward.reward_manager.name={manager.name}",
-            rule="with reward.reward_manager.source=register it is a reward manager of verl",
-            fix=nearest(str(manager.name), list(REWARD_MANAGER)),
-        )
+        value = f"reward.reward_manager.name={manager.name}"
+        rule = "with reward.reward_manager.source=register it is a reward manager of verl"
+        yield ConfigError(value, rule=rule, fix=nearest(str(manager.name), list(REWARD_MANAGER)))
 
 
 def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterator[Problem]:
     if not isinstance(name, str) or not name:
-        yield ConfigError(
-            f"{named.name}={name!r} with {named.path}={path}",
-            rule=f"it is the name of the {named.noun} in that file",
-            fix=f"set {named.name}",
-        )
+        rule = f"it is the name of the {named.noun} in that file"
+        yield ConfigError(f"{named.name}={name!r} with {named.path}={path}", rule=rule, fix=f"set {named.name}")
         return
     file = _file(path)
     if file is None or not file.is_file():
@@ -76,26 +71,19 @@ def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterato
         tree = ast.parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        yield ConfigError(
-            f"{file}, line {line}: {getattr(error, 'msg', None) or error}",
-            rule=f"{named.path} is a Python file",
-            fix=f"correct {file}, line {line}",
-        )
+        value = f"{file}, line {line}: {getattr(error, 'msg', None) or error}"
+        yield ConfigError(value, rule=f"{named.path} is a Python file", fix=f"correct {file}, line {line}")
         return
     known = names_in(tree)
     if name not in known:
         if "*" not in known:
-            yield ConfigError(
-                f"{named.name}={name}, and {file} does not define it",
-                rule=f"it is the name of the {named.noun} in that file",
-                fix=nearest(name, [each for each in known if not each.startswith("_")]),
-            )
+            value = f"{named.name}={name}, and {file} does not define it"
+            rule = f"it is the name of the {named.noun} in that file"
+            yield ConfigError(value, rule=rule, fix=nearest(name, [each for each in known if not each.startswith("_")]))
     elif named.noun == "reward function" and (lacking := _lacking(known[name])):
-        yield ConfigError(
-            f"{name} of {file} does not take {', '.join(lacking)}",
-            rule=f"verl calls a reward function with {', '.join(REWARD_PARAMETERS)}, by name",
-            fix="add the parameters, or **kwargs",
-        )
+        value = f"{name} of {file} does not take {', '.join(lacking)}"
+        rule = f"verl calls a reward function with {', '.join(REWARD_PARAMETERS)}, by name"
+        yield ConfigError(value, rule=rule, fix="add the parameters, or **kwargs")
 
 
 def _file(path: str) -> Path | None:

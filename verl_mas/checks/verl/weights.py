@@ -51,20 +51,16 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
 def _adapter(config: DictConfig, path: str) -> Iterator[Problem]:
     # One on the hub is not looked at.
     if not is_remote(path) and not is_hub_name(path) and not Path(path, "adapter_config.json").expanduser().is_file():
-        error = ConfigError(
-            f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json",
-            rule="it is the folder of an adapter that PEFT saved, or its name on the hub",
-            fix="set it to the folder that holds adapter_config.json, or to null to start with a new adapter",
-        )
+        value = f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json"
+        rule = "it is the folder of an adapter that PEFT saved, or its name on the hub"
+        fix = "set it to the folder that holds adapter_config.json, or to null to start with a new adapter"
+        error = ConfigError(value, rule=rule, fix=fix)
         yield unless_elsewhere(config, error)
 
 
 def _not_checked(path: str, why: str) -> ConfigWarning:
-    return ConfigWarning(
-        f"actor_rollout_ref.model.path={path}",
-        reason=f"not checked: {why}",
-        fix="download it and give its folder" if is_remote(path) else f"run hf download {path}, and check again",
-    )
+    fix = "download it and give its folder" if is_remote(path) else f"run hf download {path}, and check again"
+    return ConfigWarning(f"actor_rollout_ref.model.path={path}", reason=f"not checked: {why}", fix=fix)
 
 
 def check_folder(folder: Path, custom_chat_template: str | None = None) -> Iterator[ConfigError]:

@@ -38,20 +38,15 @@ class Reading:
         """The sources of the training and of the test rows."""
         unknown = set(self._revisions) - {one.name for one in (*train, *test)}
         if unknown:
-            raise ConfigError(
-                f"--revision {sorted(unknown)[0]}",
-                rule="it names one of the public sets",
-                fix=f"known: {', '.join(one.name for one in (*train, *test))}",
-            )
+            fix = f"known: {', '.join(one.name for one in (*train, *test))}"
+            raise ConfigError(f"--revision {sorted(unknown)[0]}", rule="it names one of the public sets", fix=fix)
         files = {"train": self._options.train} if self._options.train else {}
         tests = {name: Path(path) for name, path in pairs(self._options.test, "--test NAME=FILE").items()}
         twice = (set(files) or {one.name for one in train}) & (set(tests) or {one.name for one in test})
         if twice:
-            raise ConfigError(
-                f"two sets named {sorted(twice)[0]!r}",
-                rule="the manifest and the metrics tell sets apart by name; the file of --train is named 'train'",
-                fix="give the file of --test another name",
-            )
+            value = f"two sets named {sorted(twice)[0]!r}"
+            rule = "the manifest and the metrics tell sets apart by name; the file of --train is named 'train'"
+            raise ConfigError(value, rule=rule, fix="give the file of --test another name")
         opened = (
             self._files(files) if files else self._public(train),
             self._files(tests) if tests else self._public(test),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from verl_mas.run_folder.records import Record
-from verl_mas.sessions.view.source import Part
+from verl_mas.sessions.view.index import Part
 from verl_mas.util.text import encodable
 
 T = TypeVar("T")
@@ -48,17 +48,17 @@ class Chunk:
         self.chars += len(self.sessions[-1])
 
     def _all(self, messages: Sequence[Record], images: Path) -> list[int]:
-        return [self._place(message, images) for message in messages]
-
-    def _place(self, message: Record, images: Path) -> int:
-        if isinstance(content := message.get("content"), list):
-            message = {**message, "content": [_part(part, images) for part in content]}
-        text = as_json(message)
-        if text not in self._places:
-            self._places[text] = len(self.messages)
-            self.messages.append(text)
-            self.chars += len(text)
-        return self._places[text]
+        found = []
+        for message in messages:
+            content = message.get("content")
+            parts = {"content": [_part(part, images) for part in content]} if isinstance(content, list) else {}
+            text = as_json({**message, **parts})
+            if text not in self._places:
+                self._places[text] = len(self.messages)
+                self.messages.append(text)
+                self.chars += len(text)
+            found.append(self._places[text])
+        return found
 
     def text(self) -> str:
         return f'{{"messages":[{",".join(self.messages)}],"sessions":[{",".join(self.sessions)}]}}'

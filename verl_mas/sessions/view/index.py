@@ -1,5 +1,5 @@
-"""What the list, its filters and the search need of every session: columns of numbers, short texts, one long
-text; and the numbers of the run by step, for the curves on top."""
+"""The sessions of a run by step and split, and what the list, its filters and the search need of each: columns of
+numbers, short texts, one long text; and the numbers of the run by step, for the curves on top."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from statistics import fmean
 
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.records import Record, question_of
-from verl_mas.sessions.view.source import Part
+from verl_mas.run_folder.session_files import PARTITIONS, files_of
+from verl_mas.sessions.reader import SessionEntry, SessionIndex
 
 TITLE, ANSWER = 140, 80
 # Characters of all searched texts together. Of each session the page searches its share of them.
@@ -20,6 +22,53 @@ SEARCHED = 24_000_000
 SEARCHED_OF_ONE = 40_000
 # Ends a session's text in the long one. No text has it: lines end in it, and they are joined.
 END = "\n"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The sessions of one step that were trained on, or that validated."""
+
+    partition: str
+    step: int
+    # Name and size of each file: a run appends to them and adds others.
+    files: tuple[tuple[str, int], ...]
+
+
+class Source:
+    """The session records in a folder, which may be written while they are read."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self._index: SessionIndex | None = None
+        self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
+
+    def parts(self, steps: tuple[int, int] | None = None) -> list[Part]:
+        """As the files are now. In the order in which they happened: a validation follows the training of its step."""
+        if self.folder is None:
+            return []
+        found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
+        for partition in PARTITIONS:
+            for file in files_of(self.folder / partition):
+                if steps is None or steps[0] <= file.step <= steps[1]:
+                    found[file.step, partition].append((file.path.name, file.path.stat().st_size))
+        if found:
+            if self._index is None:
+                self._index = SessionIndex(self.folder)
+            else:
+                self._index.refresh()
+            self._entries = defaultdict(list)
+            for entry in self._index.entries:
+                # Tasks from before the first step have numbers below 0 and are filed with step 0.
+                self._entries[entry.partition, max(entry.step, 0)].append(entry)
+        return [Part(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(found.items())]
+
+    def sessions(self, part: Part) -> list[Record]:
+        """Those of one group beside each other, the groups in the order in which their first sessions ended."""
+        assert self._index is not None
+        groups: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
+        for record in self._index.records(self._entries.get((part.partition, part.step), [])):
+            groups[record["attempt"], record["uid"]].append(record)
+        return [record for group in groups.values() for record in sorted(group, key=lambda record: record["session"])]
 
 
 @dataclass(frozen=True)
@@ -47,9 +96,7 @@ class Group:
 
     uid: str
     title: str
-    uniform: bool
-    """Whether all its rewards are equal, so that it has nothing to learn from."""
-
+    uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
     entries: tuple[Entry, ...]
 
 
@@ -194,13 +241,13 @@ def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]
             by_step.setdefault(page.part.step, {})[name] = fmean(rewards)
     numbers = sorted(by_step)
     names = sorted({name for values in by_step.values() for name in values})
+
+    def short(value: float | None) -> float | None:
+        """Five digits: a curve shows no more."""
+        return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
+
     return {
         "steps": numbers,
-        "values": {name: [_short(by_step[number].get(name)) for number in numbers] for name in names},
+        "values": {name: [short(by_step[number].get(name)) for number in numbers] for name in names},
         "logged": bool(steps),
     }
-
-
-def _short(value: float | None) -> float | None:
-    """Five digits: a curve shows no more."""
-    return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None

@@ -16,8 +16,7 @@ from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view.bodies import as_json, chunks, packed
-from verl_mas.sessions.view.index import Page, curves_of, groups_of, index_of, search_of, searched_of
-from verl_mas.sessions.view.source import Part, Source
+from verl_mas.sessions.view.index import Page, Part, Source, curves_of, groups_of, index_of, search_of, searched_of
 from verl_mas.trainer import timeline
 
 HERE = Path(__file__).parent
@@ -38,20 +37,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ViewOptions:
-    out: Path | None = None
-    """The HTML file; without it `view.html` in the folder of the run."""
-
-    force: bool = False
-    """Replaces an earlier page."""
-
-    steps: tuple[int, int] | None = None
-    """The first and the last step."""
-
-    limit: int | None = None
-    """At most so many sessions, the newest ones."""
-
-    inline: int = INLINE
-    """Bytes of sessions in the page itself."""
+    out: Path | None = None  # The HTML file; without it `view.html` in the folder of the run
+    force: bool = False  # Replaces an earlier page
+    steps: tuple[int, int] | None = None  # The first and the last step
+    limit: int | None = None  # At most so many sessions, the newest ones
+    inline: int = INLINE  # Bytes of sessions in the page itself
 
 
 @dataclass
@@ -159,7 +149,14 @@ def write_view(
     view = View(opened, options, live)
     view.read(progress)
     if not view.count and not live:
-        raise _nothing(view)
+        rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
+        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
+        value, known = f"{view.run.folder} has no sessions", sorted({part.step for part in view.source.parts()})
+        if known and options.steps:
+            value = f"--steps {options.steps[0]}-{options.steps[1]} has no sessions"
+            rule = f"the run recorded sessions of steps {known[0]} to {known[-1]}"
+            fix = f"use --steps {known[0]}-{known[-1]}"
+        raise DataError(value, rule=rule, fix=fix)
     head, size = view.head(), sum(map(len, view.payloads.values()))
     apart = live or size > options.inline
     with_bodies = head if apart else {**head, **view.payloads}
@@ -240,22 +237,6 @@ def _is_ours(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return ARRIVES.startswith(file.read(len(ARRIVES)))
-
-
-def _nothing(view: View) -> DataError:
-    known = sorted({part.step for part in view.source.parts()})
-    if known and view.options.steps:
-        first, last = view.options.steps
-        return DataError(
-            f"--steps {first}-{last} has no sessions",
-            rule=f"the run recorded sessions of steps {known[0]} to {known[-1]}",
-            fix=f"use --steps {known[0]}-{known[-1]}",
-        )
-    return DataError(
-        f"{view.run.folder} has no sessions",
-        rule="a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled",
-        fix="wait for its first step (--live does), or train with mas.trajectories.enabled=true",
-    )
 
 
 def _replace_folder(folder: Path, files: dict[str, str]) -> None:
