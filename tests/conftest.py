@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -73,8 +74,9 @@ def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """End-to-end runs first: the many short tests after them keep every process busy until the end."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+    """End-to-end runs first, then files of many tests: the small files at the end keep every process busy."""
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, -tests[item.path]))
 
 
 def pytest_collection_finish() -> None:
