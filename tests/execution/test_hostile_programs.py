@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hostile_programs import HONEST, HOSTILE, KINDS
 from hostile_programs.surroundings import SECRET, Surroundings
 
 from verl_mas.execution.executor import Execution, Executor
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Limits, Result, Status
 
 ROOT = Path(__file__).parents[2]
@@ -32,10 +33,24 @@ def surroundings() -> Iterator[Surroundings]:
 
 
 @pytest.fixture(scope="module")
-def executor(surroundings: Surroundings) -> Iterator[Executor]:
-    opened = Execution(executor="contained").open()
-    yield opened
-    asyncio.run(opened.aclose())
+def processes(surroundings: Surroundings) -> Callable[[], set[int]]:
+    """What the executor has started: not the victim, nor what other tests of this process left, such as a Ray cluster,
+    which starts processes all the time."""
+    before = set(psutil.Process().children())
+
+    def started() -> set[int]:
+        children = set(psutil.Process().children()) - before
+        return {process.pid for child in children for process in (child, *child.children(recursive=True))}
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def executor(processes: Callable[[], set[int]]) -> Iterator[Executor]:
+    # Not the one of `Execution.open`, which other tests of this process may have started already.
+    contained = Contained(Execution())
+    yield contained
+    asyncio.run(contained.aclose())
 
 
 def run(executor: Executor, *programs: tuple[str, str], limits: Limits | None = None) -> list[Result]:
@@ -45,11 +60,6 @@ def run(executor: Executor, *programs: tuple[str, str], limits: Limits | None = 
         return await asyncio.gather(*(executor.execute(*program, limits or Limits()) for program in programs))
 
     return asyncio.run(together())
-
-
-def processes(but: int) -> set[int]:
-    """What this process has started, but for one."""
-    return {child.pid for child in psutil.Process().children(recursive=True)} - {but}
 
 
 def descriptors() -> int:
@@ -83,18 +93,18 @@ def test_the_corpus_has_every_kind():
     assert len(names) == len(set(names))
 
 
-def test_programs_leave_no_process_and_no_descriptor(executor, surroundings):
+def test_programs_leave_no_process_and_no_descriptor(executor, processes):
     run(executor, ("print(1)", ""))
-    before = processes(surroundings.victim.pid), descriptors()
+    before = processes(), descriptors()
     endless = ("import threading\nthreading.Thread(target=lambda: 1).start()\nwhile True: pass", "")
     results = run(executor, *[("print(1)", ""), endless] * 8, limits=Limits(cpu_s=0.1, wall_s=0.5))
     assert {result.status for result in results} == {Status.OK, Status.TIMED_OUT}
-    assert (processes(surroundings.victim.pid), descriptors()) == before
+    assert (processes(), descriptors()) == before
 
 
-def test_a_cancelled_program_ends_and_its_place_is_free(executor, surroundings):
+def test_a_cancelled_program_ends_and_its_place_is_free(executor, processes):
     run(executor, ("print(1)", ""))
-    before = processes(surroundings.victim.pid)
+    before = processes()
 
     async def cancel() -> list[Result]:
         forever = [asyncio.create_task(executor.execute("import time; time.sleep(60)")) for _ in range(8)]
@@ -105,7 +115,7 @@ def test_a_cancelled_program_ends_and_its_place_is_free(executor, surroundings):
         return await asyncio.wait_for(asyncio.gather(*(executor.execute("print(1)") for _ in range(8))), 5)
 
     assert [result.stdout for result in asyncio.run(cancel())] == ["1\n"] * 8
-    assert processes(surroundings.victim.pid) == before
+    assert processes() == before
 
 
 def test_what_one_program_uses_up_another_still_has(executor):
@@ -116,15 +126,11 @@ def test_what_one_program_uses_up_another_still_has(executor):
     assert [result.status for result in together] == [Status.OK] * 4
 
 
-def test_no_memory_that_can_be_written_is_shared_between_programs(executor, surroundings):
+def test_no_memory_that_can_be_written_is_shared_between_programs(executor, processes):
     async def mappings() -> list[str]:
         sleeping = asyncio.create_task(executor.execute("import time; time.sleep(0.5)"))
         await asyncio.sleep(0.3)
-        found = [
-            line
-            for pid in processes(surroundings.victim.pid)
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
-        ]
+        found = [line for pid in processes() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
         await sleeping
         return found
 

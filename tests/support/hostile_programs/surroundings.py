@@ -13,10 +13,11 @@ from types import TracebackType
 from hostile_programs.case import Case
 
 SECRET = "Zx9Secret-" + os.urandom(8).hex()
-# It keeps a secret, and says which signal reaches it. SIGKILL, SIGSTOP and the C library's own two cannot be handled.
+# It keeps a secret, and memory that forks share, as a Ray cluster of other tests does. It says which signal reaches it;
+# SIGKILL, SIGSTOP and the C library's own two cannot be handled.
 VICTIM = f"""
-import os, signal, time
-secret = {SECRET!r}
+import mmap, os, signal, time
+secret, shared = {SECRET!r}, mmap.mmap(-1, 4096)
 for number in set(range(1, 65)) - {{9, 17, 19, 32, 33}}:
     signal.signal(number, lambda number, frame: os.write(1, b"%d " % number))
 os.write(1, b"ready")
