@@ -200,10 +200,7 @@ class AnswerChecker:
     def __post_init__(self) -> None:
         require_math_verify()
         self._pool = BoundedPool(
-            f"{__name__}:grade_with_sympy",
-            workers=self.workers,
-            limit_s=self.limit_s,
-            warm_up=_WARM_UP,
+            f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=_WARM_UP
         )
         # Sessions of one task often give the same answer.
         self._cache: dict[_Pair, Grade] = {}

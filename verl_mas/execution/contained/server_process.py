@@ -222,9 +222,7 @@ def package_folders(packages: Iterable[str]) -> dict[str, str]:
 def _folder(name: str) -> str:
     if name in sys.stdlib_module_names:
         raise ConfigError(
-            f"{SETTING}.packages: {name!r}",
-            rule="programs can always import the standard library",
-            fix="leave it out",
+            f"{SETTING}.packages: {name!r}", rule="programs can always import the standard library", fix="leave it out"
         )
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None:
