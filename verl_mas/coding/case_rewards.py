@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_mas.coding.attempts import Attempt, Runner
+from verl_mas.coding.attempts import ProgramAttempt, Runner
 from verl_mas.execution.limits import Status
 from verl_mas.execution.unit_tests import Test
 
@@ -25,10 +25,10 @@ class CaseScore:
 
 
 # (runner, tests, None where one could not be read, the coder's candidates of the turn) -> a score per test
-RewardCases = Callable[[Runner, Sequence[Test | None], Sequence[Attempt]], Awaitable[list[CaseScore]]]
+RewardCases = Callable[[Runner, Sequence[Test | None], Sequence[ProgramAttempt]], Awaitable[list[CaseScore]]]
 
 
-async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[Attempt]) -> list[CaseScore]:
+async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
     """0.2 if the golden program ends by itself on the input, 0.8 if the test expects what it prints."""
     golden = runner.problem.golden
     if golden is None:
@@ -42,7 +42,7 @@ async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequen
     return scores
 
 
-async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[Attempt]) -> list[CaseScore]:
+async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
     """A right test, which every right program passes, earns the share of the wrong ones that fail it; a wrong test
     costs the share of them that pass it. Needs no golden program, but a right one among the coder's candidates.
     """
@@ -65,7 +65,7 @@ async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[
 
 
 async def _passed(
-    runner: Runner, tests: Sequence[Test | None], attempts: Sequence[Attempt]
+    runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]
 ) -> Mapping[str | None, Sequence[bool]]:
     """Per program, whether it passes each test."""
     readable = [test for test in tests if test is not None]

@@ -17,14 +17,14 @@ MAX_LEVELS = 50
 
 
 @dataclass(frozen=True)
-class Case:
+class WrittenCase:
     """The input and the expected output, as text. For a function: a JSON list of its arguments, and a JSON value."""
 
     input: str
     output: str
 
     @classmethod
-    def of(cls, test: Test) -> Case:
+    def of(cls, test: Test) -> WrittenCase:
         """A test of the problem, to be shown in a prompt."""
         if isinstance(test, Stdio):
             return cls(test.input.strip(), test.output.strip())
@@ -51,15 +51,15 @@ class TaggedCase:
     def prompt(self) -> str:
         return f"Write the input between {_around(INPUT)}, and the right output for it between {_around(OUTPUT)}."
 
-    def render(self, value: Case) -> str:
+    def render(self, value: WrittenCase) -> str:
         text = f"{INPUT.render(value.input)}\n{OUTPUT.render(value.output)}"
         return checked(text, value, self.parse(text))
 
-    def parse(self, text: str) -> Case | Malformed:
+    def parse(self, text: str) -> WrittenCase | Malformed:
         given, expected = INPUT.parse(text), OUTPUT.parse(text)
         if isinstance(given, Malformed):
             return given
-        return expected if isinstance(expected, Malformed) else Case(given, expected)
+        return expected if isinstance(expected, Malformed) else WrittenCase(given, expected)
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class ShortCase:
     def prompt(self) -> str:
         return "Write input>output."
 
-    def render(self, value: Case) -> str:
+    def render(self, value: WrittenCase) -> str:
         text = f"{value.input}>{value.output}"
         return checked(text, value, self.parse(text))
 
-    def parse(self, text: str) -> Case | Malformed:
+    def parse(self, text: str) -> WrittenCase | Malformed:
         parts = [part.strip() for part in visible(text).split(">")]
         if len(parts) != 2 or not all(parts):
             return Malformed("not one input>output")
-        return Case(*parts)
+        return WrittenCase(*parts)
 
 
 def _around(tag: Tag) -> str:

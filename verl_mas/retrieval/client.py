@@ -57,7 +57,7 @@ class Breaker:
         self._open_until = self.clock() + self.cooldown_s
 
 
-class _Unavailable(Exception):
+class _RetrieverDown(Exception):
     """A temporary failure of the server; the request is worth repeating."""
 
 
@@ -138,7 +138,7 @@ class RetrieverClient:
                 break
             try:
                 passages = await self._post(queries, topk)
-            except _Unavailable as unavailable:
+            except _RetrieverDown as unavailable:
                 self.breaker.failed()
                 error = str(unavailable)
                 continue
@@ -158,9 +158,9 @@ class RetrieverClient:
                 async for chunk in response.aiter_bytes():
                     _add(chunk, body)
         except httpx.HTTPError as error:
-            raise _Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if response.status_code >= 500 or response.status_code == 429:
-            raise _Unavailable(f"HTTP {response.status_code}")
+            raise _RetrieverDown(f"HTTP {response.status_code}")
         return parse_response(response.status_code, bytes(body), len(queries))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from verl_mas.errors import ConfigError
-from verl_mas.execution.contained.protocol import MAX_MESSAGE, Ended, Job, pack
+from verl_mas.execution.contained.protocol import MAX_MESSAGE, Job, ProgramEnd, pack
 from verl_mas.execution.executor import SETTING
 
 # This package's folder comes last, so that none of its files is taken for one of the standard library.
@@ -69,7 +69,7 @@ class ServerProcess:
         self._packages = packages
         self._socket = ours
         self._numbers = itertools.count()
-        self._jobs: dict[int, asyncio.Future[Ended]] = {}
+        self._jobs: dict[int, asyncio.Future[ProgramEnd]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[None] | None = None
         self.layers: dict[str, str] = {}
@@ -103,11 +103,11 @@ class ServerProcess:
             self.close(f" within {_START_S:.0f} s")
             await self._ready
 
-    def submit(self, job: Job, descriptors: Sequence[int]) -> asyncio.Future[Ended]:
+    def submit(self, job: Job, descriptors: Sequence[int]) -> asyncio.Future[ProgramEnd]:
         """Start a program; the future has how it ended. The job's number is replaced."""
         assert self.loop is not None
         number = next(self._numbers)
-        future: asyncio.Future[Ended] = self.loop.create_future()
+        future: asyncio.Future[ProgramEnd] = self.loop.create_future()
         future.add_done_callback(_seen)
         self._jobs[number] = future
         try:
@@ -116,7 +116,7 @@ class ServerProcess:
             self.close()
         return future
 
-    def kill(self, future: asyncio.Future[Ended]) -> None:
+    def kill(self, future: asyncio.Future[ProgramEnd]) -> None:
         """End a program; the future tells when it has ended."""
         for number in [number for number, job in self._jobs.items() if job is future]:
             with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ class ServerProcess:
             elif not self.layers:
                 self._begin(json.loads(message))
             else:
-                ended = Ended(*json.loads(message))
+                ended = ProgramEnd(*json.loads(message))
                 future = self._jobs.pop(ended.number, None)
                 if future is not None and not future.done():
                     future.set_result(ended)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
 from verl_mas.execution.contained.probes import got_through, not_contained
-from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPILED, NOT_STARTED, Ended, Job
+from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPILED, NOT_STARTED, Job, ProgramEnd
 from verl_mas.execution.contained.server_process import ServerLost, ServerProcess, check_machine, package_folders
 from verl_mas.execution.executor import Execution, register_executor
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
@@ -108,7 +108,7 @@ class Contained:
 
     async def _run(
         self, program: bytes, stdin: bytes, limits: Limits, file_size: int, outputs: int
-    ) -> tuple[Ended, list[bytes]]:
+    ) -> tuple[ProgramEnd, list[bytes]]:
         """How the program ended, and what it wrote to each output. Lost with the sandbox, it is run again."""
         # One byte more, to tell a program at its limit from one beyond it.
         job = Job(0, limits.cpu_s, limits.seconds, limits.memory_mb * _MB, file_size + 1, limits.threads)
@@ -185,9 +185,9 @@ class _Attached:
     def usable(self) -> bool:
         return not self.process.lost and self._owner == os.getpid()
 
-    async def run(self, job: Job, program: bytes, stdin: bytes, outputs: int) -> tuple[Ended, list[bytes]]:
+    async def run(self, job: Job, program: bytes, stdin: bytes, outputs: int) -> tuple[ProgramEnd, list[bytes]]:
         """Run a program in a slot that was taken for it: how it ended, and what it wrote to each output."""
-        future: asyncio.Future[Ended] | None = None
+        future: asyncio.Future[ProgramEnd] | None = None
         try:
             with _files(program, stdin, outputs) as descriptors:
                 future = self.process.submit(job, descriptors)
@@ -201,7 +201,7 @@ class _Attached:
             else:
                 future.add_done_callback(lambda _: self.slots.release())
 
-    async def _end_of(self, future: asyncio.Future[Ended], job: Job) -> Ended:
+    async def _end_of(self, future: asyncio.Future[ProgramEnd], job: Job) -> ProgramEnd:
         try:
             await asyncio.wait([future], timeout=job.wall_s + _SILENCE_S)
         except asyncio.CancelledError:
@@ -211,7 +211,7 @@ class _Attached:
         self._close_if_silent(future)
         return future.result()
 
-    def _close_if_silent(self, future: asyncio.Future[Ended]) -> None:
+    def _close_if_silent(self, future: asyncio.Future[ProgramEnd]) -> None:
         if not future.done():
             self.process.close(": it does not answer")
 
@@ -239,7 +239,7 @@ def _text(written: bytes, limits: Limits) -> str:
     return written[: limits.output_bytes].decode("utf-8", "replace")
 
 
-def _fault(ended: Ended, limits: Limits) -> str:
+def _fault(ended: ProgramEnd, limits: Limits) -> str:
     """Why this end is not the program's; empty if it is."""
     if ended.reason == NOT_STARTED:
         return f"no process could be started: {os.strerror(ended.status)}"
@@ -253,7 +253,7 @@ def _fault(ended: Ended, limits: Limits) -> str:
     return ""
 
 
-def _status(ended: Ended, limits: Limits, flooded: bool) -> Status:
+def _status(ended: ProgramEnd, limits: Limits, flooded: bool) -> Status:
     number = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
         return Status.TIMED_OUT

@@ -28,7 +28,7 @@ PATH = "/run_code"
 MAX_BODY = 16 * 2**20
 
 
-class _Unavailable(Exception):
+class _ServiceDown(Exception):
     """A temporary failure of the service; the request is worth repeating."""
 
 
@@ -74,7 +74,7 @@ class SandboxFusion:
         try:
             with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
                 result = thread.submit(asyncio.run, probe()).result()
-        except (_Unavailable, _Nonsense) as error:
+        except (_ServiceDown, _Nonsense) as error:
             raise self._refused(f"does not serve: {error}") from error
         if not result.ok:
             imported = f"imports {', '.join(self._packages)}" if self._packages else "imports nothing"
@@ -103,7 +103,7 @@ class SandboxFusion:
                 await asyncio.sleep(self._patience.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
             try:
                 return await self._asked(question, limits)
-            except _Unavailable as error:
+            except _ServiceDown as error:
                 problem = error
             except _Nonsense as error:
                 problem = error
@@ -116,11 +116,11 @@ class SandboxFusion:
         try:
             status, body = await asyncio.wait_for(self._sent(question), seconds)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
-            raise _Unavailable(f"no response in {seconds:g} s") from error
+            raise _ServiceDown(f"no response in {seconds:g} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _Unavailable(f"{type(error).__name__}: {error}") from error
+            raise _ServiceDown(f"{type(error).__name__}: {error}") from error
         if status == 429 or status >= 500:
-            raise _Unavailable(f"HTTP {status}")
+            raise _ServiceDown(f"HTTP {status}")
         if status != 200:
             raise _Nonsense(f"HTTP {status}: {_start(body)}")
         return _result(bytes(body), limits)
@@ -176,7 +176,7 @@ def _result(body: bytes, limits: Limits) -> Result:
         raise _Nonsense(f"not JSON: {_start(body)}") from error
     match answer:
         case {"status": "SandboxError", **rest}:
-            raise _Unavailable(f"SandboxError: {rest.get('message')!r:.200}")
+            raise _ServiceDown(f"SandboxError: {rest.get('message')!r:.200}")
         case {"status": "Success" | "Failed" as status, "run_result": {"status": str(ended), **run}}:
             return _ended(str(status), ended, {str(name): value for name, value in run.items()}, limits)
     raise _Nonsense(f"not an answer of SandboxFusion: {_start(body)}")
