@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_mas.execution.executor import Execution, Executor
@@ -19,29 +19,17 @@ class ProgramAttempt:
 
     program: str | None
     compiles: bool = False
-    # By itself and without an error, on the first example.
-    ends: bool = False
+    ends: bool = False  # by itself and without an error, on the first example
     share: float = 0.0
 
     @property
     def right(self) -> bool:
         return self.share == 1
 
-
-@dataclass(frozen=True)
-class RewardWeights:
-    """RewardWeights of the local parts of a coder's reward; those of AT-GRPO."""
-
-    compiles: float = 0.1
-    ends: float = 0.1
-    passed: float = 0.8
-
-    def of(self, attempt: ProgramAttempt) -> float:
-        return self.compiles * attempt.compiles + self.ends * attempt.ends + self.passed * attempt.share
-
-
-# None: only the team's reward.
-REWARDS: Mapping[str, RewardWeights | None] = {"dense": RewardWeights(), "sparse": None}
+    @property
+    def reward(self) -> float:
+        """The coder's own, by local parts and with the weights of AT-GRPO."""
+        return 0.1 * self.compiles + 0.1 * self.ends + 0.8 * self.share
 
 
 def give_team_parts(replies: Sequence[Reply], values: Sequence[float]) -> None:
@@ -70,8 +58,8 @@ class Runner:
     async def attempts(self, programs: Sequence[str | None]) -> list[ProgramAttempt]:
         """One per program, on the hidden tests; equal programs run once."""
         distinct = list(dict.fromkeys(programs))
-        made = dict(zip(distinct, await asyncio.gather(*map(self._attempt, distinct)), strict=True))
-        return [made[program] for program in programs]
+        attempts = dict(zip(distinct, await asyncio.gather(*map(self._attempt, distinct)), strict=True))
+        return [attempts[program] for program in programs]
 
     async def _attempt(self, program: str | None) -> ProgramAttempt:
         if program is None:

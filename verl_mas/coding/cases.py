@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from verl_mas.execution.contained import harness
 from verl_mas.execution.limits import Call, Plain
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test
@@ -12,8 +13,6 @@ from verl_mas.workflow import Malformed, Tag
 from verl_mas.workflow.codecs import checked, finite, refuse, visible
 
 INPUT, OUTPUT = Tag("input"), Tag("output")
-# Of lists and objects in a model's JSON.
-MAX_LEVELS = 50
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,7 @@ def _value(text: str) -> Plain | Malformed:
     try:
         value: Plain = json.loads(text, parse_constant=refuse, parse_float=finite)
         json.dumps(value, ensure_ascii=False).encode()
+        harness.dumps([value])
     except (ValueError, RecursionError):
         return Malformed("not JSON")
-    return value if _levels(value) <= MAX_LEVELS else Malformed("too many levels")
-
-
-def _levels(value: Plain) -> int:
-    levels, level = 0, [value]
-    while level:
-        levels += 1
-        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, list | dict)]
-        level = [item for items in inner for item in items]
-    return levels
+    return value

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from verl_mas.coding.cases import ShortCase, TaggedCase, WrittenCase
-from verl_mas.execution.limits import Plain
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Verdict
 from verl_mas.workflow import CodeBlock, Codec, Malformed, Message, Task, with_instruction
@@ -27,8 +26,7 @@ class Feedback:
     program: str | None
     case: WrittenCase | None
     verdict: Verdict | None
-    # Whether the test is an example of the problem, and not a colleague's.
-    example: bool = False
+    example: bool = False  # whether the test is one of the problem, and not a colleague's
 
 
 class Prompts(Protocol):
@@ -39,11 +37,9 @@ class Prompts(Protocol):
 
     def solve(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
         """For the coder."""
-        ...
 
     def probe(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
         """For the tester, who does not read the program."""
-        ...
 
 
 class Words:
@@ -103,8 +99,7 @@ def _result(verdict: Verdict | None) -> str:
 
 def output_of(verdict: Verdict) -> str:
     """What the program printed or returned, as text."""
-    got: Plain = verdict.got
-    return got.strip() if isinstance(got, str) else repr(got)
+    return verdict.got.strip() if isinstance(verdict.got, str) else repr(verdict.got)
 
 
 @dataclass(frozen=True)

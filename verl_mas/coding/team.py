@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from verl_mas.coding.attempts import REWARDS, ProgramAttempt, Runner, give_team_parts
+from verl_mas.coding.attempts import ProgramAttempt, Runner, give_team_parts
 from verl_mas.coding.prompts import PROMPTS, Prompts
 from verl_mas.config.values import Count
 from verl_mas.execution.executor import Execution
@@ -57,9 +57,8 @@ class CodeTeam(Workflow):
     async def committed(self, team: Team, runner: Runner, replies: Sequence[Reply]) -> Written:
         """Run and reward each of the coder's candidates, and commit one."""
         attempts = await runner.attempts([self.program(reply) for reply in replies])
-        weights = REWARDS[self.reward]
         for reply, attempt in zip(replies, attempts, strict=True):
-            reply.reward = weights.of(attempt) if weights else 0.0
+            reply.reward = 0.0 if self.sparse else attempt.reward
         give_team_parts(replies, [self.value(attempt) for attempt in attempts])
         return Written(attempts, dict(zip(replies, attempts, strict=True))[team.commit(replies)])
 

@@ -40,9 +40,8 @@ class Problem:
             raise _refused("a code task with tests of both kinds", "all read stdin and stdout, or all call functions")
         for test in (*self.tests, *self.examples):
             if isinstance(test, Stdio) and not test.output.split():
-                raise _refused(
-                    f"a test that expects no output: {test!r:.200}", "a test says what a program prints for its input"
-                )
+                value = f"a test that expects no output: {test!r:.200}"
+                raise _refused(value, "a test says what a program prints for its input")
         if self.golden is not None and not self.golden.strip():
             raise _refused("an empty golden program", "it is a program that passes the tests, or null")
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= 3600:
@@ -58,15 +57,7 @@ class Problem:
 
     def text(self) -> str:
         """As `read` reads it."""
-        return json.dumps(
-            {
-                "kind": self.kind,
-                "tests": [_written(test) for test in self.tests],
-                "examples": [_written(test) for test in self.examples],
-                "golden": self.golden,
-                "time_limit_s": self.time_limit_s,
-            }
-        )
+        return json.dumps({name: getattr(self, name) for name in FIELDS}, default=_written)
 
     @classmethod
     def read(cls, ground_truth: object) -> Problem:
@@ -117,9 +108,7 @@ def _test(test: object, kind: str) -> Test:
 
 
 def _written(test: Test) -> str | dict[str, str]:
-    if isinstance(test, Stdio):
-        return {"input": test.input, "output": test.output}
-    return test.text()
+    return {"input": test.input, "output": test.output} if isinstance(test, Stdio) else test.text()
 
 
 def _refused(value: str, rule: str) -> DataError:

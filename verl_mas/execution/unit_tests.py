@@ -146,12 +146,11 @@ def read_assert(text: str) -> Returns:
                 return Returns(_call(call), _literal(expected))
         raise ValueError("it is not one call compared with ==")
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise DataError(
-            f"the test {text!r:.200}: {type(error).__name__}: {error}",
-            rule='a test of a function is "assert f(arguments) == value", in which every argument and the value is a '
-            "literal",
-            fix="write such tests, tests of kind stdio, or drop the row",
-        ) from error
+        value = f"the test {text!r:.200}: {type(error).__name__}: {error}"
+        rule = (
+            'a test of a function is "assert f(arguments) == value", in which every argument and the value is a literal'
+        )
+        raise DataError(value, rule=rule, fix="write such tests, tests of kind stdio, or drop the row") from error
 
 
 def _call(node: ast.Call) -> Call:

@@ -18,7 +18,7 @@ from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
-from verl_mas.retrieval import SearchResult
+from verl_mas.retrieval.client import SearchResult
 from verl_mas.retrieval.corpus import Passage, write_corpus
 from verl_mas.retrieval.source import PassageSource
 from verl_mas.util.splits import TEST, TRAIN

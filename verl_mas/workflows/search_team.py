@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from verl_mas.config.values import Count, Positive
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
-from verl_mas.retrieval import Passage
+from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.source import PassageSource, check_source, source
 from verl_mas.workflow import (
     Choice,

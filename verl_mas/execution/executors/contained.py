@@ -17,7 +17,7 @@ from verl_mas.execution.contained.probes import got_through, not_contained
 from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPILED, NOT_STARTED, Job, ProgramEnd
 from verl_mas.execution.contained.server_process import ServerLost, ServerProcess, check_machine, package_folders
 from verl_mas.execution.executor import Execution, register_executor
-from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 
 _MB = 2**20
 # Of a start, and of a program: the fork server may be killed by others, for example if the machine has no memory left.
@@ -25,7 +25,6 @@ _TRIES = 3
 # A fork server that does not end a program this long after its limit is taken for dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
-DEFAULT = Limits()
 
 
 @dataclass(frozen=True)
