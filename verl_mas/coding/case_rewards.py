@@ -46,38 +46,30 @@ async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[
     """A right test, which every right program passes, earns the share of the wrong ones that fail it; a wrong test
     costs the share of them that pass it. Needs no golden program, but a right one among the coder's candidates.
     """
-    passed = await _passed(runner, tests, attempts)
     right = [attempt.program for attempt in attempts if attempt.right]
     wrong = [attempt.program for attempt in attempts if not attempt.right]
+    if not right:
+        return [CaseScore(CURE_MALFORMED if test is None else 0.0, None, trained=False) for test in tests]
+    readable = {number: test for number, test in enumerate(tests) if test is not None}
+    programs = list(dict.fromkeys(attempt.program or "" for attempt in attempts if attempt.compiles))
+    verdicts = await asyncio.gather(*(runner.verdicts(program, list(readable.values())) for program in programs))
+    passed = {
+        (program, number)
+        for program, of_program in zip(programs, verdicts, strict=True)
+        for number, verdict in zip(readable, of_program, strict=True)
+        if verdict.passed
+    }
     scores = []
     for number, test in enumerate(tests):
-        if not right:
-            scores.append(CaseScore(CURE_MALFORMED if test is None else 0.0, None, trained=False))
-        elif test is None:
+        if test is None:
             scores.append(CaseScore(CURE_MALFORMED, False))
-        else:
-            is_right = all(passed[program][number] for program in right)
-            # They fail a right test, or pass a wrong one.
-            counted = [passed[program][number] is not is_right for program in wrong]
-            share = sum(counted) / len(wrong) if wrong else 1.0
-            scores.append(CaseScore(share if is_right else -share, is_right))
+            continue
+        is_right = all((program, number) in passed for program in right)
+        # They fail a right test, or pass a wrong one.
+        counted = [((program, number) in passed) is not is_right for program in wrong]
+        share = sum(counted) / len(wrong) if wrong else 1.0
+        scores.append(CaseScore(share if is_right else -share, is_right))
     return scores
-
-
-async def _passed(
-    runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]
-) -> Mapping[str | None, Sequence[bool]]:
-    """Per program, whether it passes each test."""
-    readable = [test for test in tests if test is not None]
-    programs = list(dict.fromkeys(attempt.program for attempt in attempts if attempt.compiles))
-    found: dict[str | None, Sequence[bool]] = {attempt.program: [False] * len(tests) for attempt in attempts}
-    if not any(attempt.right for attempt in attempts):
-        return found
-    verdicts = await asyncio.gather(*[runner.verdicts(program or "", readable) for program in programs])
-    for program, of_program in zip(programs, verdicts, strict=True):
-        passed = iter(verdict.passed for verdict in of_program)
-        found[program] = [test is not None and next(passed) for test in tests]
-    return found
 
 
 CASE_REWARDS: Mapping[str, RewardCases] = {"at_grpo": at_grpo, "cure": cure}

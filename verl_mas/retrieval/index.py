@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypedDict
 
@@ -57,15 +58,20 @@ def build(
     return open_index(path)
 
 
-def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
+def _kind(encoder: str | None) -> tuple[Callable[[Iterable[Passage], Path], int], Callable[[Path], Index]]:
+    """How an index is written and opened."""
     if encoder is None:
-        from verl_mas.retrieval.bm25 import write_bm25
+        from verl_mas.retrieval.bm25 import Bm25Index, write_bm25
 
-        count = write_bm25(passages, path)
-    else:
-        from verl_mas.retrieval.dense import write_dense
+        return write_bm25, Bm25Index
+    from verl_mas.retrieval.dense import DenseIndex, write_dense
 
-        count = write_dense(passages, path, encoder)
+    return partial(write_dense, encoder=encoder), partial(DenseIndex, encoder=encoder)
+
+
+def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
+    write, _ = _kind(encoder)
+    count = write(passages, path)
     if count == 0:
         fix = "check the file: one JSON object per line, or parquet rows"
         raise DataError("the corpus is empty", rule="an index needs at least one passage", fix=fix)
@@ -76,15 +82,8 @@ def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None
 def open_index(path: str | Path) -> Index:
     path = Path(path)
     meta = read_meta(path)
-    index: Index
-    if meta["encoder"] is None:
-        from verl_mas.retrieval.bm25 import Bm25Index
-
-        index = Bm25Index(path)
-    else:
-        from verl_mas.retrieval.dense import DenseIndex
-
-        index = DenseIndex(path, meta["encoder"])
+    _, opened = _kind(meta["encoder"])
+    index = opened(path)
     if len(index) != meta["passages"]:
         raise _broken(path, f"has {len(index)} of {meta['passages']} passages")
     return index

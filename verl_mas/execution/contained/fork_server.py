@@ -30,11 +30,7 @@ _TRIAL = Job(0, cpu_s=5.0, wall_s=10.0, memory=64 * 2**20, file_size=4096, threa
 
 
 class CannotContain(Exception):
-    """This machine cannot contain programs, or cannot import the packages that they may."""
-
-    def __init__(self, what: str, reason: str):
-        super().__init__(what, reason)
-        self.what, self.reason = what, reason
+    """This machine cannot contain programs, or cannot import the packages that they may: what, and the reason."""
 
 
 def main() -> None:
@@ -53,7 +49,8 @@ def main() -> None:
     try:
         layers, seal = _prepare(json.loads(packages))
     except CannotContain as error:
-        control.send(json.dumps({"refused": error.what, "reason": error.reason}).encode())
+        what, reason = error.args
+        control.send(json.dumps({"refused": what, "reason": reason}).encode())
         os._exit(1)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)

@@ -82,9 +82,17 @@ class SandboxFusion:
             raise self._refused(f"does not run programs: {result.stdout!r:.80} instead of {word}")
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
-        question = _question(program, stdin, limits)
+        question, attempt = _question(program, stdin, limits), 0
         async with self._slots.here():
-            return await self._answered(question, limits)
+            while True:
+                try:
+                    return await self._asked(question, limits)
+                except (_ServiceDown, _Nonsense) as error:
+                    if isinstance(error, _Nonsense) or attempt == self._patience.retries:
+                        raise ExecutorFailed(f"{self._url}: {error}") from error
+                # Sessions whose requests failed together do not repeat them together.
+                await asyncio.sleep(self._patience.backoff_s * 2**attempt * random.uniform(0.5, 1.5))
+                attempt += 1
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
         return await called(self.execute, program, calls, limits)
@@ -93,18 +101,6 @@ class SandboxFusion:
         client = self._http.discard()
         if client is not None:
             await client.aclose()
-
-    async def _answered(self, question: Question, limits: Limits) -> Result:
-        attempt = 0
-        while True:
-            try:
-                return await self._asked(question, limits)
-            except (_ServiceDown, _Nonsense) as error:
-                if isinstance(error, _Nonsense) or attempt == self._patience.retries:
-                    raise ExecutorFailed(f"{self._url}: {error}") from error
-            # Sessions whose requests failed together do not repeat them together.
-            await asyncio.sleep(self._patience.backoff_s * 2**attempt * random.uniform(0.5, 1.5))
-            attempt += 1
 
     async def _asked(self, question: Question, limits: Limits) -> Result:
         """One request. What the program did is in the result, what the service did is raised."""

@@ -50,7 +50,9 @@ class UnsafeSubprocess:
                 raise ConfigError(value, rule=rule, fix="install it, or leave it out")
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
-        text = wrapped(program, limits, **self._rlimits(limits))
+        memory = (limits.memory_mb + (PACKAGES_MB if self._packages else PYTHON_MB)) * 2**20
+        rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
+        text = wrapped(program, limits, **rlimits)
         async with self._slots.here():
             with tempfile.TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
                 return await self._run(Path(folder), text, encodable(stdin), limits)
@@ -65,15 +67,6 @@ class UnsafeSubprocess:
     def _python(self) -> list[str]:
         # Without -S the installed packages can be imported.
         return [sys.executable, "-I"] if self._packages else [sys.executable, "-I", "-S"]
-
-    def _rlimits(self, limits: Limits) -> dict[str, int]:
-        own = PACKAGES_MB if self._packages else PYTHON_MB
-        return {
-            "RLIMIT_AS": (limits.memory_mb + own) * 2**20,
-            "RLIMIT_FSIZE": limits.output_bytes,
-            "RLIMIT_NOFILE": 64,
-            "RLIMIT_CORE": 0,
-        }
 
     async def _run(self, folder: Path, text: str, stdin: str, limits: Limits) -> Result:
         (folder / "run.py").write_text(text)
