@@ -28,8 +28,8 @@ ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/support:{sysconfig.get_path('
 
 @pytest.fixture(scope="module")
 def surroundings() -> Iterator[Surroundings]:
-    with Surroundings() as made:
-        yield made
+    with Surroundings() as attacked:
+        yield attacked
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_an_honest_program_runs_as_in_any_python(executor, case):
 
 
 def test_the_corpus_has_every_kind():
-    assert len(HOSTILE) >= 60 and len(HONEST) >= 30
+    assert len(HOSTILE) >= 146 and len(HONEST) >= 73
     assert all(len(cases) >= 3 for cases in KINDS.values())
     names = [case.name for case in [*HOSTILE, *HONEST]]
     assert len(names) == len(set(names))
@@ -130,13 +130,13 @@ def test_no_memory_that_can_be_written_is_shared_between_programs(executor, proc
     async def mappings() -> list[str]:
         sleeping = asyncio.create_task(executor.execute("import time; time.sleep(0.5)"))
         await asyncio.sleep(0.3)
-        found = [line for pid in processes() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        lines = [line for pid in processes() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
         await sleeping
-        return found
+        return lines
 
-    found = asyncio.run(mappings())
-    shared = [line for line in found if line.split()[1].endswith("s")]
-    assert len(found) > 100
+    lines = asyncio.run(mappings())
+    shared = [line for line in lines if line.split()[1].endswith("s")]
+    assert len(lines) > 100
     # The C library maps a file of the system, which it opened for reading.
     assert [line for line in shared if " r--s " not in line or "memfd" in line or "deleted" in line] == []
 
@@ -181,13 +181,13 @@ def interpreter_for_everybody() -> str | None:
     """The first interpreter that the other user may start, and that finds our package."""
     for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
-            found = subprocess.run(
+            tried = subprocess.run(
                 [python, "-c", "import verl_mas.execution.executor"],
                 user=OTHER_USER, group=OTHER_USER, extra_groups=[], cwd="/", capture_output=True,
                 env=ENVIRONMENT,
             )  # fmt: skip
         except OSError:
             continue
-        if found.returncode == 0:
+        if tried.returncode == 0:
             return python
     return None

@@ -70,26 +70,26 @@ class Problem:
 @lru_cache(maxsize=256)  # every session of a task reads it, and large literals take a while
 def _read(text: str) -> Problem:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _refused(f"the ground truth {text!r:.200} of a code task: {error}", _RULE) from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise _refused(f"the ground truth {text!r:.200} of a code task", _RULE)
-    unknown = sorted(set(found) - set(FIELDS))
+    unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
         raise _refused(f"the fields {', '.join(unknown)} in the ground truth of a code task", _RULE)
-    kind, golden, limit = found.get("kind"), found.get("golden"), found.get("time_limit_s")
+    kind, golden, limit = fields.get("kind"), fields.get("golden"), fields.get("time_limit_s")
     if kind not in ("stdio", "call"):
         raise _refused(f"kind {kind!r:.80} in the ground truth of a code task", _RULE)
     if not isinstance(golden, str | None):
         raise _refused(f"golden {golden!r:.80} in the ground truth of a code task", _RULE)
     if not isinstance(limit, int | float | None) or isinstance(limit, bool):
         raise _refused(f"time_limit_s {limit!r:.80} in the ground truth of a code task", _RULE)
-    return Problem(_tests(found, "tests", kind), _tests(found, "examples", kind), golden, limit)
+    return Problem(_tests(fields, "tests", kind), _tests(fields, "examples", kind), golden, limit)
 
 
-def _tests(found: dict[str, object], name: str, kind: str) -> list[Test]:
-    tests = found.get(name)
+def _tests(fields: dict[str, object], name: str, kind: str) -> list[Test]:
+    tests = fields.get(name)
     if tests is None:
         return []
     if not isinstance(tests, list):

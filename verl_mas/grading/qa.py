@@ -35,12 +35,12 @@ def golden_answers(truth: object) -> list[str]:
 
 
 def exact_match(answer: str, golden: list[str]) -> float:
-    return float(any(normalise(answer) == normalise(one) for one in golden))
+    return float(any(normalise(answer) == normalise(accepted) for accepted in golden))
 
 
 def f1(answer: str, golden: list[str]) -> float:
     """The F1 of the words, with the accepted answer that gives the most."""
-    return max(_f1(normalise(answer).split(), normalise(one).split()) for one in golden)
+    return max(_f1(normalise(answer).split(), normalise(accepted).split()) for accepted in golden)
 
 
 def _f1(answer: list[str], golden: list[str]) -> float:

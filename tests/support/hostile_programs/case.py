@@ -84,8 +84,18 @@ class Case:
         return [f"{self.name}: {what} ({seen})" for what, right in tests.items() if not right]
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, such as `program` where the next case lacks its name."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key twice{node.start_mark}"
+        mapping: dict[str, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
 def read(file: Path) -> list[Case]:
-    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     defaults, preludes = content.get("defaults", {}), {"attempt": ATTEMPT, **content.get("preludes", {})}
     return [_case(row, defaults, preludes) for row in content["cases"]]
 

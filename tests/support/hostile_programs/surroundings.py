@@ -71,21 +71,21 @@ class Surroundings:
         return text
 
     def harm(self) -> list[str]:
-        found = [f"left {path}" for path in TRACES if path.exists()]
+        problems = [f"left {path}" for path in TRACES if path.exists()]
         if self._state() != self.as_it_was:
-            found.append(f"changed files: {self.as_it_was} {self._state()}")
+            problems.append(f"changed files: {self.as_it_was} {self._state()}")
         if self.victim.poll() is not None:
-            found.append(f"the victim ended: {self.victim.returncode}")
+            problems.append(f"the victim ended: {self.victim.returncode}")
         if signals := self.signals.read():
-            found.append(f"the victim got signals {signals!r}")
+            problems.append(f"the victim got signals {signals!r}")
         if "State:\tT" in Path(f"/proc/{self.victim.pid}/status").read_text():
-            found.append("the victim was stopped")
-        return found
+            problems.append("the victim was stopped")
+        return problems
 
     def _state(self) -> list[tuple[str, int, int, int, float]]:
         """Of all files: name, mode, owner, size and time of the last change."""
         return sorted(
-            (str(path), stat.S_IMODE(found.st_mode), found.st_uid, found.st_size, found.st_ctime)
+            (str(path), stat.S_IMODE(status.st_mode), status.st_uid, status.st_size, status.st_ctime)
             for path in [self.folder, *self.folder.rglob("*")]
-            for found in [path.stat()]
+            for status in [path.stat()]
         )

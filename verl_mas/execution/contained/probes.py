@@ -123,9 +123,9 @@ async def got_through(executor: Executor) -> list[str]:
     ]
 
 
-def not_contained(found: Sequence[str]) -> ConfigError:
+def not_contained(escapes: Sequence[str]) -> ConfigError:
     """The error of a machine on which probes got through."""
     rule = f"before a run, {len(PROBES)} programs try what no program may do; each must be refused"
     fix = f"report it with the output of `verl-mas doctor`; until then {SETTING}.executor=sandbox_fusion "
     fix += f"{SETTING}.url=http://... sends programs to a service"
-    return ConfigError(f"{SETTING}.executor=contained: programs can {', '.join(found)}", rule=rule, fix=fix)
+    return ConfigError(f"{SETTING}.executor=contained: programs can {', '.join(escapes)}", rule=rule, fix=fix)

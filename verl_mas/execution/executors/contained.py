@@ -61,8 +61,8 @@ class Contained:
         result = await self.execute("print(1)")
         if result.stdout != "1\n":
             raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
-        if found := await got_through(self):
-            raise not_contained(found)
+        if escapes := await got_through(self):
+            raise not_contained(escapes)
 
     async def layers(self) -> list[Layer]:
         """What contains programs on this machine."""
