@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx
 import tantivy
 
-from verl_mas.retrieval import RetrieverClient
+from verl_mas.retrieval.client import RetrieverClient
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import build, open_index
 from verl_mas.testing.scripted_llm import ScriptedLLM

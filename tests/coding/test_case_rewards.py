@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from in_process_programs import NAME
 
-from verl_mas.coding.attempts import Attempt, Runner
+from verl_mas.coding.attempts import ProgramAttempt, Runner
 from verl_mas.coding.case_rewards import CaseScore, at_grpo, cure
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.problem import Problem
@@ -15,9 +15,9 @@ from verl_mas.execution.unit_tests import Stdio
 
 # The task: print the number plus one.
 GOLDEN = "print(int(input()) + 1)"
-RIGHT, ALSO_RIGHT = Attempt(GOLDEN, True, True, 1.0), Attempt(f"{GOLDEN} # too", True, True, 1.0)
-DOUBLES, ZERO = Attempt("print(int(input()) * 2)", True, True, 0.5), Attempt("print(0)", True, True, 0.0)
-NONE, BROKEN = Attempt(None), Attempt("print(")
+RIGHT, ALSO_RIGHT = ProgramAttempt(GOLDEN, True, True, 1.0), ProgramAttempt(f"{GOLDEN} # too", True, True, 1.0)
+DOUBLES, ZERO = ProgramAttempt("print(int(input()) * 2)", True, True, 0.5), ProgramAttempt("print(0)", True, True, 0.0)
+NONE, BROKEN = ProgramAttempt(None), ProgramAttempt("print(")
 TELLS, USELESS = Stdio("5", "6"), Stdio("1", "2")
 HARMLESS, HARMFUL = Stdio("5", "7"), Stdio("5", "10")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.coding.cases import Case, ShortCase, TaggedCase
+from verl_mas.coding.cases import ShortCase, TaggedCase, WrittenCase
 from verl_mas.errors import DataError
 from verl_mas.execution.limits import Call
 from verl_mas.execution.problem import Problem
@@ -18,12 +18,12 @@ CODECS = [TaggedCase(), ShortCase()]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
-@given(value=st.builds(Case, st.text(min_size=1), st.text(min_size=1)), text=st.text())
+@given(value=st.builds(WrittenCase, st.text(min_size=1), st.text(min_size=1)), text=st.text())
 def test_what_is_rendered_is_read_again_and_any_text_can_be_read(codec, value, text):
     try:
         assert codec.parse(codec.render(value)) == value
     except DataError:  # the value contains the marks of the format
-        assert set(f"{value.input}{value.output}") & set("<>") or value != Case(
+        assert set(f"{value.input}{value.output}") & set("<>") or value != WrittenCase(
             value.input.strip(), value.output.strip()
         )
     codec.parse(text)
@@ -43,11 +43,11 @@ def test_a_short_test_has_one_mark_and_two_parts(text):
 
 
 def test_a_test_of_a_program_is_its_input_and_its_output():
-    assert Case("1 2", "3").test(Problem([Stdio("0", "0")])) == Stdio("1 2\n", "3")
+    assert WrittenCase("1 2", "3").test(Problem([Stdio("0", "0")])) == Stdio("1 2\n", "3")
 
 
 def test_a_test_of_a_function_is_json():
-    assert Case('[1, "a", {"b": null}]', "[true, 1.5]").test(FUNCTION) == Returns(
+    assert WrittenCase('[1, "a", {"b": null}]', "[true, 1.5]").test(FUNCTION) == Returns(
         Call("f", [1, "a", {"b": None}]), [True, 1.5]
     )
 
@@ -72,15 +72,15 @@ def test_a_test_of_a_function_is_json():
     ],
 )
 def test_what_is_not_json_or_cannot_reach_the_executor_is_malformed(arguments, expected):
-    assert isinstance(Case(arguments, expected).test(FUNCTION), Malformed)
+    assert isinstance(WrittenCase(arguments, expected).test(FUNCTION), Malformed)
 
 
 @pytest.mark.parametrize(
     ("test", "shown"),
     [
-        (Stdio("1 2\n", "3\n"), Case("1 2", "3")),
-        (Returns(Call("f", [1, {2}], {"k": "a"}), (3,)), Case("1, {2}, k='a'", "(3,)")),
+        (Stdio("1 2\n", "3\n"), WrittenCase("1 2", "3")),
+        (Returns(Call("f", [1, {2}], {"k": "a"}), (3,)), WrittenCase("1, {2}, k='a'", "(3,)")),
     ],
 )
 def test_a_test_of_the_problem_can_be_shown(test, shown):
-    assert Case.of(test) == shown
+    assert WrittenCase.of(test) == shown

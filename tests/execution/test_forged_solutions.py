@@ -48,9 +48,9 @@ def verdicts(
 
 
 def test_no_forged_solution_passes_one_test(execution):
-    found = verdicts(execution, FORGED, hidden_tests(), BRIEF)
-    assert len(found) >= 38 and found["answers yes to all"][-1].got is True
-    passed = [(name, verdict) for name, seen in found.items() for verdict in seen if verdict.passed]
+    judged = verdicts(execution, FORGED, hidden_tests(), BRIEF)
+    assert len(judged) >= 63 and judged["answers yes to all"][-1].got is True
+    passed = [(name, verdict) for name, seen in judged.items() for verdict in seen if verdict.passed]
     assert passed == []
 
 

@@ -27,11 +27,11 @@ def client(url: str, **settings: object) -> SandboxFusion:
 
 def execute(url: str, program: str = "print(1)", stdin: str = "", limits: Limits = LIMITS):
     async def run():
-        one = client(url)
+        executor = client(url)
         try:
-            return await one.execute(program, stdin, limits)
+            return await executor.execute(program, stdin, limits)
         finally:
-            await one.aclose()
+            await executor.aclose()
 
     return asyncio.run(run())
 
@@ -93,13 +93,13 @@ def test_how_a_program_ended(real, program, status):
 
 def test_calls_answer_with_plain_values(real):
     async def run():
-        one = client(real.url)
+        executor = client(real.url)
         try:
             program = "def f(x): return (x, {1: x})\ndef g(): print('noise', end=''); return 1 / 0\n"
             calls = [Call("f", [{True}]), Call("g"), Call("h"), Call("f", [], {"x": float("inf")})]
-            return await one.call(program, calls, LIMITS)
+            return await executor.call(program, calls, LIMITS)
         finally:
-            await one.aclose()
+            await executor.aclose()
 
     one, two, three, four = asyncio.run(run())
     assert one == Answer(({True}, {1: {True}})) and four.value == (float("inf"), {1: float("inf")})
@@ -116,9 +116,9 @@ def test_the_limits_are_part_of_the_request():
 
 def test_as_many_requests_at_once_as_there_are_slots():
     async def run(url):
-        one = client(url, slots=3)
-        await asyncio.gather(*(one.execute("", limits=LIMITS) for _ in range(9)))
-        await one.aclose()
+        executor = client(url, slots=3)
+        await asyncio.gather(*(executor.execute("", limits=LIMITS) for _ in range(9)))
+        await executor.aclose()
 
     with sandbox_service(slow(0.05)) as service:
         asyncio.run(run(service.url))
@@ -228,9 +228,9 @@ def test_an_address_is_needed(url):
 
 
 def test_one_client_serves_several_event_loops(real):
-    one = client(real.url)
+    executor = client(real.url)
     for _ in range(2):
-        assert asyncio.run(one.execute("print(2)", limits=LIMITS)).stdout == "2\n"
+        assert asyncio.run(executor.execute("print(2)", limits=LIMITS)).stdout == "2\n"
 
 
 def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():
@@ -240,14 +240,14 @@ def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():
 
 def test_a_cancelled_program_ends_its_request():
     async def run(service):
-        one = client(service.url)
-        task = asyncio.create_task(one.execute("", limits=LIMITS))
+        executor = client(service.url)
+        task = asyncio.create_task(executor.execute("", limits=LIMITS))
         while not service.questions:
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await one.aclose()
+        await executor.aclose()
 
     with sandbox_service(slow(9)) as service:
         start = time.monotonic()

@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_mas.errors import DataError
-from verl_mas.grading.math import (
-    MAX_CHARS,
-    AnswerChecker,
-    Grade,
-    clean,
-    grade_with_sympy,
-    plain_number,
-)
+from verl_mas.grading.math import MAX_CHARS, AnswerChecker, Grade, clean, grade_with_sympy, plain_number
 from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
 
 

@@ -21,8 +21,8 @@ CAPTURED = 2**20  # bytes of each stream that SandboxFusion sends
 
 def answer(status: str, /, **run: object) -> Response:
     """What SandboxFusion sends about a program."""
-    told = {"status": status, "message": "", "compile_result": None, "run_result": run, "files": {}}
-    return 200, json.dumps(told).encode()
+    body = {"status": status, "message": "", "compile_result": None, "run_result": run, "files": {}}
+    return 200, json.dumps(body).encode()
 
 
 def runs(question: Question) -> Response:

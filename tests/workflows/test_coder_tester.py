@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from in_process_programs import NAME
 
-from verl_mas.coding.cases import Case, TaggedCase
+from verl_mas.coding.cases import TaggedCase, WrittenCase
 from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.execution.executor import Execution
@@ -37,7 +37,7 @@ def code(program: str) -> str:
 
 
 def case(given: str, expected: str) -> str:
-    return TaggedCase().render(Case(given, expected))
+    return TaggedCase().render(WrittenCase(given, expected))
 
 
 def play(coder, tester, *, k: int = 1, of: Task | None = None, validation_k: int = 1, **args):

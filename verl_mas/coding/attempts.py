@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_mas.execution.executor import Execution, Executor
@@ -14,34 +14,22 @@ from verl_mas.workflow import Reply
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ProgramAttempt:
     """One program, None if the reply had none, and what came of it. `share`: of the hidden tests passed."""
 
     program: str | None
     compiles: bool = False
-    # By itself and without an error, on the first example.
-    ends: bool = False
+    ends: bool = False  # by itself and without an error, on the first example
     share: float = 0.0
 
     @property
     def right(self) -> bool:
         return self.share == 1
 
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the local parts of a coder's reward; those of AT-GRPO."""
-
-    compiles: float = 0.1
-    ends: float = 0.1
-    passed: float = 0.8
-
-    def of(self, attempt: Attempt) -> float:
-        return self.compiles * attempt.compiles + self.ends * attempt.ends + self.passed * attempt.share
-
-
-# None: only the team's reward.
-REWARDS: Mapping[str, Weights | None] = {"dense": Weights(), "sparse": None}
+    @property
+    def reward(self) -> float:
+        """The coder's own, by local parts and with the weights of AT-GRPO."""
+        return 0.1 * self.compiles + 0.1 * self.ends + 0.8 * self.share
 
 
 def give_team_parts(replies: Sequence[Reply], values: Sequence[float]) -> None:
@@ -67,21 +55,21 @@ class Runner:
     async def verdicts(self, program: str, tests: Sequence[Test]) -> list[Verdict]:
         return await run_tests(self.executor, program, tests, self.limits)
 
-    async def attempts(self, programs: Sequence[str | None]) -> list[Attempt]:
+    async def attempts(self, programs: Sequence[str | None]) -> list[ProgramAttempt]:
         """One per program, on the hidden tests; equal programs run once."""
         distinct = list(dict.fromkeys(programs))
-        made = dict(zip(distinct, await asyncio.gather(*map(self._attempt, distinct)), strict=True))
-        return [made[program] for program in programs]
+        attempts = dict(zip(distinct, await asyncio.gather(*map(self._attempt, distinct)), strict=True))
+        return [attempts[program] for program in programs]
 
-    async def _attempt(self, program: str | None) -> Attempt:
+    async def _attempt(self, program: str | None) -> ProgramAttempt:
         if program is None:
-            return Attempt(None)
+            return ProgramAttempt(None)
         first = (*self.problem.examples, *self.problem.tests)[0]
         ran = await self.executor.execute(program, first.input if isinstance(first, Stdio) else "", self.limits)
         if ran.status is Status.SYNTAX_ERROR:
-            return Attempt(program)
+            return ProgramAttempt(program)
         if ran.status is Status.TIMED_OUT:
             # On every hidden test it would most likely cost the time limit again.
-            return Attempt(program, compiles=True)
+            return ProgramAttempt(program, compiles=True)
         passed = [verdict.passed for verdict in await self.verdicts(program, self.problem.tests)]
-        return Attempt(program, True, ran.ok, sum(passed) / len(passed))
+        return ProgramAttempt(program, True, ran.ok, sum(passed) / len(passed))

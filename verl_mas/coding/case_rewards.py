@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_mas.coding.attempts import Attempt, Runner
+from verl_mas.coding.attempts import ProgramAttempt, Runner
 from verl_mas.execution.limits import Status
 from verl_mas.execution.unit_tests import Test
 
@@ -25,10 +25,10 @@ class CaseScore:
 
 
 # (runner, tests, None where one could not be read, the coder's candidates of the turn) -> a score per test
-RewardCases = Callable[[Runner, Sequence[Test | None], Sequence[Attempt]], Awaitable[list[CaseScore]]]
+RewardCases = Callable[[Runner, Sequence[Test | None], Sequence[ProgramAttempt]], Awaitable[list[CaseScore]]]
 
 
-async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[Attempt]) -> list[CaseScore]:
+async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
     """0.2 if the golden program ends by itself on the input, 0.8 if the test expects what it prints."""
     golden = runner.problem.golden
     if golden is None:
@@ -42,42 +42,34 @@ async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequen
     return scores
 
 
-async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[Attempt]) -> list[CaseScore]:
+async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
     """A right test, which every right program passes, earns the share of the wrong ones that fail it; a wrong test
     costs the share of them that pass it. Needs no golden program, but a right one among the coder's candidates.
     """
-    passed = await _passed(runner, tests, attempts)
     right = [attempt.program for attempt in attempts if attempt.right]
     wrong = [attempt.program for attempt in attempts if not attempt.right]
+    if not right:
+        return [CaseScore(CURE_MALFORMED if test is None else 0.0, None, trained=False) for test in tests]
+    readable = {number: test for number, test in enumerate(tests) if test is not None}
+    programs = list(dict.fromkeys(attempt.program or "" for attempt in attempts if attempt.compiles))
+    verdicts = await asyncio.gather(*(runner.verdicts(program, list(readable.values())) for program in programs))
+    passed = {
+        (program, number)
+        for program, of_program in zip(programs, verdicts, strict=True)
+        for number, verdict in zip(readable, of_program, strict=True)
+        if verdict.passed
+    }
     scores = []
     for number, test in enumerate(tests):
-        if not right:
-            scores.append(CaseScore(CURE_MALFORMED if test is None else 0.0, None, trained=False))
-        elif test is None:
+        if test is None:
             scores.append(CaseScore(CURE_MALFORMED, False))
-        else:
-            is_right = all(passed[program][number] for program in right)
-            # They fail a right test, or pass a wrong one.
-            counted = [passed[program][number] is not is_right for program in wrong]
-            share = sum(counted) / len(wrong) if wrong else 1.0
-            scores.append(CaseScore(share if is_right else -share, is_right))
+            continue
+        is_right = all((program, number) in passed for program in right)
+        # They fail a right test, or pass a wrong one.
+        counted = [((program, number) in passed) is not is_right for program in wrong]
+        share = sum(counted) / len(wrong) if wrong else 1.0
+        scores.append(CaseScore(share if is_right else -share, is_right))
     return scores
-
-
-async def _passed(
-    runner: Runner, tests: Sequence[Test | None], attempts: Sequence[Attempt]
-) -> Mapping[str | None, Sequence[bool]]:
-    """Per program, whether it passes each test."""
-    readable = [test for test in tests if test is not None]
-    programs = list(dict.fromkeys(attempt.program for attempt in attempts if attempt.compiles))
-    found: dict[str | None, Sequence[bool]] = {attempt.program: [False] * len(tests) for attempt in attempts}
-    if not any(attempt.right for attempt in attempts):
-        return found
-    verdicts = await asyncio.gather(*[runner.verdicts(program or "", readable) for program in programs])
-    for program, of_program in zip(programs, verdicts, strict=True):
-        passed = iter(verdict.passed for verdict in of_program)
-        found[program] = [test is not None and next(passed) for test in tests]
-    return found
 
 
 CASE_REWARDS: Mapping[str, RewardCases] = {"at_grpo": at_grpo, "cure": cure}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from verl_mas.execution.contained import harness
 from verl_mas.execution.limits import Call, Plain
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test
@@ -12,19 +13,17 @@ from verl_mas.workflow import Malformed, Tag
 from verl_mas.workflow.codecs import checked, finite, refuse, visible
 
 INPUT, OUTPUT = Tag("input"), Tag("output")
-# Of lists and objects in a model's JSON.
-MAX_LEVELS = 50
 
 
 @dataclass(frozen=True)
-class Case:
+class WrittenCase:
     """The input and the expected output, as text. For a function: a JSON list of its arguments, and a JSON value."""
 
     input: str
     output: str
 
     @classmethod
-    def of(cls, test: Test) -> Case:
+    def of(cls, test: Test) -> WrittenCase:
         """A test of the problem, to be shown in a prompt."""
         if isinstance(test, Stdio):
             return cls(test.input.strip(), test.output.strip())
@@ -51,15 +50,15 @@ class TaggedCase:
     def prompt(self) -> str:
         return f"Write the input between {_around(INPUT)}, and the right output for it between {_around(OUTPUT)}."
 
-    def render(self, value: Case) -> str:
+    def render(self, value: WrittenCase) -> str:
         text = f"{INPUT.render(value.input)}\n{OUTPUT.render(value.output)}"
         return checked(text, value, self.parse(text))
 
-    def parse(self, text: str) -> Case | Malformed:
+    def parse(self, text: str) -> WrittenCase | Malformed:
         given, expected = INPUT.parse(text), OUTPUT.parse(text)
         if isinstance(given, Malformed):
             return given
-        return expected if isinstance(expected, Malformed) else Case(given, expected)
+        return expected if isinstance(expected, Malformed) else WrittenCase(given, expected)
 
 
 @dataclass(frozen=True)
@@ -69,15 +68,15 @@ class ShortCase:
     def prompt(self) -> str:
         return "Write input>output."
 
-    def render(self, value: Case) -> str:
+    def render(self, value: WrittenCase) -> str:
         text = f"{value.input}>{value.output}"
         return checked(text, value, self.parse(text))
 
-    def parse(self, text: str) -> Case | Malformed:
+    def parse(self, text: str) -> WrittenCase | Malformed:
         parts = [part.strip() for part in visible(text).split(">")]
         if len(parts) != 2 or not all(parts):
             return Malformed("not one input>output")
-        return Case(*parts)
+        return WrittenCase(*parts)
 
 
 def _around(tag: Tag) -> str:
@@ -89,15 +88,7 @@ def _value(text: str) -> Plain | Malformed:
     try:
         value: Plain = json.loads(text, parse_constant=refuse, parse_float=finite)
         json.dumps(value, ensure_ascii=False).encode()
+        harness.dumps([value])
     except (ValueError, RecursionError):
         return Malformed("not JSON")
-    return value if _levels(value) <= MAX_LEVELS else Malformed("too many levels")
-
-
-def _levels(value: Plain) -> int:
-    levels, level = 0, [value]
-    while level:
-        levels += 1
-        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, list | dict)]
-        level = [item for items in inner for item in items]
-    return levels
+    return value

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from verl_mas.coding.cases import Case, ShortCase, TaggedCase
-from verl_mas.execution.limits import Plain
+from verl_mas.coding.cases import ShortCase, TaggedCase, WrittenCase
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Verdict
 from verl_mas.workflow import CodeBlock, Codec, Malformed, Message, Task, with_instruction
@@ -25,32 +24,29 @@ class Feedback:
     """What an agent reads of the last turn: the program, the test, and what came of them. None: could not be read."""
 
     program: str | None
-    case: Case | None
+    case: WrittenCase | None
     verdict: Verdict | None
-    # Whether the test is an example of the problem, and not a colleague's.
-    example: bool = False
+    example: bool = False  # whether the test is one of the problem, and not a colleague's
 
 
 class Prompts(Protocol):
     """The formats of a program and of a test, and the prompts that ask for them."""
 
     program: Codec[str]
-    case: Codec[Case]
+    case: Codec[WrittenCase]
 
     def solve(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
         """For the coder."""
-        ...
 
     def probe(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
         """For the tester, who does not read the program."""
-        ...
 
 
 class Words:
     """For language models."""
 
     program: Codec[str] = CodeBlock()
-    case: Codec[Case] = TaggedCase()
+    case: Codec[WrittenCase] = TaggedCase()
 
     def solve(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
         first = problem.tests[0]
@@ -89,7 +85,7 @@ def _before(last: Feedback) -> str:
     return f"{written}A colleague's test:\n{tested}The program or the test is wrong. Correct the program if it is.\n\n"
 
 
-def _shown(case: Case) -> str:
+def _shown(case: WrittenCase) -> str:
     return f"<input>{case.input[:MAX_CHARS]}</input>\n<output>{case.output[:MAX_CHARS]}</output>"
 
 
@@ -103,8 +99,7 @@ def _result(verdict: Verdict | None) -> str:
 
 def output_of(verdict: Verdict) -> str:
     """What the program printed or returned, as text."""
-    got: Plain = verdict.got
-    return got.strip() if isinstance(got, str) else repr(got)
+    return verdict.got.strip() if isinstance(verdict.got, str) else repr(verdict.got)
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ class Compact:
     """For tiny models: the task's text, then a line each for the program, the test, what came of it and the role."""
 
     program: Codec[str] = WholeReply()
-    case: Codec[Case] = ShortCase()
+    case: Codec[WrittenCase] = ShortCase()
 
     def solve(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
         return self._lines(task, [last.program or NOTHING, *self._tested(last)] if last else [], CODER)

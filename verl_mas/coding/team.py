@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from verl_mas.coding.attempts import REWARDS, Attempt, Runner, give_team_parts
+from verl_mas.coding.attempts import ProgramAttempt, Runner, give_team_parts
 from verl_mas.coding.prompts import PROMPTS, Prompts
 from verl_mas.config.values import Count
 from verl_mas.execution.executor import Execution
@@ -17,8 +17,8 @@ from verl_mas.workflow import Malformed, Reply, Task, Team, Workflow
 class Written:
     """The coder's act of one turn: every candidate, and the committed one."""
 
-    candidates: Sequence[Attempt]
-    committed: Attempt
+    candidates: Sequence[ProgramAttempt]
+    committed: ProgramAttempt
 
 
 class CodeTeam(Workflow):
@@ -57,9 +57,8 @@ class CodeTeam(Workflow):
     async def committed(self, team: Team, runner: Runner, replies: Sequence[Reply]) -> Written:
         """Run and reward each of the coder's candidates, and commit one."""
         attempts = await runner.attempts([self.program(reply) for reply in replies])
-        weights = REWARDS[self.reward]
         for reply, attempt in zip(replies, attempts, strict=True):
-            reply.reward = weights.of(attempt) if weights else 0.0
+            reply.reward = 0.0 if self.sparse else attempt.reward
         give_team_parts(replies, [self.value(attempt) for attempt in attempts])
         return Written(attempts, dict(zip(replies, attempts, strict=True))[team.commit(replies)])
 
@@ -67,6 +66,6 @@ class CodeTeam(Workflow):
         code = reply.parse(self.prompts.program)
         return None if isinstance(code, Malformed) else code
 
-    def value(self, attempt: Attempt) -> float:
+    def value(self, attempt: ProgramAttempt) -> float:
         """The team's reward for a program."""
         return float(attempt.right) if self.sparse else attempt.share

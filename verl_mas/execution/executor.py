@@ -53,19 +53,15 @@ class Executor(Protocol):
 
     def check(self) -> None:
         """Raise, before a run starts, if no program could run: a service is down, no containment is available."""
-        ...
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = ...) -> Result:
         """Run a program; cancelling the call ends it."""
-        ...
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = ...) -> list[Answer]:
         """Run a program, then the calls in the same process; one answer per call."""
-        ...
 
     async def aclose(self) -> None:
         """End everything that it started."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,9 @@ class Execution:
     def __post_init__(self) -> None:
         check_fields(self, SETTING)
         if self.url is not None and self.executor in LOCAL:
-            raise ConfigError(
-                f"{SETTING}.url={self.url} with {SETTING}.executor={self.executor}",
-                rule=f"{self.executor} runs programs on this machine",
-                fix=f"leave url out, or set ++{SETTING}.executor=sandbox_fusion",
-            )
+            value = f"{SETTING}.url={self.url} with {SETTING}.executor={self.executor}"
+            fix = f"leave url out, or set ++{SETTING}.executor=sandbox_fusion"
+            raise ConfigError(value, rule=f"{self.executor} runs programs on this machine", fix=fix)
 
     @property
     def limits(self) -> Limits:
@@ -110,14 +104,13 @@ class Execution:
         """The executor of these settings; equal settings share one in each process."""
         key = (self.executor, tuple(self.packages), self.slots, self.url)
         if key not in _OPEN:
-            made = _factory(self.executor)(self)
-            if not isinstance(made, Executor):
-                raise ConfigError(
-                    f"{SETTING}.executor={self.executor}: it made {made!r:.80}",
-                    rule="an Executor has the methods check, execute, call and aclose",
-                    fix="return an object that has them; docs/execution.md has an example",
-                )
-            _OPEN[key] = made
+            executor = _factory(self.executor)(self)
+            if not isinstance(executor, Executor):
+                value = f"{SETTING}.executor={self.executor}: it made {executor!r:.80}"
+                rule = "an Executor has the methods check, execute, call and aclose"
+                fix = "return an object that has them; docs/execution.md has an example"
+                raise ConfigError(value, rule=rule, fix=fix)
+            _OPEN[key] = executor
         return _OPEN[key]
 
     def check(self) -> None:
@@ -126,9 +119,7 @@ class Execution:
 
 
 MakeExecutor = Callable[[Execution], Executor]
-EXECUTORS: Registry[MakeExecutor] = Registry(
-    "executor", package="verl_mas.execution.executors", group="verl_mas.executors"
-)
+EXECUTORS = Registry[MakeExecutor]("executor", package="verl_mas.execution.executors", group="verl_mas.executors")
 _OPEN: dict[object, Executor] = {}
 
 M = TypeVar("M", bound=MakeExecutor)
@@ -144,13 +135,11 @@ def _factory(name: str) -> MakeExecutor:
         return EXECUTORS.find(name, f"{SETTING}.executor")
     module, _, attribute = name.partition(":")
     try:
-        found: MakeExecutor = getattr(importlib.import_module(module), attribute)
-        if not callable(found):
+        factory: MakeExecutor = getattr(importlib.import_module(module), attribute)
+        if not callable(factory):
             raise TypeError(f"{attribute} is not callable")
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{SETTING}.executor={name}: {error}",
-            rule='it is a registered name, or "package.module:function", which makes an Executor from its settings',
-            fix="give a function or class that takes a verl_mas.execution.executor.Execution",
-        ) from error
-    return found
+        rule = 'it is a registered name, or "package.module:function", which makes an Executor from its settings'
+        fix = "give a function or class that takes a verl_mas.execution.executor.Execution"
+        raise ConfigError(f"{SETTING}.executor={name}: {error}", rule=rule, fix=fix) from error
+    return factory

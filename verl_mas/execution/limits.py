@@ -33,6 +33,9 @@ class Limits:
         return 3 * self.cpu_s + 2 if self.wall_s is None else self.wall_s
 
 
+DEFAULT = Limits()
+
+
 class Status(Enum):
     """How a program ended."""
 

@@ -40,9 +40,8 @@ class Problem:
             raise _refused("a code task with tests of both kinds", "all read stdin and stdout, or all call functions")
         for test in (*self.tests, *self.examples):
             if isinstance(test, Stdio) and not test.output.split():
-                raise _refused(
-                    f"a test that expects no output: {test!r:.200}", "a test says what a program prints for its input"
-                )
+                value = f"a test that expects no output: {test!r:.200}"
+                raise _refused(value, "a test says what a program prints for its input")
         if self.golden is not None and not self.golden.strip():
             raise _refused("an empty golden program", "it is a program that passes the tests, or null")
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= 3600:
@@ -58,15 +57,7 @@ class Problem:
 
     def text(self) -> str:
         """As `read` reads it."""
-        return json.dumps(
-            {
-                "kind": self.kind,
-                "tests": [_written(test) for test in self.tests],
-                "examples": [_written(test) for test in self.examples],
-                "golden": self.golden,
-                "time_limit_s": self.time_limit_s,
-            }
-        )
+        return json.dumps({name: getattr(self, name) for name in FIELDS}, default=_written)
 
     @classmethod
     def read(cls, ground_truth: object) -> Problem:
@@ -79,26 +70,26 @@ class Problem:
 @lru_cache(maxsize=256)  # every session of a task reads it, and large literals take a while
 def _read(text: str) -> Problem:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _refused(f"the ground truth {text!r:.200} of a code task: {error}", _RULE) from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise _refused(f"the ground truth {text!r:.200} of a code task", _RULE)
-    unknown = sorted(set(found) - set(FIELDS))
+    unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
         raise _refused(f"the fields {', '.join(unknown)} in the ground truth of a code task", _RULE)
-    kind, golden, limit = found.get("kind"), found.get("golden"), found.get("time_limit_s")
+    kind, golden, limit = fields.get("kind"), fields.get("golden"), fields.get("time_limit_s")
     if kind not in ("stdio", "call"):
         raise _refused(f"kind {kind!r:.80} in the ground truth of a code task", _RULE)
     if not isinstance(golden, str | None):
         raise _refused(f"golden {golden!r:.80} in the ground truth of a code task", _RULE)
     if not isinstance(limit, int | float | None) or isinstance(limit, bool):
         raise _refused(f"time_limit_s {limit!r:.80} in the ground truth of a code task", _RULE)
-    return Problem(_tests(found, "tests", kind), _tests(found, "examples", kind), golden, limit)
+    return Problem(_tests(fields, "tests", kind), _tests(fields, "examples", kind), golden, limit)
 
 
-def _tests(found: dict[str, object], name: str, kind: str) -> list[Test]:
-    tests = found.get(name)
+def _tests(fields: dict[str, object], name: str, kind: str) -> list[Test]:
+    tests = fields.get(name)
     if tests is None:
         return []
     if not isinstance(tests, list):
@@ -117,9 +108,7 @@ def _test(test: object, kind: str) -> Test:
 
 
 def _written(test: Test) -> str | dict[str, str]:
-    if isinstance(test, Stdio):
-        return {"input": test.input, "output": test.output}
-    return test.text()
+    return {"input": test.input, "output": test.output} if isinstance(test, Stdio) else test.text()
 
 
 def _refused(value: str, rule: str) -> DataError:

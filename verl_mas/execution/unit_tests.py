@@ -39,7 +39,10 @@ class Returns:
 
     def text(self) -> str:
         """The test as an assert; refused if its values have no literals, such as nan."""
-        written = f"assert {_written(self.call)} == {self.expected!r}"
+        owner, _, name = self.call.function.rpartition(".")
+        function = f"{owner}().{name}" if owner else name
+        arguments = [*map(repr, self.call.args), *(f"{key}={value!r}" for key, value in self.call.kwargs.items())]
+        written = f"assert {function}({', '.join(arguments)}) == {self.expected!r}"
         read_assert(written)
         return written
 
@@ -146,12 +149,11 @@ def read_assert(text: str) -> Returns:
                 return Returns(_call(call), _literal(expected))
         raise ValueError("it is not one call compared with ==")
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise DataError(
-            f"the test {text!r:.200}: {type(error).__name__}: {error}",
-            rule='a test of a function is "assert f(arguments) == value", in which every argument and the value is a '
-            "literal",
-            fix="write such tests, tests of kind stdio, or drop the row",
-        ) from error
+        value = f"the test {text!r:.200}: {type(error).__name__}: {error}"
+        rule = (
+            'a test of a function is "assert f(arguments) == value", in which every argument and the value is a literal'
+        )
+        raise DataError(value, rule=rule, fix="write such tests, tests of kind stdio, or drop the row") from error
 
 
 def _call(node: ast.Call) -> Call:
@@ -178,9 +180,3 @@ def _name(function: ast.expr) -> str:
         case ast.Attribute(ast.Call(ast.Name(owner), [], []), name):
             return f"{owner}.{name}"
     raise ValueError("it calls neither a function nor a method of an object made without arguments")
-
-
-def _written(call: Call) -> str:
-    owner, _, name = call.function.rpartition(".")
-    arguments = [*map(repr, call.args), *(f"{name}={value!r}" for name, value in call.kwargs.items())]
-    return f"{owner}().{name}({', '.join(arguments)})" if owner else f"{name}({', '.join(arguments)})"

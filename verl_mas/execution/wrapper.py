@@ -76,5 +76,5 @@ async def called(execute: Execute, program: str, calls: Sequence[Call], limits: 
     more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)
     result = await execute(harness.script(program, wanted, MARK), "", more)
     missing = result.error or "the program ended before this call"
-    found = harness.read_answers(harness.marked_lines(result.stdout, MARK), len(calls), missing)
-    return [Answer(value, error) for value, error in found]
+    lines = harness.marked_lines(result.stdout, MARK)
+    return [Answer(*pair) for pair in harness.read_answers(lines, len(calls), missing)]

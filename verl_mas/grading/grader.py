@@ -39,10 +39,8 @@ class Grader:
     """`await grader(truth, answer)`, with `truth = grader.read(task.ground_truth)`."""
 
     function: GradeFunction
-    # Refuses a ground truth that no answer can be graded against.
-    read: Callable[[object], Truth] = _unchanged
-    # Called before a run starts; refuses a missing package.
-    check: Callable[[], None] = _nothing
+    read: Callable[[object], Truth] = _unchanged  # refuses a ground truth that no answer can be graded against
+    check: Callable[[], None] = _nothing  # called before a run starts; refuses a missing package
 
     async def __call__(self, truth: Truth, answer: str) -> float | None:
         grade = self.function(truth, answer)

@@ -47,11 +47,6 @@ class Grade(enum.Enum):
         return self not in (Grade.TIMED_OUT, Grade.CRASHED)
 
 
-_GRADE_OF_FAILURE = {
-    CallStatus.TIMED_OUT: Grade.TIMED_OUT,
-    CallStatus.CRASHED: Grade.CRASHED,
-    CallStatus.RAISED: Grade.CRASHED,
-}
 # One answer of each kind: sympy imports modules and fills caches on first use.
 _WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
@@ -125,11 +120,11 @@ def parse_in_two_stages() -> None:
 
         def parse(self, latex_str: str) -> Basic:
             try:
-                found: Basic = super().parse(latex_str)
+                tree: Basic = super().parse(latex_str)
             except Exception:  # noqa: BLE001  boundary: latex2sympy raises plain Exception for what it cannot parse
                 self.mode = PredictionMode.LL
-                found = super().parse(latex_str)
-            return found
+                tree = super().parse(latex_str)
+            return tree
 
     latex2sympy2._Latex2Sympy = TwoStages  # noqa: SLF001
 
@@ -161,11 +156,9 @@ def ground_truth(value: object) -> str:
         return UNKNOWN
     truth = legible(None if value is None else str(value))
     if truth is None:
-        raise DataError(
-            f"the ground truth {value if value is None else str(value)[:80]!r} of a math task",
-            rule=f"an answer is checked against a ground truth of 1 to {MAX_CHARS} characters",
-            fix="prepare the data with `verl-mas data math`, or remove such rows",
-        )
+        shown = f"the ground truth {value if value is None else str(value)[:80]!r} of a math task"
+        rule = f"an answer is checked against a ground truth of 1 to {MAX_CHARS} characters"
+        raise DataError(shown, rule=rule, fix="prepare the data with `verl-mas data math`, or remove such rows")
     return truth
 
 
@@ -200,10 +193,7 @@ class AnswerChecker:
     def __post_init__(self) -> None:
         require_math_verify()
         self._pool = BoundedPool(
-            f"{__name__}:grade_with_sympy",
-            workers=self.workers,
-            limit_s=self.limit_s,
-            warm_up=_WARM_UP,
+            f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=_WARM_UP
         )
         # Sessions of one task often give the same answer.
         self._cache: dict[_Pair, Grade] = {}
@@ -237,7 +227,10 @@ class AnswerChecker:
         return self._cache.get(pair)
 
     def _result(self, pair: _Pair, call: CallResult) -> Grade:
-        grade = Grade(call.value) if call.status is CallStatus.RETURNED else _GRADE_OF_FAILURE[call.status]
+        if call.status is CallStatus.RETURNED:
+            grade = Grade(call.value)
+        else:
+            grade = Grade.TIMED_OUT if call.status is CallStatus.TIMED_OUT else Grade.CRASHED
         # A first timeout may be due to a busy machine; an answer that times out again will always cost the limit.
         if grade.checked or pair in self._timed_out:
             if len(self._cache) >= self.cache_size:
@@ -255,11 +248,8 @@ class AnswerChecker:
 
 def require_math_verify() -> None:
     if importlib.util.find_spec("math_verify") is None:
-        raise ConfigError(
-            "math-verify is not installed",
-            rule="math answers are compared with math-verify",
-            fix='pip install "verl-mas[math]"',
-        )
+        rule, fix = "math answers are compared with math-verify", 'pip install "verl-mas[math]"'
+        raise ConfigError("math-verify is not installed", rule=rule, fix=fix)
 
 
 @functools.cache

@@ -67,9 +67,10 @@ class BoundedPool:
     ):
         self.limit_s = limit_s
         self._server = _ForkServer(function, memory_mb, warm_up)
-        self._slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+        # Of each worker its process and the pipe to it; None: it is forked on use, at first and after each loss.
+        self._workers: queue.SimpleQueue[tuple[int, Connection] | None] = queue.SimpleQueue()
         for _ in range(workers):
-            self._slots.put(_Slot(self._server))
+            self._workers.put(None)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="bounded-pool")
         self._finalizer = weakref.finalize(self, self._server.stop)
 
@@ -87,41 +88,23 @@ class BoundedPool:
         self._finalizer()
 
     def _call(self, message: bytes) -> CallResult:
-        slot = self._slots.get()
+        worker = self._workers.get()
         try:
-            return slot.call(message, self.limit_s)
+            pid, pipe = worker = worker or self._server.fork()
+            try:
+                pipe.send_bytes(message)
+                if pipe.poll(self.limit_s):
+                    status, value, error = json.loads(pipe.recv_bytes())
+                    return CallResult(CallStatus(status), value, error)
+                result = CallResult(CallStatus.TIMED_OUT, error=f"no result within {self.limit_s:g} s")
+            except (EOFError, ConnectionError):
+                result = CallResult(CallStatus.CRASHED, error="the process died")
+            worker = None
+            pipe.close()
+            self._server.kill(pid)
+            return result
         finally:
-            self._slots.put(slot)
-
-
-class _Slot:
-    """One worker at a time, forked on first use and again after each loss."""
-
-    def __init__(self, server: _ForkServer):
-        self._server = server
-        self._child: tuple[int, Connection] | None = None
-
-    def call(self, message: bytes, limit_s: float) -> CallResult:
-        if self._child is None:
-            self._child = self._server.fork()
-        pid, pipe = self._child
-        try:
-            pipe.send_bytes(message)
-            if pipe.poll(limit_s):
-                status, value = json.loads(pipe.recv_bytes())
-                if status == CallStatus.RETURNED.value:
-                    return CallResult(CallStatus.RETURNED, value)
-                return CallResult(CallStatus.RAISED, error=value)
-        except (EOFError, ConnectionError):
-            self._lose(pid, pipe)
-            return CallResult(CallStatus.CRASHED, error="the process died")
-        self._lose(pid, pipe)
-        return CallResult(CallStatus.TIMED_OUT, error=f"no result within {limit_s:g} s")
-
-    def _lose(self, pid: int, pipe: Connection) -> None:
-        self._child = None
-        pipe.close()
-        self._server.kill(pid)
+            self._workers.put(worker)
 
 
 class _ForkServer:
@@ -200,9 +183,9 @@ def _serve(function: Callable[..., Json], pipe: Connection) -> None:
         except (EOFError, ConnectionError):
             return
         try:
-            result: tuple[str, Json] = (CallStatus.RETURNED.value, function(*args))
+            result: Json = [CallStatus.RETURNED.value, function(*args), ""]
         except Exception as error:  # noqa: BLE001  boundary: any exception of the function is data for the caller
-            result = (CallStatus.RAISED.value, f"{type(error).__name__}: {error}"[:500])
+            result = [CallStatus.RAISED.value, None, f"{type(error).__name__}: {error}"[:500]]
         pipe.send_bytes(json.dumps(result).encode())
 
 

@@ -19,30 +19,28 @@ def normalise(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
-def golden_answers(ground_truth: object) -> list[str]:
+def golden_answers(truth: object) -> list[str]:
     """Every accepted answer of a text, a list of texts, or Search-R1's `{"target": [...]}`; at least one."""
-    if unknown(ground_truth):
+    if unknown(truth):
         return [UNKNOWN]
-    found = ground_truth["target"] if isinstance(ground_truth, Mapping) and "target" in ground_truth else ground_truth
-    if hasattr(found, "tolist"):
-        found = found.tolist()
-    answers = [found] if isinstance(found, str) else found
+    answers = truth["target"] if isinstance(truth, Mapping) and "target" in truth else truth
+    if hasattr(answers, "tolist"):
+        answers = answers.tolist()
+    answers = [answers] if isinstance(answers, str) else answers
     if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers) or not any(answers):
-        raise DataError(
-            f"ground truth {ground_truth!r}",
-            rule="a question needs at least one accepted answer: a text, or a list of texts",
-            fix="prepare the data with `verl-mas data search`",
-        )
+        rule = "a question needs at least one accepted answer: a text, or a list of texts"
+        fix = "prepare the data with `verl-mas data search`"
+        raise DataError(f"ground truth {truth!r}", rule=rule, fix=fix)
     return list(answers)
 
 
 def exact_match(answer: str, golden: list[str]) -> float:
-    return float(any(normalise(answer) == normalise(one) for one in golden))
+    return float(any(normalise(answer) == normalise(accepted) for accepted in golden))
 
 
 def f1(answer: str, golden: list[str]) -> float:
     """The F1 of the words, with the accepted answer that gives the most."""
-    return max(_f1(normalise(answer).split(), normalise(one).split()) for one in golden)
+    return max(_f1(normalise(answer).split(), normalise(accepted).split()) for accepted in golden)
 
 
 def _f1(answer: list[str], golden: list[str]) -> float:

@@ -18,9 +18,9 @@ from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
-from verl_mas.retrieval import SearchResult
+from verl_mas.retrieval.client import SearchResult
 from verl_mas.retrieval.corpus import Passage, write_corpus
-from verl_mas.retrieval.source import Source
+from verl_mas.retrieval.source import PassageSource
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Request, Task
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough, SearchTeam
@@ -262,9 +262,9 @@ class Library:
 
 
 class LibrarySearch(SearchTeam):
-    library: Source | None = None
+    library: PassageSource | None = None
 
-    def source(self) -> Source:
+    def source(self) -> PassageSource:
         return self.library or super().source()
 
 

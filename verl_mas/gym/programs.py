@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from verl_mas.coding.cases import Case, ShortCase
+from verl_mas.coding.cases import ShortCase, WrittenCase
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item
@@ -217,7 +217,7 @@ class ScriptedTeam:
         while True:
             numbers = draw_numbers(self._rng, 1 if self._rng.random() < _ONE else 2)
             if output := believed.output(numbers):
-                return ShortCase().render(Case(line(numbers), output))
+                return ShortCase().render(WrittenCase(line(numbers), output))
 
 
 class Interpreter:

@@ -10,9 +10,8 @@ from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import Passage
 
 if importlib.util.find_spec("tantivy") is None:
-    raise ConfigError(
-        "tantivy is not installed", rule="a BM25 index needs tantivy", fix='pip install "verl-mas[search]"'
-    )
+    fix = 'pip install "verl-mas[search]"'
+    raise ConfigError("tantivy is not installed", rule="a BM25 index needs tantivy", fix=fix)
 
 import tantivy
 
@@ -65,10 +64,7 @@ class Bm25Index:
             [(tantivy.Occur.Should, tantivy.Query.term_query(self._schema, BODY, term)) for term in terms]
         )
         hits = self._searcher.search(any_term, limit=k, count=False).hits
-        return [self._passage(address, score) for score, address in hits]
-
-    def _passage(self, address: tantivy.DocAddress, score: float) -> Passage:
-        return Passage.from_json(bytes(self._searcher.doc(address)[SOURCE][0]), score)
+        return [Passage.from_json(bytes(self._searcher.doc(place)[SOURCE][0]), score) for score, place in hits]
 
 
 def _schema() -> tantivy.Schema:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 
@@ -57,7 +57,7 @@ class Breaker:
         self._open_until = self.clock() + self.cooldown_s
 
 
-class _Unavailable(Exception):
+class _RetrieverDown(Exception):
     """A temporary failure of the server; the request is worth repeating."""
 
 
@@ -70,8 +70,7 @@ class RetrieverClient:
     timeout_s: float = 30.0
     retries: int = 2
     backoff_s: float = 0.2
-    # Queries that arrive within the window share a request.
-    window_s: float = 0.002
+    window_s: float = 0.002  # queries that arrive within it share a request
     max_batch: int = 64
     connections: int = 32
     breaker: Breaker = field(default_factory=Breaker)
@@ -118,11 +117,11 @@ class RetrieverClient:
     async def _answer(self, batch: list[tuple[str, asyncio.Future[SearchResult]]], topk: int) -> None:
         queries = [query for query, _ in batch]
         try:
-            found = await self._retrieve(queries, topk)
+            results = await self._retrieve(queries, topk)
         except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
             self.breaker.failed()
-            found = [SearchResult(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
-        for result, (_, future) in zip(found, batch, strict=True):
+            results = [SearchResult(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
+        for result, (_, future) in zip(results, batch, strict=True):
             # The future of a cancelled session is done already.
             if not future.done():
                 future.set_result(result)
@@ -138,7 +137,7 @@ class RetrieverClient:
                 break
             try:
                 passages = await self._post(queries, topk)
-            except _Unavailable as unavailable:
+            except _RetrieverDown as unavailable:
                 self.breaker.failed()
                 error = str(unavailable)
                 continue
@@ -158,9 +157,9 @@ class RetrieverClient:
                 async for chunk in response.aiter_bytes():
                     _add(chunk, body)
         except httpx.HTTPError as error:
-            raise _Unavailable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if response.status_code >= 500 or response.status_code == 429:
-            raise _Unavailable(f"HTTP {response.status_code}")
+            raise _RetrieverDown(f"HTTP {response.status_code}")
         return parse_response(response.status_code, bytes(body), len(queries))
 
 
@@ -180,26 +179,21 @@ def parse_response(status: int, body: bytes, queries: int) -> list[list[Passage]
         raise _refused(f"HTTP {status}: {body[:200].decode(errors='replace')}")
     try:
         result = json.loads(body)["result"]
-        found = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
+        passages = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _refused(f"not a Search-R1 response: {type(error).__name__}: {error}") from error
-    if len(found) != queries:
-        raise _refused(f"{len(found)} results for {queries} queries")
-    return found
+    if len(passages) != queries:
+        raise _refused(f"{len(passages)} results for {queries} queries")
+    return passages
 
 
 def _passage(item: Row, place: int) -> Passage:
-    document = item.get("document", item)
-    passage = Passage.from_row(document, place)
-    return Passage(passage.id, passage.text, passage.title, item.get("score"))
+    return replace(Passage.from_row(item.get("document", item), place), score=item.get("score"))
 
 
 def _refused(what: str) -> InvalidInput:
-    return InvalidInput(
-        what,
-        rule="a retriever answers POST /retrieve like Search-R1's server",
-        fix="start one with `verl-mas retriever serve`",
-    )
+    rule = "a retriever answers POST /retrieve like Search-R1's server"
+    return InvalidInput(what, rule=rule, fix="start one with `verl-mas retriever serve`")
 
 
 _Clients = dict[tuple[str, int, float], RetrieverClient]
@@ -228,9 +222,7 @@ def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
     except InvalidInput as error:
         problem = error.value
     if problem:
-        raise ConfigError(
-            f"the retriever at {url} does not serve: {problem}",
-            rule="the retriever of a search team is ready before training starts",
-            fix="start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its "
-            "URL, which ends in /retrieve",
-        )
+        rule = "the retriever of a search team is ready before training starts"
+        fix = "start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its URL, "
+        fix += "which ends in /retrieve"
+        raise ConfigError(f"the retriever at {url} does not serve: {problem}", rule=rule, fix=fix)

@@ -34,20 +34,16 @@ class Passage:
             first, _, rest = row["contents"].partition("\n")
             title, text = (first.strip().strip('"'), rest) if rest.strip() else ("", row["contents"])
         if not isinstance(text, str) or not text.strip():
-            raise DataError(
-                f"{source}, row {number} (id {row.get('id')!r}) has no text",
-                rule='each row holds {"text": ...} or {"contents": ...}, and optionally "id" and "title"',
-                fix=f"correct or remove the row; its fields are: {', '.join(map(str, row)) or 'none'}",
-            )
+            rule = 'each row holds {"text": ...} or {"contents": ...}, and optionally "id" and "title"'
+            fix = f"correct or remove the row; its fields are: {', '.join(map(str, row)) or 'none'}"
+            raise DataError(f"{source}, row {number} (id {row.get('id')!r}) has no text", rule=rule, fix=fix)
         passage = cls(id=str(row["id"]) if row.get("id") is not None else str(number), text=text, title=str(title))
         try:
             f"{passage.id}{passage.title}{text}".encode()
         except UnicodeEncodeError as error:
-            raise DataError(
-                f"{source}, row {number} (id {row.get('id')!r}): {error.reason} at character {error.start}",
-                rule="a passage is Unicode text; half of a surrogate pair is no character",
-                fix="correct or remove the row",
-            ) from error
+            value = f"{source}, row {number} (id {row.get('id')!r}): {error.reason} at character {error.start}"
+            rule = "a passage is Unicode text; half of a surrogate pair is no character"
+            raise DataError(value, rule=rule, fix="correct or remove the row") from error
         return passage
 
     @classmethod

@@ -15,9 +15,8 @@ from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import Passage
 
 if importlib.util.find_spec("faiss") is None:
-    raise ConfigError(
-        "faiss is not installed", rule="a dense index needs faiss", fix='pip install "verl-mas[search-dense]"'
-    )
+    fix = 'pip install "verl-mas[search-dense]"'
+    raise ConfigError("faiss is not installed", rule="a dense index needs faiss", fix=fix)
 
 import faiss
 
@@ -40,13 +39,9 @@ class Encoder:
 
     def encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:
         with self._torch.inference_mode():
-            inputs = self._tokenizer(
-                [prefix + text for text in texts],
-                padding=True,
-                truncation=True,
-                max_length=self._max_length,
-                return_tensors="pt",
-            ).to(self._device)
+            texts = [prefix + text for text in texts]
+            shape = {"padding": True, "truncation": True, "max_length": self._max_length}
+            inputs = self._tokenizer(texts, **shape, return_tensors="pt").to(self._device)
             states = self._model(**inputs).last_hidden_state.float()
             mask = inputs["attention_mask"][..., None]
             mean = (states * mask).sum(1) / mask.sum(1)

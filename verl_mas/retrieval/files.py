@@ -30,11 +30,9 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise
     # Arrow's errors are ValueErrors; a truncated gzip file raises EOFError.
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read after {number} rows: {type(error).__name__}: {error}",
-            rule=f"a file of rows is a valid {', '.join(SUFFIXES)} file",
-            fix="download or write the file again",
-        ) from error
+        value = f"{path} cannot be read after {number} rows: {type(error).__name__}: {error}"
+        rule = f"a file of rows is a valid {', '.join(SUFFIXES)} file"
+        raise DataError(value, rule=rule, fix="download or write the file again") from error
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -48,11 +46,8 @@ def _json_lines(path: Path) -> Iterator[Row]:
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                raise DataError(
-                    f"{path}, line {number}: {line[:80]!r}",
-                    rule="one JSON object per line, in UTF-8",
-                    fix="correct the line; a parquet file must be named .parquet",
-                )
+                value, rule = f"{path}, line {number}: {line[:80]!r}", "one JSON object per line, in UTF-8"
+                raise DataError(value, rule=rule, fix="correct the line; a parquet file must be named .parquet")
             yield row
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypedDict
 
@@ -20,7 +21,6 @@ class Index(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The best `k` passages of each query, best first, with their scores."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -40,11 +40,8 @@ def build(
     """An index of `passages` in the folder `path`: BM25, or dense vectors by the `encoder`, if given."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(
-            f"index={path}",
-            rule="an index is built into a new or empty folder",
-            fix="open it, or remove the folder and build it again",
-        )
+        rule, fix = "an index is built into a new or empty folder", "open it, or remove the folder and build it again"
+        raise ConfigError(f"index={path}", rule=rule, fix=fix)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Built in a temporary folder and moved when complete: an interrupted build leaves nothing that looks like an index.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
@@ -61,21 +58,23 @@ def build(
     return open_index(path)
 
 
-def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
+def _kind(encoder: str | None) -> tuple[Callable[[Iterable[Passage], Path], int], Callable[[Path], Index]]:
+    """How an index is written and opened."""
     if encoder is None:
-        from verl_mas.retrieval.bm25 import write_bm25
+        from verl_mas.retrieval.bm25 import Bm25Index, write_bm25
 
-        count = write_bm25(passages, path)
-    else:
-        from verl_mas.retrieval.dense import write_dense
+        return write_bm25, Bm25Index
+    from verl_mas.retrieval.dense import DenseIndex, write_dense
 
-        count = write_dense(passages, path, encoder)
+    return partial(write_dense, encoder=encoder), partial(DenseIndex, encoder=encoder)
+
+
+def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None:
+    write, _ = _kind(encoder)
+    count = write(passages, path)
     if count == 0:
-        raise DataError(
-            "the corpus is empty",
-            rule="an index needs at least one passage",
-            fix="check the file: one JSON object per line, or parquet rows",
-        )
+        fix = "check the file: one JSON object per line, or parquet rows"
+        raise DataError("the corpus is empty", rule="an index needs at least one passage", fix=fix)
     meta: Meta = {"format": FORMAT, "passages": count, "encoder": encoder, "files": _sizes(path)}
     (path / META).write_text(json.dumps(meta))
 
@@ -83,46 +82,31 @@ def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None
 def open_index(path: str | Path) -> Index:
     path = Path(path)
     meta = read_meta(path)
-    index = _opened(path, meta["encoder"])
+    _, opened = _kind(meta["encoder"])
+    index = opened(path)
     if len(index) != meta["passages"]:
         raise _broken(path, f"has {len(index)} of {meta['passages']} passages")
     return index
 
 
-def _opened(path: Path, encoder: str | None) -> Index:
-    if encoder is None:
-        from verl_mas.retrieval.bm25 import Bm25Index
-
-        return Bm25Index(path)
-    from verl_mas.retrieval.dense import DenseIndex
-
-    return DenseIndex(path, encoder)
-
-
 def read_meta(path: Path) -> Meta:
     """The metadata of an index. Refuses an unfinished index, another format, and missing or truncated files."""
     if not (path / META).is_file():
-        raise ConfigError(
-            f"index={path}",
-            rule="an index is a folder that `verl-mas retriever build` has written",
-            fix="verl-mas retriever build --corpus passages.jsonl --index " + str(path),
-        )
+        rule = "an index is a folder that `verl-mas retriever build` has written"
+        fix = f"verl-mas retriever build --corpus passages.jsonl --index {path}"
+        raise ConfigError(f"index={path}", rule=rule, fix=fix)
     try:
         meta: Meta = json.loads((path / META).read_text(encoding="utf-8"))
     except ValueError as error:
         raise _broken(path, f"has an unreadable {META}: {error}") from error
     if meta.get("format") != FORMAT:
-        raise ConfigError(
-            f"index={path} has format {meta.get('format')}",
-            rule=f"this version reads format {FORMAT}",
-            fix="build the index again",
-        )
+        value = f"index={path} has format {meta.get('format')}"
+        raise ConfigError(value, rule=f"this version reads format {FORMAT}", fix="build the index again")
     sizes = _sizes(path)
     for name, size in meta["files"].items():
         if sizes.get(name) != size:
-            raise _broken(
-                path, f"lacks {name}" if name not in sizes else f"has {sizes[name]} of {size} bytes of {name}"
-            )
+            how = f"has {sizes[name]} of {size} bytes of {name}" if name in sizes else f"lacks {name}"
+            raise _broken(path, how)
     return meta
 
 
@@ -132,8 +116,5 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _broken(path: Path, how: str) -> ConfigError:
-    return ConfigError(
-        f"index={path} {how}",
-        rule="an index is not changed after its build",
-        fix="remove the folder and build it again",
-    )
+    rule, fix = "an index is not changed after its build", "remove the folder and build it again"
+    return ConfigError(f"index={path} {how}", rule=rule, fix=fix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
@@ -30,12 +29,6 @@ class Query(BaseModel):
     return_scores: bool = False
 
 
-@dataclass
-class _State:
-    index: Index | None = None
-    error: str | None = None
-
-
 def create_app(
     load: Callable[[], Index], topk: int = 3, failed: Callable[[Exception], None] = lambda error: None
 ) -> FastAPI:
@@ -44,13 +37,15 @@ def create_app(
     If it fails they keep answering 503, with the error, which is also passed to `failed`.
     """
     app = FastAPI(title="verl-mas retriever")
-    state = _State()
+    index: Index | None = None
+    problem: str | None = None
 
     def prepare() -> None:
+        nonlocal index, problem
         try:
-            state.index = load()
+            index = load()
         except Exception as error:  # noqa: BLE001  boundary: /ready reports any error
-            state.error = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
             failed(error)
 
     threading.Thread(target=prepare, daemon=True).start()
@@ -61,9 +56,9 @@ def create_app(
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        if state.index is None:
-            return JSONResponse({"status": "not ready", "error": state.error}, status_code=503)
-        return JSONResponse({"status": "ready", "passages": len(state.index), "topk": topk})
+        if index is None:
+            return JSONResponse({"status": "not ready", "error": problem}, status_code=503)
+        return JSONResponse({"status": "ready", "passages": len(index), "topk": topk})
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
@@ -71,12 +66,10 @@ def create_app(
         k = query.topk or topk
         if len(query.queries) * k > MAX_PASSAGES:
             raise HTTPException(422, f"{len(query.queries)} queries x topk {k} is more than {MAX_PASSAGES:,} passages")
-        index = state.index
         if index is None:
-            return JSONResponse({"detail": state.error or LOADING}, status_code=503)
-        queries = [text[:MAX_CHARS] for text in query.queries]
-        found = await run_in_threadpool(index.search, queries, k)
-        return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in found]})
+            return JSONResponse({"detail": problem or LOADING}, status_code=503)
+        results = await run_in_threadpool(index.search, [text[:MAX_CHARS] for text in query.queries], k)
+        return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in results]})
 
     return app
 

@@ -11,7 +11,7 @@ from verl_mas.retrieval.client import SearchResult, check_reachable, retriever
 from verl_mas.retrieval.index import Index, open_index, read_meta
 
 
-class Source(Protocol):
+class PassageSource(Protocol):
     async def search(self, query: str) -> SearchResult: ...
 
 
@@ -26,7 +26,7 @@ class LocalSource:
         return SearchResult(query, tuple(hits))
 
 
-def source(where: str, topk: int, timeout_s: float) -> Source:
+def source(where: str, topk: int, timeout_s: float) -> PassageSource:
     """The source at a URL or in a folder, shared by the sessions of this process."""
     if is_url(where):
         return retriever(where, topk, timeout_s)

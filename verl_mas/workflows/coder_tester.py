@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from verl_mas.coding.attempts import Attempt, Runner, give_team_parts
+from verl_mas.coding.attempts import ProgramAttempt, Runner, give_team_parts
 from verl_mas.coding.case_rewards import CASE_REWARDS, CaseScore
-from verl_mas.coding.cases import Case
+from verl_mas.coding.cases import WrittenCase
 from verl_mas.coding.prompts import Feedback
 from verl_mas.coding.team import CodeTeam, Written
 from verl_mas.errors import ConfigError, DataError
@@ -22,7 +22,7 @@ from verl_mas.workflow.outcome import CheckedVerdict
 class Probe:
     """A test that the tester wrote, as text and as it runs."""
 
-    case: Case
+    case: WrittenCase
     test: Test
 
 
@@ -39,7 +39,7 @@ class Turn:
     verdict: Verdict | None
 
     @property
-    def program(self) -> Attempt:
+    def program(self) -> ProgramAttempt:
         return self.written.committed
 
     @property

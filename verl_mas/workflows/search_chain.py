@@ -10,7 +10,7 @@ from typing import Literal
 
 from verl_mas.config.values import Count
 from verl_mas.grading.qa import exact_match, f1, golden_answers
-from verl_mas.retrieval import Passage
+from verl_mas.retrieval.corpus import Passage
 from verl_mas.workflow import (
     ActionList,
     Malformed,

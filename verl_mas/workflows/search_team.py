@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from verl_mas.config.values import Count, Positive
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
-from verl_mas.retrieval import Passage
-from verl_mas.retrieval.source import Source, check_source, source
+from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.source import PassageSource, check_source, source
 from verl_mas.workflow import (
     Choice,
     Malformed,
@@ -49,7 +49,7 @@ class Searching(WithGrader):
         check_source(self.retriever, self.topk)
         super().check()
 
-    def source(self) -> Source:
+    def source(self) -> PassageSource:
         """What answers the searcher's queries."""
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
@@ -127,7 +127,7 @@ def listed(passages: Sequence[Passage]) -> str:
     return "\n".join(f"({number}) {p.title}: {p.text}" for number, p in enumerate(passages, 1))
 
 
-async def retrieved(passages: Source, query: str) -> Sequence[Passage]:
+async def retrieved(passages: PassageSource, query: str) -> Sequence[Passage]:
     found = await passages.search(query)
     if found.error is not None:
         # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.

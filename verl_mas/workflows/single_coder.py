@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verl_mas.coding.attempts import Attempt, Runner
-from verl_mas.coding.cases import Case
+from verl_mas.coding.attempts import ProgramAttempt, Runner
+from verl_mas.coding.cases import WrittenCase
 from verl_mas.coding.prompts import Feedback
 from verl_mas.coding.team import CodeTeam
 from verl_mas.workflow import Outcome, Task, Team, register_workflow
@@ -17,7 +17,7 @@ class SingleCoder(CodeTeam):
 
     async def run(self, task: Task, team: Team) -> Outcome:
         runner = self.runner(task)
-        candidates: list[Attempt] = []
+        candidates: list[ProgramAttempt] = []
         last: Feedback | None = None
         turns = 0
         while True:
@@ -42,12 +42,12 @@ class SingleCoder(CodeTeam):
         )
 
 
-async def _failed_example(runner: Runner, attempt: Attempt) -> Feedback | None:
+async def _failed_example(runner: Runner, attempt: ProgramAttempt) -> Feedback | None:
     """The first example that the program fails; None if it passes all."""
     if attempt.program is None:
         return Feedback(None, None, None)
     examples = runner.problem.examples
     for test, verdict in zip(examples, await runner.verdicts(attempt.program, examples), strict=True):
         if not verdict.passed:
-            return Feedback(attempt.program, Case.of(test), verdict, example=True)
+            return Feedback(attempt.program, WrittenCase.of(test), verdict, example=True)
     return None

@@ -271,21 +271,6 @@ def test_programs_that_wait_hold_no_descriptors(sandbox):
     assert asyncio.run(run()) < 60
 
 
-ASYNCIO = """
-import asyncio
-async def double(n):
-    await asyncio.sleep(0.01)
-    return 2 * n
-async def main():
-    print(await asyncio.gather(*map(double, range(3))), await asyncio.to_thread(lambda: 7))
-asyncio.run(main())
-"""
-
-
-def test_a_program_may_have_an_event_loop(sandbox):
-    assert execute(sandbox, ASYNCIO).stdout == "[0, 2, 4] 7\n"
-
-
 def test_a_check_leaves_no_process_behind():
     executor = Contained(Execution())
     executor.check()

@@ -9,7 +9,7 @@ import pytest
 
 from verl_mas.errors import ConfigError
 from verl_mas.execution.contained import probes
-from verl_mas.execution.contained.probes import PROBES, Probe, got_through
+from verl_mas.execution.contained.probes import PROBES, SandboxProbe, got_through
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Result, Status
@@ -46,13 +46,13 @@ def test_a_probe_gets_through_where_nothing_contains_it(probe):
 @pytest.mark.parametrize(
     ("probe", "result", "held"),
     [
-        (Probe("x", ""), Result(Status.OK, "held\n"), True),
-        (Probe("x", ""), Result(Status.OK, "got through\n"), False),
-        (Probe("x", ""), Result(Status.ERROR, ""), False),
-        (Probe("x", ""), Result(Status.KILLED), False),
-        (Probe("x", "", killed=True), Result(Status.KILLED), True),
-        (Probe("x", "", endless=True), Result(Status.TIMED_OUT), True),
-        (Probe("x", "", endless=True), Result(Status.OK, "held\n"), False),
+        (SandboxProbe("x", ""), Result(Status.OK, "held\n"), True),
+        (SandboxProbe("x", ""), Result(Status.OK, "got through\n"), False),
+        (SandboxProbe("x", ""), Result(Status.ERROR, ""), False),
+        (SandboxProbe("x", ""), Result(Status.KILLED), False),
+        (SandboxProbe("x", "", killed=True), Result(Status.KILLED), True),
+        (SandboxProbe("x", "", endless=True), Result(Status.TIMED_OUT), True),
+        (SandboxProbe("x", "", endless=True), Result(Status.OK, "held\n"), False),
     ],
 )
 def test_what_is_not_surely_refused_has_not_held(probe, result, held):
@@ -60,7 +60,7 @@ def test_what_is_not_surely_refused_has_not_held(probe, result, held):
 
 
 def test_a_run_is_refused_if_a_probe_gets_through(monkeypatch):
-    monkeypatch.setattr(probes, "PROBES", (*PROBES[:2], Probe("read a secret", "print('got through')")))
+    monkeypatch.setattr(probes, "PROBES", (*PROBES[:2], SandboxProbe("read a secret", "print('got through')")))
     executor = Contained(Execution())
     try:
         with pytest.raises(ConfigError, match=r"programs can read a secret \(got through\)") as refused:

@@ -1,13 +1,17 @@
-"""Programs that a sandbox must contain, and programs that it must run as any Python does: a module per kind."""
+"""Programs that a sandbox must contain, and programs that it must run as any Python does: a file per kind."""
 
 from __future__ import annotations
 
-from hostile_programs import compiler, endless, files, honest, kernel, memory, network, others, output, processes
-from hostile_programs.case import Case
+from pathlib import Path
 
-KINDS = {
-    module.__name__.rpartition(".")[2]: module.CASES
-    for module in (endless, memory, compiler, output, processes, files, network, kernel, others)
+from hostile_programs import computed
+from hostile_programs.case import Case, read
+
+_FOLDER = Path(__file__).parent
+_WRITTEN = {
+    kind: read(_FOLDER / f"{kind}.yaml")
+    for kind in ("endless", "memory", "output", "processes", "files", "network", "kernel", "others", "honest")
 }
+HONEST: list[Case] = _WRITTEN.pop("honest") + computed.HONEST
+KINDS = {**_WRITTEN, "compiler": computed.COMPILER, "output": _WRITTEN["output"] + computed.OUTPUT}
 HOSTILE: list[Case] = [case for cases in KINDS.values() for case in cases]
-HONEST: list[Case] = honest.CASES

@@ -10,10 +10,14 @@ import os
 import sys
 import time
 
-from hostile_programs import HONEST, HOSTILE, bare
+from hostile_programs import HONEST, HOSTILE
 from hostile_programs.case import Case
 from hostile_programs.surroundings import Surroundings
+from verl_mas.execution.contained.seccomp import ALLOW, EPERM, Filter, Instruction
 from verl_mas.execution.executor import Execution
+
+UNSHARE, MOUNT, PIVOT_ROOT, LANDLOCK = 272, 165, 155, 444
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 
 
 async def examine(cases: list[Case]) -> list[str]:
@@ -33,9 +37,16 @@ async def examine(cases: list[Case]) -> list[str]:
             await executor.aclose()
 
 
+def refuse(*calls: int) -> None:
+    """Let these system calls fail in this process and in all that it starts, as containers do."""
+    tests = [Instruction(_EQUAL, len(calls) - at, 0, call) for at, call in enumerate(calls)]
+    results = [Instruction(_RETURN, 0, 0, ALLOW), Instruction(_RETURN, 0, 0, EPERM)]
+    Filter([Instruction(_LOAD, 0, 0, 0), *tests, *results]).install()
+
+
 def main() -> int:
     if "--bare" in sys.argv[1:]:
-        bare.refuse(bare.UNSHARE, bare.MOUNT, bare.PIVOT_ROOT, bare.LANDLOCK)
+        refuse(UNSHARE, MOUNT, PIVOT_ROOT, LANDLOCK)
     started = time.perf_counter()
     cases = [*HOSTILE, *HONEST]
     wrong = asyncio.run(examine(cases))

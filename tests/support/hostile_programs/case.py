@@ -1,15 +1,32 @@
-"""A program, and what must come of it."""
+"""A program, and what must come of it. A file of programs holds:
+
+    defaults: fields of all its cases that do not give them
+    preludes: texts by name
+    cases:
+    - name: of the test
+      program: its text, behind the text of its `prelude`
+      attempts: instead of `program`, attacks that must all be refused
+      ends: how it may end, in the words of `Status`; [ok] if it is left out
+      prints: its whole stdout
+      says: a part of it
+      stdin, limits: as an executor takes them
+
+Programs may name @CALLER@ and @VICTIM@, process ids, @SECRET@, a file that everybody may read, and @FOLDER@, in which
+everybody may write.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from textwrap import dedent
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from verl_mas.execution.limits import Limits, Result, Status
 
-LIMITS = Limits(cpu_s=2.0, memory_mb=256)
-SHORT = Limits(cpu_s=0.2, wall_s=0.6, memory_mb=256)
 # Beyond the wall time of the limits: to find out, to end the program, and the caller's own delay on a busy machine.
 SLACK_S = 1.0
 ESCAPED = "ESCAPED"
@@ -18,7 +35,7 @@ SECRET = re.compile(r"Zx9Secret-[0-9a-f]{16}")
 
 # Each attack of a program says whether it was refused. Only an error of the operating system counts as a refusal:
 # an attack that fails for another reason was not made, and ends the program.
-ATTEMPT = """
+ATTEMPT = """\
 import ctypes, errno, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -41,16 +58,13 @@ def system_call(name, number, *args):
 
 @dataclass(frozen=True)
 class Case:
-    """`prints`: its whole stdout. `says`: a part of it. Programs may name @CALLER@ and @VICTIM@, process ids,
-    @SECRET@, a file that everybody may read, and @FOLDER@, in which everybody may write."""
-
     name: str
     program: str
-    ends: frozenset[Status]
+    ends: frozenset[Status] = frozenset({Status.OK})
     prints: str | None = None
     says: str = ""
     stdin: str = ""
-    limits: Limits = LIMITS
+    limits: Limits = field(default_factory=Limits)
 
     def wrong(self, result: Result) -> list[str]:
         """What is not as it must be, for a person to read."""
@@ -70,10 +84,29 @@ class Case:
         return [f"{self.name}: {what} ({seen})" for what, right in tests.items() if not right]
 
 
-def case(name: str, program: str, *ends: Status, **more: object) -> Case:
-    return Case(name, dedent(program).lstrip("\n"), frozenset(ends), **more)  # type: ignore[arg-type]
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, such as `program` where the next case lacks its name."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key twice{node.start_mark}"
+        mapping: dict[str, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
-def refused(name: str, program: str, *ends: Status, **more: object) -> Case:
-    """A program of attempts that must all fail; it prints `done` after the last."""
-    return case(name, ATTEMPT + dedent(program) + '\nprint("done")\n', *(ends or (Status.OK,)), says="done", **more)
+def read(file: Path) -> list[Case]:
+    content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    defaults, preludes = content.get("defaults", {}), {"attempt": ATTEMPT, **content.get("preludes", {})}
+    return [_case(row, defaults, preludes) for row in content["cases"]]
+
+
+def _case(row: Mapping[str, Any], defaults: Mapping[str, Any], preludes: Mapping[str, str]) -> Case:
+    fields = {"ends": ["ok"], "limits": {}, **defaults, **row}
+    if "attempts" in row:
+        # Prints `done` after the last, so that none is left out.
+        fields["program"] = f"{ATTEMPT}\n{fields.pop('attempts')}\nprint('done')\n"
+        fields |= {"ends": row.get("ends", ["ok"]), "says": "done"}
+    if "prelude" in row:
+        fields["program"] = preludes[fields.pop("prelude")] + fields["program"]
+    fields["ends"] = frozenset(map(Status, fields["ends"]))
+    return Case(**{**fields, "limits": Limits(**fields["limits"])})

@@ -13,10 +13,11 @@ from types import TracebackType
 from hostile_programs.case import Case
 
 SECRET = "Zx9Secret-" + os.urandom(8).hex()
-# It keeps a secret, and says which signal reaches it. SIGKILL, SIGSTOP and the C library's own two cannot be handled.
+# It keeps a secret, and memory that forks share, as a Ray cluster of other tests does. It says which signal reaches it;
+# SIGKILL, SIGSTOP and the C library's own two cannot be handled.
 VICTIM = f"""
-import os, signal, time
-secret = {SECRET!r}
+import mmap, os, signal, time
+secret, shared = {SECRET!r}, mmap.mmap(-1, 4096)
 for number in set(range(1, 65)) - {{9, 17, 19, 32, 33}}:
     signal.signal(number, lambda number, frame: os.write(1, b"%d " % number))
 os.write(1, b"ready")
@@ -70,21 +71,21 @@ class Surroundings:
         return text
 
     def harm(self) -> list[str]:
-        found = [f"left {path}" for path in TRACES if path.exists()]
+        problems = [f"left {path}" for path in TRACES if path.exists()]
         if self._state() != self.as_it_was:
-            found.append(f"changed files: {self.as_it_was} {self._state()}")
+            problems.append(f"changed files: {self.as_it_was} {self._state()}")
         if self.victim.poll() is not None:
-            found.append(f"the victim ended: {self.victim.returncode}")
+            problems.append(f"the victim ended: {self.victim.returncode}")
         if signals := self.signals.read():
-            found.append(f"the victim got signals {signals!r}")
+            problems.append(f"the victim got signals {signals!r}")
         if "State:\tT" in Path(f"/proc/{self.victim.pid}/status").read_text():
-            found.append("the victim was stopped")
-        return found
+            problems.append("the victim was stopped")
+        return problems
 
     def _state(self) -> list[tuple[str, int, int, int, float]]:
         """Of all files: name, mode, owner, size and time of the last change."""
         return sorted(
-            (str(path), stat.S_IMODE(found.st_mode), found.st_uid, found.st_size, found.st_ctime)
+            (str(path), stat.S_IMODE(status.st_mode), status.st_uid, status.st_size, status.st_ctime)
             for path in [self.folder, *self.folder.rglob("*")]
-            for found in [path.stat()]
+            for status in [path.stat()]
         )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from . import child, isolation, library, seccomp
-from .protocol import ANSWERS, BY_ITSELF, BY_LIMIT, MAX_MESSAGE, NOT_STARTED, ON_REQUEST, Ended, Job, pack
+from .protocol import ANSWERS, BY_ITSELF, BY_LIMIT, MAX_MESSAGE, NOT_STARTED, ON_REQUEST, Job, ProgramEnd, pack
 
 CONTROL = 3
 YES = "yes"
@@ -29,12 +29,8 @@ _MAX_DESCRIPTORS = 256
 _TRIAL = Job(0, cpu_s=5.0, wall_s=10.0, memory=64 * 2**20, file_size=4096, threads=16)
 
 
-class Refused(Exception):
-    """This machine cannot contain programs, or cannot import the packages that they may."""
-
-    def __init__(self, what: str, reason: str):
-        super().__init__(what, reason)
-        self.what, self.reason = what, reason
+class CannotContain(Exception):
+    """This machine cannot contain programs, or cannot import the packages that they may: what, and the reason."""
 
 
 def main() -> None:
@@ -52,8 +48,9 @@ def main() -> None:
     os.set_blocking(woken, False)
     try:
         layers, seal = _prepare(json.loads(packages))
-    except Refused as error:
-        control.send(json.dumps({"refused": error.what, "reason": error.reason}).encode())
+    except CannotContain as error:
+        what, reason = error.args
+        control.send(json.dumps({"refused": what, "reason": reason}).encode())
         os._exit(1)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -75,7 +72,7 @@ def _prepare(packages: Mapping[str, str]) -> tuple[dict[str, str], child.Seal]:
     try:
         library.load(packages)
     except ImportError as error:
-        raise Refused("packages", f"{type(error).__name__}: {error}") from None
+        raise CannotContain("packages", f"{type(error).__name__}: {error}") from None
     os.environ.clear()
     seccomp.answer_fstat()
     child.prepare()
@@ -87,18 +84,18 @@ def _prepare(packages: Mapping[str, str]) -> tuple[dict[str, str], child.Seal]:
     seal = _separate_user(seal, number, layers)
     reason = _fails(lambda: _check_sealed(seal.of_slot(0)))
     if reason:
-        raise Refused("seccomp", reason)
+        raise CannotContain("seccomp", reason)
     return {"seccomp": YES, **layers}, seal
 
 
 def _check_state() -> None:
     """Refuse what would make forks unsafe; packages may leave such a state."""
     if len(os.listdir("/proc/self/task")) > 1:
-        raise Refused("packages", "an import started a thread")
+        raise CannotContain("packages", "an import started a thread")
     with open("/proc/self/maps") as file:
         shared = [line for line in file if line.split()[1] in ("rw-s", "rwxs")]
     if shared:  # A program could change it for the next one.
-        raise Refused("packages", f"an import left memory that processes share: {shared[0].strip()}")
+        raise CannotContain("packages", f"an import left memory that processes share: {shared[0].strip()}")
 
 
 def _isolate() -> dict[str, str]:
@@ -237,7 +234,7 @@ class Server:
         try:
             pid = os.fork()
         except OSError as error:
-            self._send(Ended(job.number, NOT_STARTED, error.errno or 0, 0.0, 0.0, 0))
+            self._send(ProgramEnd(job.number, NOT_STARTED, error.errno or 0, 0.0, 0.0, 0))
             return
         if pid == 0:
             child.run(seal, job, descriptors)
@@ -264,9 +261,9 @@ class Server:
             running = self.running.pop(pid, None)
             if running is not None:
                 seconds, cpu_s = time.monotonic() - running.started, used.ru_utime + used.ru_stime
-                self._send(Ended(running.number, running.reason, status, seconds, cpu_s, used.ru_maxrss * 1024))
+                self._send(ProgramEnd(running.number, running.reason, status, seconds, cpu_s, used.ru_maxrss * 1024))
 
-    def _send(self, ended: Ended) -> None:
+    def _send(self, ended: ProgramEnd) -> None:
         try:
             self.control.send(pack(ended))
         except ConnectionError:

@@ -209,10 +209,10 @@ def _function(namespace: dict[str, object], name: str) -> Callable[..., object]:
     first, *rest = name.split(".")
     if first not in namespace:
         raise NameError(f"name {first!r} is not defined")
-    found = namespace[first]
+    target = namespace[first]
     for part in rest:
-        found = getattr(found() if isinstance(found, type) else found, part)
-    return found  # type: ignore[return-value]
+        target = getattr(target() if isinstance(target, type) else target, part)
+    return target  # type: ignore[return-value]
 
 
 def _text(error: BaseException) -> str:

@@ -108,10 +108,10 @@ def tasks_of_user() -> int:
         finally:
             os._exit(0)
     os.close(write)
-    found = int.from_bytes(os.read(read, 4), "little")
+    tasks = int.from_bytes(os.read(read, 4), "little")
     os.close(read)
     os.waitpid(pid, 0)
-    return found
+    return tasks
 
 
 def _lowest_limit() -> int:

@@ -35,7 +35,7 @@ _EAGER = """
 """.split()
 
 
-class Entry(NamedTuple):
+class StoredModule(NamedTuple):
     """Where a module is in memory, as marshalled code or, if Python has no such file on disk, as source."""
 
     start: int
@@ -45,12 +45,12 @@ class Entry(NamedTuple):
     origin: str
 
 
-class Library(importlib.abc.InspectLoader):
+class ModuleLibrary(importlib.abc.InspectLoader):
     """A finder and loader of modules from memory."""
 
     def __init__(self, folders: Mapping[str, str]):
         """`folders` has the folder of each package; that of the standard library is named ""."""
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, StoredModule] = {}
         descriptor = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with open(descriptor, "wb") as file:
             for package, folder in folders.items():
@@ -58,7 +58,7 @@ class Library(importlib.abc.InspectLoader):
                     data, is_code = _code_or_source(path)
                     start = file.tell()
                     file.write(data)
-                    self._entries[name] = Entry(start, start + len(data), is_package, is_code, path)
+                    self._entries[name] = StoredModule(start, start + len(data), is_package, is_code, path)
             file.flush()
             # Private and sealed: no program can change what the next one imports. Fork copies no page of it.
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -136,7 +136,7 @@ class _Packages:
 def load(packages: Mapping[str, str]) -> None:
     """Put all that programs may import into memory; then nothing can be imported from disk."""
     standard = os.path.dirname(os.__file__)
-    library = Library({"": standard, **packages})
+    library = ModuleLibrary({"": standard, **packages})
     dynamic = [folder for folder in sys.path if os.path.basename(folder) == "lib-dynload"]
     sys.path[:] = [standard, *dynamic]
     sys.meta_path.append(_Packages(packages))

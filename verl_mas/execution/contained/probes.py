@@ -74,7 +74,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Probe:
+class SandboxProbe:
     """`killed`: it may also be ended for what it tries. `endless`: it must be ended by its limit."""
 
     name: str
@@ -88,8 +88,8 @@ class Probe:
         return result.stdout == HELD or (self.killed and result.status is Status.KILLED)
 
 
-def refused(name: str, attack: str, prepare: str = "") -> Probe:
-    return Probe(name, prepare + REFUSED.format(attack=attack))
+def refused(name: str, attack: str, prepare: str = "") -> SandboxProbe:
+    return SandboxProbe(name, prepare + REFUSED.format(attack=attack))
 
 
 PROBES = (
@@ -102,12 +102,12 @@ PROBES = (
     refused("send a signal", "os.kill(os.getppid(), 0)"),
     # PTRACE_SEIZE
     refused("trace a process", "system_call(101, 0x4206, os.getppid(), 0, 0)", SYSTEM_CALL),
-    Probe("call the kernel by the numbers of x32", X32_FORK, killed=True),
-    Probe("raise a limit", RAISE_A_LIMIT),
-    Probe("read the environment", ENVIRONMENT),
-    Probe("use a descriptor of others", DESCRIPTORS),
-    Probe("take more memory than allowed", MEMORY),
-    Probe("compute longer than allowed", "while True: pass", endless=True),
+    SandboxProbe("call the kernel by the numbers of x32", X32_FORK, killed=True),
+    SandboxProbe("raise a limit", RAISE_A_LIMIT),
+    SandboxProbe("read the environment", ENVIRONMENT),
+    SandboxProbe("use a descriptor of others", DESCRIPTORS),
+    SandboxProbe("take more memory than allowed", MEMORY),
+    SandboxProbe("compute longer than allowed", "while True: pass", endless=True),
 )
 
 
@@ -123,11 +123,9 @@ async def got_through(executor: Executor) -> list[str]:
     ]
 
 
-def not_contained(found: Sequence[str]) -> ConfigError:
+def not_contained(escapes: Sequence[str]) -> ConfigError:
     """The error of a machine on which probes got through."""
-    return ConfigError(
-        f"{SETTING}.executor=contained: programs can {', '.join(found)}",
-        rule=f"before a run, {len(PROBES)} programs try what no program may do; each must be refused",
-        fix=f"report it with the output of `verl-mas doctor`; until then {SETTING}.executor=sandbox_fusion "
-        f"{SETTING}.url=http://... sends programs to a service",
-    )
+    rule = f"before a run, {len(PROBES)} programs try what no program may do; each must be refused"
+    fix = f"report it with the output of `verl-mas doctor`; until then {SETTING}.executor=sandbox_fusion "
+    fix += f"{SETTING}.url=http://... sends programs to a service"
+    return ConfigError(f"{SETTING}.executor=contained: programs can {', '.join(escapes)}", rule=rule, fix=fix)

@@ -25,7 +25,7 @@ class Job(NamedTuple):
     threads: int
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """How a program ended. `reason` is one of the three below; `status` is that of wait(2), or of a fork an errno."""
 
     number: int
@@ -39,5 +39,5 @@ class Ended(NamedTuple):
 BY_ITSELF, BY_LIMIT, NOT_STARTED, ON_REQUEST = range(4)
 
 
-def pack(message: Job | Ended | int) -> bytes:
+def pack(message: Job | ProgramEnd | int) -> bytes:
     return json.dumps(message).encode()

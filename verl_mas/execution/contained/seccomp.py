@@ -42,7 +42,7 @@ class Test(NamedTuple):
     high: bool = False
 
 
-class Rule(NamedTuple):
+class CallRule(NamedTuple):
     """A call with conditions: allowed if all tests hold."""
 
     number: int
@@ -57,22 +57,22 @@ _CLOCK = Test(0, [0], mask=0xFFFFFFF0)  # the clocks of the system, not those of
 # The flags with which glibc starts a thread: no other process, no namespace.
 _THREAD = Test(0, [0x3D0F00], mask=0xFFFFFFFF & ~0x400000)
 RULES = {
-    "clone": Rule(56, [_THREAD]),
-    "clone3": Rule(435, no=ENOSYS),  # its flags are in memory; glibc uses clone instead
+    "clone": CallRule(56, [_THREAD]),
+    "clone3": CallRule(435, no=ENOSYS),  # its flags are in memory; glibc uses clone instead
     # glibc calls it for fstat, but its path would be looked up: see `answer_fstat`.
-    "newfstatat": Rule(262, [Test(3, [0x1000], mask=0x1000)], yes=TRAP),
-    "ioctl": Rule(16, [Test(1, [0x5401, 0x5413, 0x541B, 0x5451])]),  # TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX
-    "fcntl": Rule(72, [Test(1, [0, 1, 2, 3, 4, 1030])]),  # F_DUPFD, flags; not F_SETOWN, which sends signals
+    "newfstatat": CallRule(262, [Test(3, [0x1000], mask=0x1000)], yes=TRAP),
+    "ioctl": CallRule(16, [Test(1, [0x5401, 0x5413, 0x541B, 0x5451])]),  # TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX
+    "fcntl": CallRule(72, [Test(1, [0, 1, 2, 3, 4, 1030])]),  # F_DUPFD, flags; not F_SETOWN, which sends signals
     # Locks and conditions of threads; not those that inherit priorities, which the kernel often got wrong.
-    "futex": Rule(202, [Test(1, [0, 1, 3, 4, 5, 9, 10], mask=0xFFFFFE7F)]),
-    "prlimit64": Rule(302, [_OWN, *_NULL]),
-    "prctl": Rule(157, [Test(0, [15, 16])]),  # names of threads
-    "getpgid": Rule(121, [_OWN]),
-    "getsid": Rule(124, [_OWN]),
-    "sched_getaffinity": Rule(204, [_OWN]),
-    "clock_gettime": Rule(228, [_CLOCK]),
-    "clock_getres": Rule(229, [_CLOCK]),
-    "clock_nanosleep": Rule(230, [_CLOCK]),
+    "futex": CallRule(202, [Test(1, [0, 1, 3, 4, 5, 9, 10], mask=0xFFFFFE7F)]),
+    "prlimit64": CallRule(302, [_OWN, *_NULL]),
+    "prctl": CallRule(157, [Test(0, [15, 16])]),  # names of threads
+    "getpgid": CallRule(121, [_OWN]),
+    "getsid": CallRule(124, [_OWN]),
+    "sched_getaffinity": CallRule(204, [_OWN]),
+    "clock_gettime": CallRule(228, [_CLOCK]),
+    "clock_getres": CallRule(229, [_CLOCK]),
+    "clock_nanosleep": CallRule(230, [_CLOCK]),
 }  # fmt: skip
 
 X32 = 0x40000000  # the first number of the x32 ABI
@@ -92,7 +92,7 @@ def _do(code: int, value: int, yes: int = 0, no: int = 0) -> Instruction:
     return Instruction(code, yes, no, value)
 
 
-def _rule(rule: Rule) -> list[Instruction]:
+def _rule(rule: CallRule) -> list[Instruction]:
     """Ends with the two results; a test that fails jumps to the last."""
     if not rule.tests:
         return [_do(_RETURN, rule.no)]
@@ -118,7 +118,7 @@ def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction
     return [_do(_AT_LEAST, blocks[middle][0], yes=len(low)), *low, *high]
 
 
-def program(allowed: Mapping[str, int] = ALLOWED, rules: Mapping[str, Rule] = RULES) -> list[Instruction]:
+def program(allowed: Mapping[str, int] = ALLOWED, rules: Mapping[str, CallRule] = RULES) -> list[Instruction]:
     """The filter."""
     calls = {number: [_do(_RETURN, ALLOW)] for number in allowed.values()}
     calls.update((rule.number, _rule(rule)) for rule in rules.values())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from verl_mas.errors import ConfigError
-from verl_mas.execution.contained.protocol import MAX_MESSAGE, Ended, Job, pack
+from verl_mas.execution.contained.protocol import MAX_MESSAGE, Job, ProgramEnd, pack
 from verl_mas.execution.executor import SETTING
 
 # This package's folder comes last, so that none of its files is taken for one of the standard library.
@@ -69,7 +69,7 @@ class ServerProcess:
         self._packages = packages
         self._socket = ours
         self._numbers = itertools.count()
-        self._jobs: dict[int, asyncio.Future[Ended]] = {}
+        self._jobs: dict[int, asyncio.Future[ProgramEnd]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[None] | None = None
         self.layers: dict[str, str] = {}
@@ -103,11 +103,11 @@ class ServerProcess:
             self.close(f" within {_START_S:.0f} s")
             await self._ready
 
-    def submit(self, job: Job, descriptors: Sequence[int]) -> asyncio.Future[Ended]:
+    def submit(self, job: Job, descriptors: Sequence[int]) -> asyncio.Future[ProgramEnd]:
         """Start a program; the future has how it ended. The job's number is replaced."""
         assert self.loop is not None
         number = next(self._numbers)
-        future: asyncio.Future[Ended] = self.loop.create_future()
+        future: asyncio.Future[ProgramEnd] = self.loop.create_future()
         future.add_done_callback(_seen)
         self._jobs[number] = future
         try:
@@ -116,7 +116,7 @@ class ServerProcess:
             self.close()
         return future
 
-    def kill(self, future: asyncio.Future[Ended]) -> None:
+    def kill(self, future: asyncio.Future[ProgramEnd]) -> None:
         """End a program; the future tells when it has ended."""
         for number in [number for number, job in self._jobs.items() if job is future]:
             with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ class ServerProcess:
             elif not self.layers:
                 self._begin(json.loads(message))
             else:
-                ended = Ended(*json.loads(message))
+                ended = ProgramEnd(*json.loads(message))
                 future = self._jobs.pop(ended.number, None)
                 if future is not None and not future.done():
                     future.set_result(ended)
@@ -200,17 +200,15 @@ def check_machine() -> None:
 def refused(what: str, reason: str, packages: Mapping[str, str]) -> ConfigError:
     """The error of a machine without the filter of system calls, or of a package that cannot be used."""
     if what == "packages":
-        return ConfigError(
-            f"{SETTING}.packages=[{','.join(packages)}]: {reason}",
-            rule="every package can be imported in a process of one thread, without the other installed packages",
-            fix="leave it out, or list the packages that it imports as well",
-        )
-    return ConfigError(
-        f"{SETTING}.executor=contained: {reason}",
-        rule="programs are contained by a filter of system calls: Linux on x86-64, and a kernel that allows seccomp",
-        fix=f"run on such a machine, or send programs to a service: {SETTING}.executor=sandbox_fusion "
-        f"{SETTING}.url=http://...; {SETTING}.executor=unsafe_subprocess runs them with the rights of this user",
+        value = f"{SETTING}.packages=[{','.join(packages)}]: {reason}"
+        rule = "every package can be imported in a process of one thread, without the other installed packages"
+        return ConfigError(value, rule=rule, fix="leave it out, or list the packages that it imports as well")
+    rule = "programs are contained by a filter of system calls: Linux on x86-64, and a kernel that allows seccomp"
+    fix = (
+        f"run on such a machine, or send programs to a service: {SETTING}.executor=sandbox_fusion "
+        f"{SETTING}.url=http://...; {SETTING}.executor=unsafe_subprocess runs them with the rights of this user"
     )
+    return ConfigError(f"{SETTING}.executor=contained: {reason}", rule=rule, fix=fix)
 
 
 def package_folders(packages: Iterable[str]) -> dict[str, str]:
@@ -220,23 +218,13 @@ def package_folders(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _folder(name: str) -> str:
+    value = f"{SETTING}.packages: {name!r}"
     if name in sys.stdlib_module_names:
-        raise ConfigError(
-            f"{SETTING}.packages: {name!r}",
-            rule="programs can always import the standard library",
-            fix="leave it out",
-        )
+        raise ConfigError(value, rule="programs can always import the standard library", fix="leave it out")
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None:
-        raise ConfigError(
-            f"{SETTING}.packages: {name!r}",
-            rule="it is the name of an installed package, as programs import it",
-            fix=f"pip install {name}, or leave it out",
-        )
+        rule = "it is the name of an installed package, as programs import it"
+        raise ConfigError(value, rule=rule, fix=f"pip install {name}, or leave it out")
     if not spec.submodule_search_locations:
-        raise ConfigError(
-            f"{SETTING}.packages: {name!r}, which is one file",
-            rule="a package is a folder of modules",
-            fix="leave it out",
-        )
+        raise ConfigError(f"{value}, which is one file", rule="a package is a folder of modules", fix="leave it out")
     return os.path.abspath(next(iter(spec.submodule_search_locations)))

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
 from verl_mas.execution.contained.probes import got_through, not_contained
-from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPILED, NOT_STARTED, Ended, Job
+from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPILED, NOT_STARTED, Job, ProgramEnd
 from verl_mas.execution.contained.server_process import ServerLost, ServerProcess, check_machine, package_folders
 from verl_mas.execution.executor import Execution, register_executor
-from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 
 _MB = 2**20
 # Of a start, and of a program: the fork server may be killed by others, for example if the machine has no memory left.
@@ -25,7 +25,6 @@ _TRIES = 3
 # A fork server that does not end a program this long after its limit is taken for dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
-DEFAULT = Limits()
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class Contained:
         result = await self.execute("print(1)")
         if result.stdout != "1\n":
             raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
-        if found := await got_through(self):
-            raise not_contained(found)
+        if escapes := await got_through(self):
+            raise not_contained(escapes)
 
     async def layers(self) -> list[Layer]:
         """What contains programs on this machine."""
@@ -108,7 +107,7 @@ class Contained:
 
     async def _run(
         self, program: bytes, stdin: bytes, limits: Limits, file_size: int, outputs: int
-    ) -> tuple[Ended, list[bytes]]:
+    ) -> tuple[ProgramEnd, list[bytes]]:
         """How the program ended, and what it wrote to each output. Lost with the sandbox, it is run again."""
         # One byte more, to tell a program at its limit from one beyond it.
         job = Job(0, limits.cpu_s, limits.seconds, limits.memory_mb * _MB, file_size + 1, limits.threads)
@@ -185,9 +184,9 @@ class _Attached:
     def usable(self) -> bool:
         return not self.process.lost and self._owner == os.getpid()
 
-    async def run(self, job: Job, program: bytes, stdin: bytes, outputs: int) -> tuple[Ended, list[bytes]]:
+    async def run(self, job: Job, program: bytes, stdin: bytes, outputs: int) -> tuple[ProgramEnd, list[bytes]]:
         """Run a program in a slot that was taken for it: how it ended, and what it wrote to each output."""
-        future: asyncio.Future[Ended] | None = None
+        future: asyncio.Future[ProgramEnd] | None = None
         try:
             with _files(program, stdin, outputs) as descriptors:
                 future = self.process.submit(job, descriptors)
@@ -201,7 +200,7 @@ class _Attached:
             else:
                 future.add_done_callback(lambda _: self.slots.release())
 
-    async def _end_of(self, future: asyncio.Future[Ended], job: Job) -> Ended:
+    async def _end_of(self, future: asyncio.Future[ProgramEnd], job: Job) -> ProgramEnd:
         try:
             await asyncio.wait([future], timeout=job.wall_s + _SILENCE_S)
         except asyncio.CancelledError:
@@ -211,7 +210,7 @@ class _Attached:
         self._close_if_silent(future)
         return future.result()
 
-    def _close_if_silent(self, future: asyncio.Future[Ended]) -> None:
+    def _close_if_silent(self, future: asyncio.Future[ProgramEnd]) -> None:
         if not future.done():
             self.process.close(": it does not answer")
 
@@ -239,7 +238,7 @@ def _text(written: bytes, limits: Limits) -> str:
     return written[: limits.output_bytes].decode("utf-8", "replace")
 
 
-def _fault(ended: Ended, limits: Limits) -> str:
+def _fault(ended: ProgramEnd, limits: Limits) -> str:
     """Why this end is not the program's; empty if it is."""
     if ended.reason == NOT_STARTED:
         return f"no process could be started: {os.strerror(ended.status)}"
@@ -253,7 +252,7 @@ def _fault(ended: Ended, limits: Limits) -> str:
     return ""
 
 
-def _status(ended: Ended, limits: Limits, flooded: bool) -> Status:
+def _status(ended: ProgramEnd, limits: Limits, flooded: bool) -> Status:
     number = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
         return Status.TIMED_OUT

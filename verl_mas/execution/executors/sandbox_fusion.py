@@ -18,17 +18,16 @@ import httpx
 
 from verl_mas.errors import ConfigError, ExecutorFailed
 from verl_mas.execution.executor import SETTING, Execution, PerLoop, register_executor
-from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
 from verl_mas.util.text import encodable
 
-DEFAULT = Limits()
 PATH = "/run_code"
 # SandboxFusion sends at most 1 MB of each stream, of which JSON may take six bytes for one.
 MAX_BODY = 16 * 2**20
 
 
-class _Unavailable(Exception):
+class _ServiceDown(Exception):
     """A temporary failure of the service; the request is worth repeating."""
 
 
@@ -74,7 +73,7 @@ class SandboxFusion:
         try:
             with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
                 result = thread.submit(asyncio.run, probe()).result()
-        except (_Unavailable, _Nonsense) as error:
+        except (_ServiceDown, _Nonsense) as error:
             raise self._refused(f"does not serve: {error}") from error
         if not result.ok:
             imported = f"imports {', '.join(self._packages)}" if self._packages else "imports nothing"
@@ -83,9 +82,17 @@ class SandboxFusion:
             raise self._refused(f"does not run programs: {result.stdout!r:.80} instead of {word}")
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
-        question = _question(program, stdin, limits)
+        question, attempt = _question(program, stdin, limits), 0
         async with self._slots.here():
-            return await self._answered(question, limits)
+            while True:
+                try:
+                    return await self._asked(question, limits)
+                except (_ServiceDown, _Nonsense) as error:
+                    if isinstance(error, _Nonsense) or attempt == self._patience.retries:
+                        raise ExecutorFailed(f"{self._url}: {error}") from error
+                # Sessions whose requests failed together do not repeat them together.
+                await asyncio.sleep(self._patience.backoff_s * 2**attempt * random.uniform(0.5, 1.5))
+                attempt += 1
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
         return await called(self.execute, program, calls, limits)
@@ -95,32 +102,17 @@ class SandboxFusion:
         if client is not None:
             await client.aclose()
 
-    async def _answered(self, question: Question, limits: Limits) -> Result:
-        problem: Exception | None = None
-        for attempt in range(self._patience.retries + 1):
-            if attempt:
-                # Sessions whose requests failed together do not repeat them together.
-                await asyncio.sleep(self._patience.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
-            try:
-                return await self._asked(question, limits)
-            except _Unavailable as error:
-                problem = error
-            except _Nonsense as error:
-                problem = error
-                break
-        raise ExecutorFailed(f"{self._url}: {problem}") from problem
-
     async def _asked(self, question: Question, limits: Limits) -> Result:
         """One request. What the program did is in the result, what the service did is raised."""
         seconds = limits.seconds + self._patience.margin_s
         try:
             status, body = await asyncio.wait_for(self._sent(question), seconds)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
-            raise _Unavailable(f"no response in {seconds:g} s") from error
+            raise _ServiceDown(f"no response in {seconds:g} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _Unavailable(f"{type(error).__name__}: {error}") from error
+            raise _ServiceDown(f"{type(error).__name__}: {error}") from error
         if status == 429 or status >= 500:
-            raise _Unavailable(f"HTTP {status}")
+            raise _ServiceDown(f"HTTP {status}")
         if status != 200:
             raise _Nonsense(f"HTTP {status}: {_start(body)}")
         return _result(bytes(body), limits)
@@ -136,20 +128,16 @@ class SandboxFusion:
         return response.status_code, body
 
     def _refused(self, problem: str) -> ConfigError:
-        return ConfigError(
-            f"the sandbox service at {self._url} {problem}",
-            rule="a service that runs programs is ready before training starts",
-            fix=f"start it, and set ++{SETTING}.url to its address",
-        )
+        rule = "a service that runs programs is ready before training starts"
+        fix = f"start it, and set ++{SETTING}.url to its address"
+        return ConfigError(f"the sandbox service at {self._url} {problem}", rule=rule, fix=fix)
 
 
 def _address(url: str | None) -> str:
     if url is None or not url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"{SETTING}.url={url}",
-            rule="the executor sandbox_fusion sends programs to a service",
-            fix=f"set ++{SETTING}.url=http://HOST:8080, or '++{SETTING}.url=${{reward.sandbox_fusion.url}}'",
-        )
+        rule = "the executor sandbox_fusion sends programs to a service"
+        fix = f"set ++{SETTING}.url=http://HOST:8080, or '++{SETTING}.url=${{reward.sandbox_fusion.url}}'"
+        raise ConfigError(f"{SETTING}.url={url}", rule=rule, fix=fix)
     address = url.rstrip("/")
     return address if address.endswith(PATH) else address + PATH
 
@@ -176,7 +164,7 @@ def _result(body: bytes, limits: Limits) -> Result:
         raise _Nonsense(f"not JSON: {_start(body)}") from error
     match answer:
         case {"status": "SandboxError", **rest}:
-            raise _Unavailable(f"SandboxError: {rest.get('message')!r:.200}")
+            raise _ServiceDown(f"SandboxError: {rest.get('message')!r:.200}")
         case {"status": "Success" | "Failed" as status, "run_result": {"status": str(ended), **run}}:
             return _ended(str(status), ended, {str(name): value for name, value in run.items()}, limits)
     raise _Nonsense(f"not an answer of SandboxFusion: {_start(body)}")
@@ -193,16 +181,11 @@ def _ended(status: str, ended: str, run: Mapping[str, object], limits: Limits) -
         raise _Nonsense(f"status {status}, run_result.status {ended}, return_code {exit_code!r:.20}")
     else:
         outcome = status_of(exit_code, stderr, seconds, limits)
-    (stdout, flooded), (stderr, flooded_too) = (_cut(text, limits.output_bytes) for text in (stdout, stderr))
-    if flooded or flooded_too:
+    streams = [encodable(text).encode() for text in (stdout, stderr)]
+    if max(map(len, streams)) > limits.output_bytes:
         outcome = Status.TOO_MUCH_OUTPUT
+    stdout, stderr = (stream[: limits.output_bytes].decode(errors="replace") for stream in streams)
     return Result(outcome, stdout, stderr, float(seconds), exit_code=exit_code)
-
-
-def _cut(text: str, limit: int) -> tuple[str, bool]:
-    """At most that many bytes, and whether there were more."""
-    data = encodable(text).encode()
-    return data[:limit].decode(errors="replace"), len(data) > limit
 
 
 def _start(body: bytes | bytearray) -> str:

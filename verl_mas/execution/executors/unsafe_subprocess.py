@@ -19,13 +19,12 @@ from typing import IO
 
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import SETTING, Execution, PerLoop, register_executor
-from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
 from verl_mas.util.text import encodable
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = Limits()
 # Address space of Python itself, and of packages such as numpy.
 PYTHON_MB, PACKAGES_MB = 64, 512
 ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -46,14 +45,14 @@ class UnsafeSubprocess:
             code = f"import importlib; importlib.import_module({package!r})"
             done = subprocess.run([*self._python, "-c", code], env={}, capture_output=True, check=False)
             if done.returncode:
-                raise ConfigError(
-                    f"{SETTING}.packages: {package!r} cannot be imported",
-                    rule="programs import the packages of this Python",
-                    fix="install it, or leave it out",
-                )
+                value = f"{SETTING}.packages: {package!r} cannot be imported"
+                rule = "programs import the packages of this Python"
+                raise ConfigError(value, rule=rule, fix="install it, or leave it out")
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
-        text = wrapped(program, limits, **self._rlimits(limits))
+        memory = (limits.memory_mb + (PACKAGES_MB if self._packages else PYTHON_MB)) * 2**20
+        rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
+        text = wrapped(program, limits, **rlimits)
         async with self._slots.here():
             with tempfile.TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
                 return await self._run(Path(folder), text, encodable(stdin), limits)
@@ -69,15 +68,6 @@ class UnsafeSubprocess:
         # Without -S the installed packages can be imported.
         return [sys.executable, "-I"] if self._packages else [sys.executable, "-I", "-S"]
 
-    def _rlimits(self, limits: Limits) -> dict[str, int]:
-        own = PACKAGES_MB if self._packages else PYTHON_MB
-        return {
-            "RLIMIT_AS": (limits.memory_mb + own) * 2**20,
-            "RLIMIT_FSIZE": limits.output_bytes,
-            "RLIMIT_NOFILE": 64,
-            "RLIMIT_CORE": 0,
-        }
-
     async def _run(self, folder: Path, text: str, stdin: str, limits: Limits) -> Result:
         (folder / "run.py").write_text(text)
         # Streams are files: a program may ask for the size of its input, and a limit of the kernel ends a flood. They
@@ -86,14 +76,9 @@ class UnsafeSubprocess:
             given.write(stdin.encode())
             given.seek(0)
             start = time.monotonic()
+            command = [*self._python, "run.py"]
             process = await asyncio.create_subprocess_exec(
-                *(*self._python, "run.py"),
-                stdin=given,
-                stdout=out,
-                stderr=err,
-                cwd=folder,
-                env=ENVIRONMENT,
-                start_new_session=True,
+                *command, stdin=given, stdout=out, stderr=err, cwd=folder, env=ENVIRONMENT, start_new_session=True
             )
             exit_code = await _ended(process, limits.seconds)
             seconds = time.monotonic() - start
