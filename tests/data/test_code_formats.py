@@ -140,15 +140,7 @@ def test_own_rows_have_inputs_with_outputs_or_asserts():
 
 @pytest.mark.parametrize(
     "tests",
-    [
-        [{"input": "1"}],
-        [{"input": 1, "output": "1"}],
-        ["assert f(x) == 1"],
-        ["import os"],
-        "{",
-        [3],
-        "[" * 100_000,
-    ],
+    [[{"input": "1"}], [{"input": 1, "output": "1"}], ["assert f(x) == 1"], ["import os"], "{", [3], "[" * 100_000],
     ids=["no output", "a number", "a name", "a statement", "no json", "no test", "deep"],
 )
 def test_an_own_row_that_cannot_be_read_is_an_error_with_its_number_and_a_public_one_is_dropped(tests):

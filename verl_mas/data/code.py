@@ -178,11 +178,9 @@ def _counts(judged: Sequence[Judged]) -> dict[str, object]:
 
 def refuse_if_empty(items: Sequence[CodeItem], split: str, counts: Mapping[str, object]) -> None:
     if not items:
-        raise DataError(
-            f"no task of {split} is left: {json.dumps(counts)}",
-            rule="each file has at least one task with tests; with --golden required, one with a right golden program",
-            fix="see the reasons; give other rows, --golden optional, or other --rules and --execution",
-        )
+        rule = "each file has at least one task with tests; with --golden required, one with a right golden program"
+        fix = "see the reasons; give other rows, --golden optional, or other --rules and --execution"
+        raise DataError(f"no task of {split} is left: {json.dumps(counts)}", rule=rule, fix=fix)
 
 
 class _Progress:

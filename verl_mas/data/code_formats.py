@@ -76,11 +76,9 @@ def format_of(row: Row, source: str) -> Format:
     found = next((each for each in FORMATS if all(column in row for column in each.columns)), None)
     if found is None:
         known = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
-        raise DataError(
-            f"{source} has the columns {', '.join(map(str, row)) or 'none'}",
-            rule=f"a file of programming tasks has the columns of one of these formats ({known})",
-            fix='write rows as {"question": ..., "tests": [{"input": ..., "output": ...}], "golden": ...}',
-        )
+        rule = f"a file of programming tasks has the columns of one of these formats ({known})"
+        fix = 'write rows as {"question": ..., "tests": [{"input": ..., "output": ...}], "golden": ...}'
+        raise DataError(f"{source} has the columns {', '.join(map(str, row)) or 'none'}", rule=rule, fix=fix)
     return found
 
 

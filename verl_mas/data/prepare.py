@@ -40,11 +40,9 @@ class Prepared:
         files = {"train": train, "test": self.test, "validation": self.validation}
         for split, items in files.items():
             if not items:
-                raise DataError(
-                    f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test",
-                    rule="each file has at least one row",
-                    fix="give other files, or --keep-overlap to train on test questions",
-                )
+                value = f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test"
+                rule = "each file has at least one row"
+                raise DataError(value, rule=rule, fix="give other files, or --keep-overlap to train on test questions")
         for split, items in files.items():
             write_parquet([item.row(index, split) for index, item in enumerate(items)], folder / FILES[split])
         manifest = {

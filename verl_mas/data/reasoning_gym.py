@@ -61,11 +61,9 @@ def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, obje
             return list(found.values())
         if repeats == _PATIENCE:
             break
-    raise ConfigError(
-        f"{count} questions of {task} with {settings}",
-        rule=f"only {len(found)} different ones were found for {split!r}",
-        fix="use fewer rows, or a configuration with more questions",
-    )
+    value = f"{count} questions of {task} with {settings}"
+    rule = f"only {len(found)} different ones were found for {split!r}"
+    raise ConfigError(value, rule=rule, fix="use fewer rows, or a configuration with more questions")
 
 
 def compute_score(
@@ -85,42 +83,30 @@ def compute_score(
                 score = float(items.score_answer(answer, item))
         except SessionFault:
             unchecked = True
-    return {
-        "score": score,
-        "acc": float(score >= 1.0),
-        "malformed": float(malformed),
-        "unchecked": float(unchecked),
-    }
+    return {"score": score, "acc": float(score >= 1.0), "malformed": float(malformed), "unchecked": float(unchecked)}
 
 
 def item_of(extra_info: Mapping[str, Any]) -> tuple[GymDataset, GymItem]:
     """The data set and the item that a row names."""
     for key in (TASK, CONFIG, SEED, PLACE, CHECKSUM):
         if key not in extra_info:
-            raise DataError(
-                f"extra_info has no {key!r}",
-                rule="this reward function needs rows that name an item of reasoning-gym",
-                fix="write them with `verl-mas data reasoning_gym TASK --out FOLDER`",
-            )
+            value = f"extra_info has no {key!r}"
+            rule = "this reward function needs rows that name an item of reasoning-gym"
+            raise DataError(value, rule=rule, fix="write them with `verl-mas data reasoning_gym TASK --out FOLDER`")
     task, place = extra_info[TASK], int(extra_info[PLACE])
     items = _items(task, extra_info[CONFIG], int(extra_info[SEED]))
     item = _item(task, extra_info[CONFIG], int(extra_info[SEED]), place)
     if _checksum(item) != extra_info[CHECKSUM]:
-        raise DataError(
-            f"{task}, seed {extra_info[SEED]}, place {place} is a different question now",
-            rule="rows are used with the version of reasoning-gym that wrote them",
-            fix="write the rows again",
-        )
+        value = f"{task}, seed {extra_info[SEED]}, place {place} is a different question now"
+        rule = "rows are used with the version of reasoning-gym that wrote them"
+        raise DataError(value, rule=rule, fix="write the rows again")
     return items, item
 
 
 def require_reasoning_gym() -> ModuleType:
     if importlib.util.find_spec("reasoning_gym") is None:
-        raise ConfigError(
-            "reasoning-gym is not installed",
-            rule="its tasks and verifiers are in the package reasoning-gym",
-            fix="pip install 'verl-mas[reasoning-gym]'",
-        )
+        rule = "its tasks and verifiers are in the package reasoning-gym"
+        raise ConfigError("reasoning-gym is not installed", rule=rule, fix="pip install 'verl-mas[reasoning-gym]'")
     return importlib.import_module("reasoning_gym")
 
 
@@ -164,11 +150,8 @@ def _items(task: str, settings: str, seed: int) -> GymDataset:
     try:
         items: GymDataset = gym.create_dataset(task, seed=seed, size=_SET, **json.loads(settings))
     except (TypeError, AssertionError, ValueError) as error:
-        raise ConfigError(
-            f"{task} with {settings}",
-            rule=f"reasoning-gym: {error}",
-            fix=f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges",
-        ) from error
+        fix = f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges"
+        raise ConfigError(f"{task} with {settings}", rule=f"reasoning-gym: {error}", fix=fix) from error
     return items
 
 

@@ -48,11 +48,8 @@ class Source:
             count += 1
         self.record["rows"] = count
         if self.expected not in (None, count):
-            raise DataError(
-                f"{self.title} has {count} rows",
-                rule=f"{self.name} has {self.expected} rows",
-                fix=f"give another revision with --revision {self.name}=HASH, or a local file",
-            )
+            fix = f"give another revision with --revision {self.name}=HASH, or a local file"
+            raise DataError(f"{self.title} has {count} rows", rule=f"{self.name} has {self.expected} rows", fix=fix)
         if not count:
             raise DataError(
                 f"{self.title} has no rows", rule="a dataset has at least one row", fix="give another file or revision"
@@ -121,11 +118,9 @@ def from_hub(one: PublicSet) -> tuple[Rows, str]:
         raise
     # No network, no such repository or revision, no such split.
     except (OSError, httpx.HTTPError, ValueError) as error:
-        raise ConfigError(
-            f"{one.repository} ({one.split}) cannot be read: {type(error).__name__}: {error}",
-            rule="a public set is read from the Hugging Face hub",
-            fix="check the network, or give files with --train FILE and --test NAME=FILE",
-        ) from error
+        value = f"{one.repository} ({one.split}) cannot be read: {type(error).__name__}: {error}"
+        fix = "check the network, or give files with --train FILE and --test NAME=FILE"
+        raise ConfigError(value, rule="a public set is read from the Hugging Face hub", fix=fix) from error
 
 
 def _downloaded(one: PublicSet, revision: str) -> list[Path]:
@@ -136,11 +131,9 @@ def _downloaded(one: PublicSet, revision: str) -> list[Path]:
     for pattern in one.files:
         found = sorted(fnmatch.filter(names, pattern))
         if not found:
-            raise ConfigError(
-                f"{one.repository} at {revision} has no file {pattern}",
-                rule=f"{one.name} is read from its files {', '.join(one.files)}",
-                fix=f"give another revision with --revision {one.name}=HASH, or a local file",
-            )
+            value = f"{one.repository} at {revision} has no file {pattern}"
+            fix = f"give another revision with --revision {one.name}=HASH, or a local file"
+            raise ConfigError(value, rule=f"{one.name} is read from its files {', '.join(one.files)}", fix=fix)
         for name in found:
             paths.append(Path(hf_hub_download(one.repository, name, repo_type="dataset", revision=revision)))
     return paths

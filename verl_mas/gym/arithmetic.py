@@ -58,11 +58,9 @@ def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, 
             repeats = 0
         if len(found) == count:
             return list(found.values())
-    raise ConfigError(
-        f"{count} chains of {terms} numbers up to {largest}",
-        rule=f"there are only {len(found)} in {split!r} (train or test)",
-        fix="use fewer rows, more terms or larger numbers",
-    )
+    value = f"{count} chains of {terms} numbers up to {largest}"
+    rule = f"there are only {len(found)} in {split!r} (train or test)"
+    raise ConfigError(value, rule=rule, fix="use fewer rows, more terms or larger numbers")
 
 
 DEFAULT, LEADER = "solver_verifier", "leader_workers"

@@ -76,11 +76,9 @@ def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     """The board that the driver is on, and the one that the guide sees."""
     puzzle = board_of(extra_info) if GUIDE in extra_info else None
     if not isinstance(puzzle, PlanPath):
-        raise DataError(
-            f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}",
-            rule=f"guide_driver needs boards of {PUZZLE} and the seed of the board that the guide sees",
-            fix="create them with `verl-mas data guide_driver`",
-        )
+        value = f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}"
+        rule = f"guide_driver needs boards of {PUZZLE} and the seed of the board that the guide sees"
+        raise DataError(value, rule=rule, fix="create them with `verl-mas data guide_driver`")
     seen = board_of({**extra_info, SEED: extra_info[GUIDE]})
     assert isinstance(seen, PlanPath)
     return puzzle, seen

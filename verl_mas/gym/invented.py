@@ -125,11 +125,8 @@ class InventedWorld:
                 found.setdefault(question.text, question)
             tries += 1
             if tries > 50 * count + 1_000:
-                raise ConfigError(
-                    f"{count} questions of {hops} hops",
-                    rule=f"this world does not have that many in {split!r} (train or test)",
-                    fix="use fewer rows or more entities",
-                )
+                rule = f"this world does not have that many in {split!r} (train or test)"
+                raise ConfigError(f"{count} questions of {hops} hops", rule=rule, fix="use fewer rows or more entities")
         return list(found.values())
 
     def _question(self, hops: int, rng: random.Random) -> Question:

@@ -134,21 +134,15 @@ def shards_of(extra_info: DatasetFields) -> tuple[str, ...]:
     """The shards that a row of the data set has."""
     shards = tuple(str(extra_info.get(SHARDS) or "").split(CUT))
     if not all(shards):
-        raise DataError(
-            f"extra_info has no {SHARDS!r}",
-            rule="a lookup workflow needs rows with the shards of a table",
-            fix="create them with `verl-mas data lookup`",
-        )
+        rule = "a lookup workflow needs rows with the shards of a table"
+        raise DataError(f"extra_info has no {SHARDS!r}", rule=rule, fix="create them with `verl-mas data lookup`")
     return shards
 
 
 def check_size(shards: int, keys: int) -> None:
     if shards < 2 or keys < 2 or shards * keys > len(SYMBOLS):
-        raise ConfigError(
-            f"--shards {shards} --keys {keys}",
-            rule=f"a table has at least 2 shards of at least 2 keys, and each of its symbols is one of {len(SYMBOLS)}",
-            fix="use --shards 4 --keys 8",
-        )
+        rule = f"a table has at least 2 shards of at least 2 keys, and each of its symbols is one of {len(SYMBOLS)}"
+        raise ConfigError(f"--shards {shards} --keys {keys}", rule=rule, fix="use --shards 4 --keys 8")
 
 
 # The last word but one of a prompt, from which a tiny model that has all roles knows which one to play.
@@ -220,11 +214,9 @@ class ShardedLookup(Delegating):
     async def run(self, task: Task, team: Team) -> Outcome:
         shards = shards_of(task.extra_info)
         if len(shards) > self.max_workers:
-            raise ConfigError(
-                f"mas.workflow.args.max_workers={self.max_workers} with a table of {len(shards)} shards",
-                rule="a symbol is looked up by a worker per shard",
-                fix=f"set ++mas.workflow.args.max_workers={len(shards)} or more",
-            )
+            value = f"mas.workflow.args.max_workers={self.max_workers} with a table of {len(shards)} shards"
+            rule = "a symbol is looked up by a worker per shard"
+            raise ConfigError(value, rule=rule, fix=f"set ++mas.workflow.args.max_workers={len(shards)} or more")
         played = await self.play(task, team)
         right = float(played.answer == task.ground_truth)
         return Outcome(answer=played.answer or "", reward=right, info={"acc": right, **played.info})

@@ -155,11 +155,8 @@ def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
     """Different tasks of a split, in random order."""
     found = programs(split)
     if count > len(found):
-        raise ConfigError(
-            f"{count} tiny programs",
-            rule=f"there are only {len(found)} in {split!r} (train or test)",
-            fix="use fewer rows",
-        )
+        value = f"{count} tiny programs"
+        raise ConfigError(value, rule=f"there are only {len(found)} in {split!r} (train or test)", fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
     return [_item(program, problem(program, rng)) for program in rng.sample(found, count)]
 

@@ -144,11 +144,10 @@ def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
     """The task of a dataset row."""
     given = extra_info.get(PARTS)
     if given is None or len(given) != parts or answer not in list(LETTERS):
-        raise DataError(
-            f"a row with extra_info.{PARTS}={given!r:.200} and the ground truth {answer!r:.80}",
-            rule=f"split_clues with mas.workflow.args.parts={parts} needs rows with {parts} parts and a right letter",
-            fix=f"create them with `verl-mas data split_clues --out <folder> --parts {parts}`",
-        )
+        value = f"a row with extra_info.{PARTS}={given!r:.200} and the ground truth {answer!r:.80}"
+        rule = f"split_clues with mas.workflow.args.parts={parts} needs rows with {parts} parts and a right letter"
+        fix = f"create them with `verl-mas data split_clues --out <folder> --parts {parts}`"
+        raise DataError(value, rule=rule, fix=fix)
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))
 
 

@@ -21,11 +21,7 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     disable_progress_bar()
     letters.prepare(FOLDER)
-    training = Run(
-        overrides=["+platform=cpu", "+recipe=first_run/laptop", *overrides],
-        folder=FOLDER,
-        steps_in_all=50,
-    )
+    training = Run(overrides=["+platform=cpu", "+recipe=first_run/laptop", *overrides], folder=FOLDER, steps_in_all=50)
     _report(training, training.watch(REWARD, console), console)
 
 

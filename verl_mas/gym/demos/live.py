@@ -102,11 +102,7 @@ class Run:
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # In a new session, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | settings,
-            start_new_session=True,
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True
         )
 
     def _show(self, live: Live, bar: Progress, task: TaskID, headline: str) -> None:

@@ -108,11 +108,8 @@ class TeamDemo:
         made = json.dumps(self.version(settings))
         if done.exists():
             if done.read_text() != made:
-                raise ConfigError(
-                    str(self.folder),
-                    rule="the folder's tasks and model are from this version of the demo",
-                    fix=f"verl-mas demo {self.name} --fresh",
-                )
+                rule = "the folder's tasks and model are from this version of the demo"
+                raise ConfigError(str(self.folder), rule=rule, fix=f"verl-mas demo {self.name} --fresh")
             return
         # One bar is enough.
         disable_progress_bar()

@@ -122,9 +122,6 @@ def start_of(question: str) -> Game:
     name, _, start = question.partition(" ")
     kind = GAMES[name]
     if start not in kind.starts():
-        raise DataError(
-            f"the question {question!r}",
-            rule=f"it is {name} and one of its {len(kind.starts())} starts, such as {kind.starts()[-1]!r}",
-            fix="create the rows with `verl-mas data self_play`",
-        )
+        rule = f"it is {name} and one of its {len(kind.starts())} starts, such as {kind.starts()[-1]!r}"
+        raise DataError(f"the question {question!r}", rule=rule, fix="create the rows with `verl-mas data self_play`")
     return kind.start(start)

@@ -134,11 +134,8 @@ def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
     known = list(_defaults(kind))
     for key in size:
         if key not in known:
-            raise ConfigError(
-                f"{name} {key}={size[key]}",
-                rule=f"the size of {name} is set by the arguments of its `generate`",
-                fix=nearest(key, known),
-            )
+            rule = f"the size of {name} is set by the arguments of its `generate`"
+            raise ConfigError(f"{name} {key}={size[key]}", rule=rule, fix=nearest(key, known))
     return kind.generate(seed, split, **{key: _number(kind, key, value) for key, value in size.items()})
 
 
@@ -190,11 +187,9 @@ def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
     """The board that a row names."""
     for key in (PUZZLE, SEED, SPLIT, SIZE):
         if key not in extra_info:
-            raise DataError(
-                f"extra_info has no {key!r}",
-                rule="a puzzle workflow needs rows that name a board",
-                fix="create them with verl_mas.gym.puzzles.base.row or `verl-mas data puzzle`",
-            )
+            value = f"extra_info has no {key!r}"
+            fix = "create them with verl_mas.gym.puzzles.base.row or `verl-mas data puzzle`"
+            raise DataError(value, rule="a puzzle workflow needs rows that name a board", fix=fix)
     # Parquet adds the keys of other rows in the file, with None.
     size = {key: value for key, value in extra_info[SIZE].items() if value is not None}
     return board(extra_info[PUZZLE], int(extra_info[SEED]), extra_info[SPLIT], size)

@@ -142,11 +142,10 @@ class Position:
     def again(self, place: Place, agent: str) -> Attempt:
         then, attempt = self.made[place]
         if agent != then:
-            raise WorkflowError(
-                f"act {place[1]} of a turn was by {then}, and by {agent} when the turn was called again",
-                rule="a candidate is played on by calling `turn` again, which asks the same agents in the same order",
-                fix="let the order depend on the puzzle and on earlier attempts alone",
-            )
+            value = f"act {place[1]} of a turn was by {then}, and by {agent} when the turn was called again"
+            rule = "a candidate is played on by calling `turn` again, which asks the same agents in the same order"
+            fix = "let the order depend on the puzzle and on earlier attempts alone"
+            raise WorkflowError(value, rule=rule, fix=fix)
         return attempt
 
 
@@ -180,11 +179,10 @@ class Play(Workflow):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.continuations and self.forks:
-            raise ConfigError(
-                f"mas.workflow.args.fork={self.fork} with mas.workflow.args.continuations={self.continuations}",
-                rule="the candidates of a fork are all played on by acts that are trained on, which scores them",
-                fix="set mas.workflow.args.continuations=0, or mas.workflow.args.fork=none",
-            )
+            value = f"mas.workflow.args.fork={self.fork} with mas.workflow.args.continuations={self.continuations}"
+            rule = "the candidates of a fork are all played on by acts that are trained on, which scores them"
+            fix = "set mas.workflow.args.continuations=0, or mas.workflow.args.fork=none"
+            raise ConfigError(value, rule=rule, fix=fix)
 
     @property
     def probes(self) -> bool:

@@ -100,11 +100,9 @@ class PlanPath(Puzzle):
             starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
             if starts:
                 return cls(_board(size, goal, table, to_goal, layout, slip), *rng.choice(starts), seed)
-        raise ConfigError(
-            f"plan_path size={size} walls={walls} min_distance={min_distance}",
-            rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind",
-            fix="change the share of walls, use a larger grid or a smaller min_distance",
-        )
+        value = f"plan_path size={size} walls={walls} min_distance={min_distance}"
+        fix = "change the share of walls, use a larger grid or a smaller min_distance"
+        raise ConfigError(value, rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind", fix=fix)
 
     def copy(self) -> PlanPath:
         return PlanPath(self.board, self.at, self.initial_distance, self.seed, self.moved)

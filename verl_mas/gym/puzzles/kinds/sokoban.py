@@ -81,14 +81,7 @@ class Sokoban(Puzzle):
 
     @classmethod
     def generate(
-        cls,
-        seed: int,
-        split: str = TRAIN,
-        *,
-        size: int = 6,
-        boxes: int = 1,
-        walls: float = 0.15,
-        min_distance: int = 3,
+        cls, seed: int, split: str = TRAIN, *, size: int = 6, boxes: int = 1, walls: float = 0.15, min_distance: int = 3
     ) -> Sokoban:
         """A level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
         check_share("walls", walls)
@@ -111,11 +104,9 @@ class Sokoban(Puzzle):
                 player, at = rng.choice(starts)
                 level = Level(size, targets, moves, distances, layout, words_of(size, layout))
                 return cls(level, player, at, distances[player, at])
-        raise ConfigError(
-            f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}",
-            rule=f"one of {_ATTEMPTS} random levels must be a {split} level of this kind",
-            fix="use fewer walls, a larger size or a smaller min_distance",
-        )
+        value = f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}"
+        rule = f"one of {_ATTEMPTS} random levels must be a {split} level of this kind"
+        raise ConfigError(value, rule=rule, fix="use fewer walls, a larger size or a smaller min_distance")
 
     def copy(self) -> Sokoban:
         return Sokoban(self.level, self.player, self.boxes, self.initial_distance)
@@ -188,15 +179,11 @@ def words_of(size: int, layout: str) -> str:
 
 def _check_states(size: int, boxes: int, free: int) -> None:
     if size < 4 or boxes < 1 or free < boxes + 2:
-        raise ConfigError(
-            f"sokoban size={size} boxes={boxes}",
-            rule="a level has space for its boxes, the player and a free cell",
-            fix="use a larger size, fewer boxes or fewer walls",
-        )
+        value = f"sokoban size={size} boxes={boxes}"
+        rule = "a level has space for its boxes, the player and a free cell"
+        raise ConfigError(value, rule=rule, fix="use a larger size, fewer boxes or fewer walls")
     states = free * math.comb(free - 1, boxes)
     if states > _MOST_STATES:
-        raise ConfigError(
-            f"sokoban size={size} boxes={boxes} has {states} states",
-            rule=f"distances are exact, from a table of at most {_MOST_STATES} states",
-            fix="use a smaller size or fewer boxes",
-        )
+        value = f"sokoban size={size} boxes={boxes} has {states} states"
+        rule = f"distances are exact, from a table of at most {_MOST_STATES} states"
+        raise ConfigError(value, rule=rule, fix="use a smaller size or fewer boxes")
