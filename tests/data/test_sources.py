@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from verl_mas.data import sources
-from verl_mas.data.sources import Source
+from verl_mas.data.sources import RowSource
 from verl_mas.errors import ConfigError, DataError
 
 SETS = {one.name: one for one in (*sources.CODE_TRAIN, *sources.CODE_TEST)}
@@ -60,14 +60,14 @@ def test_a_repository_without_the_files_of_a_set_is_refused_with_their_names(tmp
 
 def test_a_broken_file_is_refused_when_it_is_read(tmp_path, repository):
     (tmp_path / "train.jsonl").write_text(json.dumps(rows.apps()) + "\n{")
-    source = Source("apps", sources.from_hub(SETS["apps"])[0], "apps")
+    source = RowSource("apps", sources.from_hub(SETS["apps"])[0], "apps")
     with pytest.raises(DataError, match="line 2"):
         list(source.read())
 
 
 @pytest.mark.parametrize(("count", "match"), [(0, "no rows"), (2, "rule: apps has 3 rows")])
 def test_a_source_with_another_number_of_rows_than_published_is_refused(count, match):
-    source = Source("apps", [rows.apps()] * count, "apps", expected=3 if count else None)
+    source = RowSource("apps", [rows.apps()] * count, "apps", expected=3 if count else None)
     with pytest.raises(DataError, match=match):
         list(source.read())
 

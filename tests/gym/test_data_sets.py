@@ -26,8 +26,7 @@ KINDS = {
     "split_clues": ["", "--parts 3 --rounds 2 --decoys 0.5"],
 }
 CASES = [f"{name} {arguments}" for name, kinds in KINDS.items() for arguments in kinds]
-# A start of a game is a row whatever the seed, and a deal is for training and for testing.
-ALL_ROWS = "self_play"
+ALL_ROWS = "self_play"  # a start of a game is a row whatever the seed, and a deal is for training and for testing
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from verl_mas.gym.lookup import (
     Table,
     check_size,
     draw,
+    findings,
     floor,
-    found,
     lessons,
     shards_of,
     shuffled,
@@ -201,14 +201,14 @@ def drawn(count: int = 600, **noise: float) -> list:
     ],
 )
 def test_what_there_is_to_find_is_read_from_the_prompt_alone(prompt, right):
-    assert found(prompt) == right
+    assert findings(prompt) == right
 
 
 def test_without_noise_every_reply_is_right():
     taught = drawn()
     looked_up = [lesson for lesson in taught if lesson.agent != "leader"]
     assert {lesson.agent for lesson in taught} == {"leader", "worker", "reader"}
-    assert all(lesson.reply.split() == (found(lesson.prompt) or ["-"]) for lesson in looked_up)
+    assert all(lesson.reply.split() == (findings(lesson.prompt) or ["-"]) for lesson in looked_up)
     for lesson in taught:
         if lesson.agent == "leader":
             reports = lesson.prompt.rpartition("<|im_end|>")[2].split()
@@ -218,7 +218,7 @@ def test_without_noise_every_reply_is_right():
 
 def test_each_side_has_a_noise_of_its_own():
     def wrong(taught) -> float:
-        replies = [lesson.reply.split() != (found(lesson.prompt) or ["-"]) for lesson in taught]
+        replies = [lesson.reply.split() != (findings(lesson.prompt) or ["-"]) for lesson in taught]
         return sum(replies) / len(replies)
 
     of_workers = [lesson for lesson in drawn(1500, worker_noise=0.4) if lesson.agent == "worker"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -112,10 +113,10 @@ def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:
 
 def first_of_each(items: Sequence[Kind], limits: Mapping[str, int], otherwise: int) -> list[Kind]:
     """The first `limits[source]` items of each source: a small, fixed validation set."""
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     kept = []
     for item in items:
-        taken[item.source] = taken.get(item.source, 0) + 1
+        taken[item.source] += 1
         if taken[item.source] <= limits.get(item.source, otherwise):
             kept.append(item)
     return kept

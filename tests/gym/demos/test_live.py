@@ -10,7 +10,7 @@ from rich.console import Console
 
 from verl_mas.errors import RunFailed
 from verl_mas.gym.demos import live
-from verl_mas.gym.demos.live import Run
+from verl_mas.gym.demos.live import DemoRun
 
 SILENT = Console(file=io.StringIO())
 STEP = json.dumps({"step": 1, "data": {"success": 0.5}})
@@ -21,14 +21,14 @@ IGNORES = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); pr
 def training(monkeypatch, tmp_path):
     """A run whose process executes `program` in place of verl, in a folder of its own."""
 
-    def of(program: str, **settings) -> Run:
+    def of(program: str, **settings) -> DemoRun:
         def start(run, log):
             command = [sys.executable, "-c", program, str(run.metrics)]
             return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
-        monkeypatch.setattr(Run, "start", start)
+        monkeypatch.setattr(DemoRun, "start", start)
         monkeypatch.setattr(live, "POLL_S", 0.02)
-        return Run([], tmp_path, steps_in_all=1, **settings)
+        return DemoRun([], tmp_path, steps_in_all=1, **settings)
 
     return of
 
@@ -85,14 +85,14 @@ def test_ctrl_c_ends_the_run_even_if_it_ignores_the_signal(training, monkeypatch
     monkeypatch.setattr(live, "GRACE_S", 0.3)
     run = training(program)
     started: list[subprocess.Popen] = []
-    start = Run.start
-    monkeypatch.setattr(Run, "start", lambda self, log: started.append(start(self, log)) or started[0])
+    start = DemoRun.start
+    monkeypatch.setattr(DemoRun, "start", lambda self, log: started.append(start(self, log)) or started[0])
 
     def interrupted(self, *_):
         if "on" in self.log.read_text():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "_show", interrupted)
+    monkeypatch.setattr(DemoRun, "_show", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.watch("success", SILENT)
     assert started[0].returncode not in (None, 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.puzzles.base import board, board_of, row
-from verl_mas.gym.puzzles.game import DENSE, Weights, score_actions
+from verl_mas.gym.puzzles.game import DENSE, LocalWeights, score_actions
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.codecs import ActionList, Malformed
 
@@ -158,7 +158,7 @@ def test_malformed_and_illegal_acts_cost_their_weight():
     illegal = next(move for move in "UDLR" if move not in puzzle.legal_actions())
     assert score_actions(puzzle, Malformed("x"), limit=2).local == pytest.approx(-(DENSE.format + DENSE.legal))
     assert score_actions(puzzle, [illegal], limit=2).local == pytest.approx(-DENSE.legal)
-    assert score_actions(puzzle, [illegal], limit=2, weights=Weights(legal=0.5)).local == pytest.approx(-0.5)
+    assert score_actions(puzzle, [illegal], limit=2, weights=LocalWeights(legal=0.5)).local == pytest.approx(-0.5)
 
 
 def test_the_sparse_reward_depends_only_on_a_solution():

@@ -21,10 +21,8 @@ class Game(ABC):
 
     name: ClassVar[str]
     rules: ClassVar[str]
-    # What a player can lose, and does lose by an illegal action.
-    stake: ClassVar[float] = 1.0
-    # Whether a start is a deal: then all of them are for training and for testing.
-    dealt: ClassVar[bool] = False
+    stake: ClassVar[float] = 1.0  # what a player can lose, and does lose by an illegal action
+    dealt: ClassVar[bool] = False  # whether a start is a deal: then all of them are for training and for testing
 
     @classmethod
     @abstractmethod

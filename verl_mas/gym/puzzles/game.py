@@ -18,17 +18,16 @@ from verl_mas.workflow.tasks import together
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Weights of the local parts."""
-
+class LocalWeights:
     format: float = 0.1
     legal: float = 0.1
     progress: float = 0.8
 
 
-DENSE = Weights()
-# Only the team reward.
-SPARSE = None
+DENSE = LocalWeights()
+SPARSE = None  # only the team reward
+REWARDS = {"dense": DENSE, "sparse": SPARSE}
+COMPACT = "compact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +37,11 @@ class ActionScore:
     after: Puzzle
     team: float
     local: float
-    # None: the reply was not a list of actions.
-    legal_share: float | None
+    legal_share: float | None  # None: the reply was not a list of actions
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A copy of a puzzle after some actions: how many were applied, and how many of those were legal."""
-
-    after: Puzzle
-    tried: int
-    legal: int
-
-
-def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> Played:
-    """Up to `limit` actions on a copy of the puzzle, until it is solved."""
+def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, float]:
+    """A copy of the puzzle after up to `limit` actions, until it is solved, and the share of those that were legal."""
     after = puzzle.copy()
     tried = legal = 0
     for action in actions[:limit]:
@@ -60,33 +49,24 @@ def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> Played:
             break
         tried += 1
         legal += after.step(action)
-    return Played(after, tried, legal)
+    return after, legal / tried if tried else 1.0
 
 
 def score_actions(
-    puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: Weights | None = DENSE
+    puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: LocalWeights | None = DENSE
 ) -> ActionScore:
-    """Try up to `limit` actions on a copy of the puzzle.
-
-    Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
-    the same state earn nothing. Format and legality are penalties: the paper's rewards minus a constant, which cancels
-    within a group of one prompt.
-    """
+    """Try up to `limit` actions on a copy of the puzzle. Solving gives a team reward of 1. Otherwise rewards are
+    differences of a state's value, so actions that return to the same state earn nothing. Format and legality are
+    penalties: the paper's rewards minus a constant, which cancels within a group of one prompt."""
     if isinstance(actions, Malformed):
         return ActionScore(puzzle.copy(), 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
-    done = played(puzzle, actions, limit)
-    after = done.after
-    share = done.legal / done.tried if done.tried else 1.0
+    after, share = played(puzzle, actions, limit)
     if weights is None:
         return ActionScore(after, float(after.solved), 0.0, share)
     team = 1.0 if after.solved else after.value() - puzzle.value()
     nearer = (puzzle.bounded_distance() - after.bounded_distance()) / limit
     local = weights.legal * (share - 1.0) + weights.progress * nearer
     return ActionScore(after, team, local, share)
-
-
-REWARDS = {"dense": DENSE, "sparse": SPARSE}
-COMPACT = "compact"
 
 
 @dataclass(frozen=True)
@@ -105,24 +85,19 @@ class Attempt:
         return replace(self, score=replace(self.score, after=after))
 
 
-# (agent, puzzle, prompt) -> the committed attempt.
-Choose = Callable[[str, Puzzle, str], Awaitable[Attempt]]
-# The number of a turn, and of an act in it.
-Place = tuple[int, int]
+Choose = Callable[[str, Puzzle, str], Awaitable[Attempt]]  # (agent, puzzle, prompt) -> the committed attempt
+Place = tuple[int, int]  # the number of a turn, and of an act in it
 
 
 @dataclass
 class Position:
-    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
-
-    A turn that is played on is called again from its start, and finds these attempts in place of new acts.
-    """
+    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents. A
+    turn that is played on is called again from its start, and finds these attempts in place of new acts."""
 
     puzzle: Puzzle
     turns: int = 0
     made: dict[Place, tuple[str, Attempt]] = field(default_factory=dict)
-    # Of a candidate that is played on: what its agent acted on.
-    facing: Puzzle | None = None
+    facing: Puzzle | None = None  # of a candidate that is played on: what its agent acted on
 
     def copy(self) -> Position:
         made = {place: (agent, one.ending(restored(one.score.after))) for place, (agent, one) in self.made.items()}
@@ -150,10 +125,8 @@ class Position:
 
 
 class Play(Workflow):
-    """Plays one puzzle until it is solved, cannot be solved, or `max_turns` are over.
-
-    Override `agents` and `turn`. The base class owns the board, the scores and the outcome.
-    """
+    """Plays one puzzle until it is solved, cannot be solved, or `max_turns` are over. Override `agents` and `turn`. The
+    base class owns the board, the scores and the outcome."""
 
     branches = True
     max_turns: Count = 4
@@ -197,7 +170,7 @@ class Play(Workflow):
         return self.reward == "sparse" and not self.probes and not self.forks
 
     @property
-    def weights(self) -> Weights | None:
+    def weights(self) -> LocalWeights | None:
         """Of an act's own reward; with continuations the outcome alone counts."""
         return SPARSE if self.probes else REWARDS[self.reward]
 
@@ -219,11 +192,8 @@ class Play(Workflow):
             at.turns += 1
             team.draw(at.puzzle.render, f"after turn {at.turns}")
         solved = float(at.puzzle.solved)
-        return Outcome(
-            answer=at.puzzle.render(),
-            reward=at.puzzle.value() if self.reward == "dense" else solved,
-            info={"acc": solved, "turns": at.turns},
-        )
+        reward = at.puzzle.value() if self.reward == "dense" else solved
+        return Outcome(answer=at.puzzle.render(), reward=reward, info={"acc": solved, "turns": at.turns})
 
     async def _choose(
         self, team: Team, at: Position, numbers: Iterator[int], agent: str, puzzle: Puzzle, prompt: str
@@ -270,7 +240,7 @@ class Play(Workflow):
         """The attempt, made on this board."""
         if not puzzle.chance:
             return attempt.ending(restored(attempt.score.after))
-        return attempt.ending(played(puzzle, attempt.readable, self.moves).after)
+        return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
 
     async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
         """Read and score one of `among` candidates."""

@@ -44,10 +44,8 @@ class Board:
     to_goal: list[int | None]
     picture: str
     layout: str
-    # The rows of the layout, for `compact`.
-    words: str
-    # The probability that a move slips.
-    slip: float
+    words: str  # the rows of the layout, for `compact`
+    slip: float  # the probability that a move slips
 
 
 @register_puzzle("plan_path")

@@ -14,8 +14,7 @@ from verl_mas.util.splits import TRAIN, split_of
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 _ATTEMPTS = 1000
-# The largest distance table: it takes about a second and 100 MB.
-_MOST_STATES = 200_000
+_MOST_STATES = 200_000  # the largest distance table: it takes about a second and 100 MB
 
 State = tuple[int, tuple[int, ...]]
 
@@ -29,8 +28,7 @@ class Level:
     moves: tuple[dict[str, int], ...]
     distances: dict[State, int]
     layout: str
-    # The rows of walls without the outer ones, for `compact`.
-    words: str
+    words: str  # the rows of walls without the outer ones, for `compact`
 
 
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
