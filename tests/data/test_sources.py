@@ -74,7 +74,12 @@ def test_a_source_with_another_number_of_rows_than_published_is_refused(count, m
 
 def test_every_code_set_is_pinned_with_its_number_of_rows():
     assert all(one.revision and len(one.revision) == 40 and one.rows for one in SETS.values())
-    assert len(SETS) == len(sources.CODE_TRAIN) + len(sources.CODE_TEST)
+
+
+@pytest.mark.parametrize("sets", ["CODE", "MATH", "SEARCH"])
+def test_every_public_set_has_its_own_name(sets):
+    every = getattr(sources, f"{sets}_TRAIN") + getattr(sources, f"{sets}_TEST")
+    assert len({one.name for one in every}) == len(every)
 
 
 def test_the_math_sets_of_tool_users_are_polaris_and_three_competitions():

@@ -30,21 +30,17 @@ def course(puzzle, moves):
 
 def test_boards_are_the_same_with_and_without_slips():
     for seed in range(20):
-        assert (
-            slippery(0.0, seed).render()
-            == slippery(0.4, seed).render()
-            == board("plan_path", seed, TRAIN, SIZE).render()
-        )
+        firm, loose, plain = slippery(0.0, seed), slippery(0.4, seed), board("plan_path", seed, TRAIN, SIZE)
+        assert firm.render() == loose.render() == plain.render()
 
 
 @pytest.mark.parametrize("slip", [0.0, 0.2, 0.4, 0.9])
 def test_a_move_slips_with_the_stated_probability_and_evenly_to_the_other_free_neighbours(slip):
-    start = next(one for one in (slippery(slip, seed) for seed in range(50)) if len(one.legal_actions()) == 3)
+    start = start_with(3, slip)
     move, *others = start.legal_actions()
     ends, rng = Counter(), random.Random(0)
     for _ in range(4000):
-        twin = start.copy()
-        twin.reseed(rng)
+        twin = reseeded(start, rng)
         assert twin.step(move)
         ends[twin.at] += 1
     table = start.board.moves[start.at]
@@ -53,21 +49,26 @@ def test_a_move_slips_with_the_stated_probability_and_evenly_to_the_other_free_n
 
 
 def test_where_there_is_no_other_free_neighbour_a_slip_stays_in_place():
-    start = next(one for one in (slippery(0.9, seed) for seed in range(500)) if len(one.legal_actions()) == 1)
-    ends = {tuple(course(reseeded(start, seed), start.legal_actions())) for seed in range(50)}
+    start = start_with(1, 0.9)
+    ends = {tuple(course(reseeded(start, random.Random(seed)), start.legal_actions())) for seed in range(50)}
     assert ends == {(start.at,), tuple(start.board.moves[start.at].values())}
 
 
-def reseeded(puzzle, seed):
+def start_with(exits, slip):
+    """A board on which this many moves are legal at first."""
+    return next(puzzle for seed in range(500) if len((puzzle := slippery(slip, seed)).legal_actions()) == exits)
+
+
+def reseeded(puzzle, rng):
     twin = puzzle.copy()
-    twin.reseed(random.Random(seed))
+    twin.reseed(rng)
     return twin
 
 
 def test_a_copy_slips_as_its_original_does_and_a_reseeded_one_does_not():
     moves = random.Random(1).choices("UDLR", k=40)
     original = slippery()
-    copied, other = original.copy(), reseeded(original, 5)
+    copied, other = original.copy(), reseeded(original, random.Random(5))
     assert course(copied, moves[:20]) == course(original, moves[:20])
     assert course(copied.copy(), moves[20:]) == course(original, moves[20:])
     assert course(slippery(), moves) != course(other, moves)
@@ -93,20 +94,15 @@ def test_the_prompt_for_language_models_says_that_moves_slip():
 
 
 def test_the_rows_of_a_dataset_keep_the_slip():
-    made = row("plan_path", 3, TRAIN, SIZE | {"slip": 0.2})
-    assert board_of(made["extra_info"]).board.slip == 0.2
-    # Rows of earlier versions name no slip.
-    made["extra_info"]["size"].pop("slip")
-    assert board_of(made["extra_info"]).board.slip == 0.0
+    assert board_of(row("plan_path", 3, TRAIN, SIZE | {"slip": 0.2})["extra_info"]).board.slip == 0.2
 
 
 def test_demonstrations_are_shortest_plans_from_where_the_slips_lead():
     workflow = tiny_workflow("planner_executor", {"moves": 1})
 
     def shown(slip):
-        return [
-            lesson.prompt for lesson in islice(lessons(workflow, "plan_path", SIZE | {"slip": slip}, noise=0.0), 400)
-        ]
+        taught = islice(lessons(workflow, "plan_path", SIZE | {"slip": slip}, noise=0.0), 400)
+        return [lesson.prompt for lesson in taught]
 
     firm, loose = shown(0.0), shown(0.4)
     assert firm[0] == loose[0] and firm != loose and shown(0.4) == loose
