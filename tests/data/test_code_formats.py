@@ -59,7 +59,7 @@ STARTER = "class Solution:\n    def twice(self, values: List[int]) -> List[int]:
 )
 def test_a_function_is_called_by_its_tests_and_shown_in_the_question(name, cases, starter, function, ending, wrapped):
     inputs, outputs = zip(*cases, strict=True)
-    of_function = draft(rows.apps_function(name, inputs, outputs, ["def f(x): return x"], starter))
+    of_function = draft(rows.apps_function(name, inputs, outputs, ["def f(x): return x"], starter_code=starter))
     assert of_function.tests == [Returns(Call(function, given), expected) for given, expected in cases]
     assert of_function.question.endswith(ending) and of_function.wrapped == wrapped
 
@@ -80,7 +80,7 @@ def test_livecodebench_has_hidden_tests_as_json_or_packed(pack):
 
 
 def test_a_function_of_livecodebench_takes_one_json_value_per_line():
-    lcb = draft(rows.livecodebench([("[1, 2]\n3", "[4, 5]")], [("[]\n0", "[]")], "twice", STARTER))
+    lcb = draft(rows.livecodebench([("[1, 2]\n3", "[4, 5]")], [("[]\n0", "[]")], "twice", starter_code=STARTER))
     calls = [([[1, 2], 3], [4, 5]), ([[], 0], [])]
     assert lcb.tests == [Returns(Call("Solution.twice", given), expected) for given, expected in calls]
 

@@ -135,17 +135,18 @@ def test_local_files_replace_the_hub_and_validation_is_the_whole_test_if_no_set_
     assert [row["data_source"] for row in test] == [row["data_source"] for row in validation] == [name]
 
 
+WITHOUT_TRUTH = [{"problem": "p"}, {"problem": "p", "answer": ""}, {"problem": "p", "answer": None}]
+
+
 @pytest.mark.parametrize(
     ("make", "row", "says"),
     [
-        *((make, row, "no ground truth") for make in (math_item, search_item) for row in (
-            {"problem": "p"}, {"problem": "p", "answer": ""}, {"problem": "p", "answer": None},
-        )),
+        *((make, row, "no ground truth") for make in (math_item, search_item) for row in WITHOUT_TRUTH),
         # A math answer is one text or number.
         *((math_item, {"problem": "p", "answer": truth}, "the ground truth .*5") for truth in (["5"], {"target": "5"})),
         *((math_item, {**row, "answer": "1"}, "no question") for row in ({}, {"problem": ""}, {"prompt": []})),
     ],
-)  # fmt: skip
+)
 def test_a_row_without_question_or_ground_truth_is_refused_with_its_number(make, row, says):
     with pytest.raises(DataError, match=f"set, row 3 has {says}"):
         make(row, 3, "set")

@@ -72,17 +72,12 @@ def test_a_source_with_another_number_of_rows_than_published_is_refused(count, m
         list(source.read())
 
 
-def test_every_code_set_is_pinned_with_its_number_of_rows():
-    assert all(one.revision and len(one.revision) == 40 and one.rows for one in SETS.values())
+def test_every_code_set_and_polaris_is_pinned_with_its_number_of_rows():
+    pinned = (*SETS.values(), *sources.TOOL_MATH_TRAIN)
+    assert all(each.revision and len(each.revision) == 40 and each.rows for each in pinned)
 
 
 @pytest.mark.parametrize("sets", ["CODE", "MATH", "SEARCH"])
 def test_every_public_set_has_its_own_name(sets):
     every = getattr(sources, f"{sets}_TRAIN") + getattr(sources, f"{sets}_TEST")
     assert len({one.name for one in every}) == len(every)
-
-
-def test_the_math_sets_of_tool_users_are_polaris_and_three_competitions():
-    [polaris] = sources.TOOL_MATH_TRAIN
-    assert polaris.revision == "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4"
-    assert [one.name for one in sources.TOOL_MATH_TEST] == ["aime24", "aime25", "olympiadbench"]

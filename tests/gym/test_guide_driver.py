@@ -11,7 +11,7 @@ from played import played, task_of
 from verl_mas.errors import DataError
 from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
-from verl_mas.gym.puzzles.base import board, row
+from verl_mas.gym.puzzles.base import row
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 from verl_mas.util.splits import TEST, TRAIN, split_of
 
@@ -36,23 +36,6 @@ def test_goals_are_at_least_three_moves_away():
     boards = [read(item)[0] for split in (TRAIN, TEST) for item in guide_driver.items(300, split=split)]
     assert min(one.initial_distance for one in boards) == 3
     assert {one.board.layout.count("#") for one in boards} == {3}
-
-
-def open_board(start: int, goal: int) -> PlanPath:
-    """Without walls."""
-    puzzle = board("plan_path", 0, TRAIN, {"size": 2, "walls": 0, "min_distance": 1})
-    assert isinstance(puzzle, PlanPath)
-    puzzle.at = start
-    assert puzzle.board.layout == "...."
-    return puzzle
-
-
-def test_the_bound_of_a_goal_blind_driver_is_known_on_a_board_of_four_cells():
-    # Three goals, equally likely; a walk of one move visits one, of two moves two, and of three all.
-    shares = [guide_driver.blind_bound([open_board(0, 3)], moves, min_distance=1) for moves in (1, 2, 3)]
-    assert shares == pytest.approx([1 / 3, 2 / 3, 1])
-    # With distance 2 the goal is known.
-    assert guide_driver.blind_bound([open_board(0, 3)], 2, min_distance=2) == 1
 
 
 def test_the_bound_is_that_of_the_best_of_all_walks_with_goals_as_likely_as_boards_are_generated():

@@ -199,5 +199,9 @@ def _readings(draft: Draft) -> list[Draft]:
     """What the tests may mean: `[3]` or `3`. A golden program shows which."""
     if not draft.wrapped:
         return [draft]
-    lists = [test for test in draft.tests if isinstance(test, Returns) and isinstance(test.expected, list)]
-    return [draft, replace(draft, tests=[replace(test, expected=test.expected[0]) for test in lists])]
+    contents = [
+        replace(test, expected=test.expected[0])
+        for test in draft.tests
+        if isinstance(test, Returns) and isinstance(test.expected, list)
+    ]
+    return [draft, replace(draft, tests=contents)]

@@ -103,7 +103,9 @@ class SelfPlay(Workflow):
 
     def read(self, reply: Reply, game: Game) -> str | None:
         """The legal action in a reply. One that cannot be read is malformed, too."""
-        move = reply.text if self.text == COMPACT else reply.parse(MOVE)
+        move: str | Malformed = reply.text
+        if self.text != COMPACT:
+            move = reply.parse(MOVE)
         if isinstance(move, Malformed):
             return None
         legal = {action.casefold(): action for action in game.actions()}

@@ -142,12 +142,12 @@ SPEAKERS, ANSWER = "ABCD", "?"  # the last mark of a compact prompt: who writes 
 
 @dataclass(frozen=True)
 class Talk:
-    """A conversation of so many acts."""
+    """A conversation whose last act answers."""
 
     answer: str
     parts: tuple[str, ...]  # of those who speak in turn
     hint: str
-    acts: int
+    acts: int  # in all
     read: tuple[str, ...] = ()  # at the start, by all
     written: tuple[str, ...] = ()
 
@@ -211,7 +211,8 @@ class SplitClues(States[Talk]):
         return self.agents[state.speaker] if self.control == "none" else "receiver"
 
     def after(self, reply: Reply, state: Talk) -> Talk:
-        return state.after(reply.parse(self.codec(state)))
+        letters = reply.parse(self.codec(state))
+        return state.after(letters)
 
     def outcome(self, state: Talk) -> Outcome:
         right = float(state.written[-1] == state.answer)

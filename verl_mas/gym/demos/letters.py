@@ -21,18 +21,13 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     disable_progress_bar()
     letters.prepare(FOLDER)
-    training = DemoRun(
-        overrides=["+platform=cpu", "+recipe=first_run/laptop", *overrides], folder=FOLDER, steps_in_all=50
-    )
+    training = DemoRun(["+platform=cpu", "+recipe=first_run/laptop", *overrides], FOLDER, steps_in_all=50)
     steps = training.watch(REWARD, console)
     panel = Panel("reward", {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)})
     pictures = write_curves([panel], FOLDER / "reward", "Repeat a letter")
     _, rewards = series(steps, REWARD)
     _, held_out = series(steps, HELD_OUT)
     console.print(f"\nreward {sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
-    for what, file in (
-        *(("curve", picture) for picture in pictures),
-        ("metrics", training.metrics),
-        ("log", training.log),
-    ):
+    files = [*(("curve", picture) for picture in pictures), ("metrics", training.metrics), ("log", training.log)]
+    for what, file in files:
         console.print(f"{what:8} {file}")

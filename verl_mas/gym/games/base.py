@@ -14,10 +14,8 @@ Player: TypeAlias = Literal[0, 1]
 
 
 class Game(ABC):
-    """A state of a game between player 0 and player 1. It never changes; an action leads to another state.
-
-    Equal states are equal and have one hash.
-    """
+    """A state of a game between player 0 and player 1. It never changes; an action leads to another state. Equal states
+    are equal and have one hash."""
 
     name: ClassVar[str]
     rules: ClassVar[str]
