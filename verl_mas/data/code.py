@@ -10,11 +10,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from verl_mas.data.code_formats import Dropped, Format, format_of, read
-from verl_mas.data.code_golden import Judge
+from verl_mas.data.code_golden import Judge, Judged
 from verl_mas.data.items import Item
 from verl_mas.data.sources import RowSource
 from verl_mas.errors import DataError
@@ -42,19 +41,6 @@ class CodeItem(Item):
 
 def _plain(text: str) -> str:
     return FORMATTING.sub("", text.casefold())
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What came of a row: a reason why it is dropped, or what is kept."""
-
-    dropped: str | None = None
-    question: str = ""
-    truth: str = ""
-    golden: bool = False
-    examples_from: str = ""
-    examples_alone: bool = False
-    tests_left_out: int = 0
 
 
 class Journal:
@@ -146,17 +132,9 @@ class Preparation:
         try:
             draft = read(row, number, source.title, form)
             required = self._golden_required and split == TRAIN
-            kept = await self._judge.judge(draft, f"{source.name} {number}", golden_required=required)
+            return await self._judge.judge(draft, f"{source.name} {number}", golden_required=required)
         except Dropped as dropped:
             return Judged(dropped=dropped.reason.value)
-        return Judged(
-            question=kept.question,
-            truth=kept.problem.text(),
-            golden=kept.problem.golden is not None,
-            examples_from=kept.examples_from.value,
-            examples_alone=set(map(repr, kept.problem.tests)) <= set(map(repr, kept.problem.examples)),
-            tests_left_out=kept.tests_left_out,
-        )
 
 
 def _counts(judged: Sequence[Judged]) -> dict[str, object]:

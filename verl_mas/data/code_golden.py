@@ -105,13 +105,16 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class KeptTask:
-    """A task that is kept, with a golden program that passed its tests if there is one."""
+class Judged:
+    """What came of a row: a reason why it is dropped, or the task that is kept."""
 
-    question: str
-    problem: Problem
-    examples_from: ExamplesFrom
-    tests_left_out: int
+    dropped: str | None = None
+    question: str = ""
+    truth: str = ""  # the text of a Problem, with a golden program that passed its tests if there is one
+    golden: bool = False
+    examples_from: str = ""
+    examples_alone: bool = False
+    tests_left_out: int = 0
 
 
 class GoldenOutcome(Enum):
@@ -128,7 +131,7 @@ class Judge:
     limits: Limits
     rules: Rules
 
-    async def judge(self, draft: Draft, name: str, *, golden_required: bool) -> KeptTask:
+    async def judge(self, draft: Draft, name: str, *, golden_required: bool) -> Judged:
         """The task of a draft; `name` seeds what is drawn. Raises Dropped."""
         if len(draft.question) > self.rules.max_question_characters:
             raise Dropped(Drop.LONG_QUESTION)
@@ -146,7 +149,7 @@ class Judge:
                 reason = dropped.reason
         raise Dropped(reason)
 
-    async def _judged(self, draft: Draft, name: str, *, golden_required: bool) -> KeptTask:
+    async def _judged(self, draft: Draft, name: str, *, golden_required: bool) -> Judged:
         seed = f"{self.rules.seed} {name}"
         try:
             chosen = choose(draft, self.rules.max_tests, self.rules.max_test_characters, seed)
@@ -172,8 +175,14 @@ class Judge:
             raise Dropped(Drop.GOLDEN_DISAGREE if right else Drop.GOLDEN_FAILS)
         if not right and (golden_required or draft.wrapped):
             raise Dropped(Drop.GOLDEN_FAILS)
-        problem = replace(problem, golden=right[0] if right else None)
-        return KeptTask(_question(draft, chosen), problem, chosen.examples_from, chosen.left_out)
+        return Judged(
+            question=_question(draft, chosen),
+            truth=replace(problem, golden=right[0] if right else None).text(),
+            golden=bool(right),
+            examples_from=chosen.examples_from.value,
+            examples_alone=set(map(repr, problem.tests)) <= set(map(repr, problem.examples)),
+            tests_left_out=chosen.left_out,
+        )
 
     async def _outcome(self, program: str, tests: Sequence[Test], limits: Limits) -> GoldenOutcome:
         # One test first: a program in Python 2, or one that hangs, costs one run.
