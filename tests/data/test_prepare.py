@@ -57,18 +57,26 @@ def prepared(folder, split):
     return pq.read_table(folder / f"{split}.parquet").to_pylist()
 
 
-def test_math_becomes_rows_that_verl_reads(tmp_path, capsys):
+def test_math_becomes_rows_that_verl_reads_without_overlap_and_duplicates(tmp_path, capsys):
     assert main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS)) == 0
-    train = prepared(tmp_path, "train")
+    train, test = prepared(tmp_path, "train"), prepared(tmp_path, "test")
     assert train[0] == {
         "data_source": "dapo_filter",
         "prompt": [{"role": "user", "content": "1+1?"}],
         "reward_model": {"style": "rule", "ground_truth": "2"},
         "extra_info": {"split": "train", "index": 0},
     }
-    assert len(prepared(tmp_path, "test")) == 873 and len(prepared(tmp_path, "validation")) == 110
-    assert {row["reward_model"]["ground_truth"] for row in prepared(tmp_path, "test")} >= {"33", "x^2"}
+    assert len(test) == 873 and len(prepared(tmp_path, "validation")) == 110
+    assert {row["reward_model"]["ground_truth"] for row in test} >= {"33", "x^2"}
     assert "amc23: no revision is pinned" in capsys.readouterr().out
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert [row["prompt"][0]["content"] for row in train] == ["1+1?", "2+2?"]
+    assert manifest["train_duplicates_dropped"] == 1 and manifest["train_rows_also_in_test"] == 1
+    assert manifest["overlap_examples"] == ["Shared problem."]
+    with pytest.raises(ConfigError, match=r"train\.parquet exists"):
+        main(["math", "--out", str(tmp_path)], load=lambda one: pytest.fail("the set was read"))
+    main(["math", "--out", str(tmp_path), "--force", "--keep-overlap"], load=hub(MATH_ROWS))
+    assert len(prepared(tmp_path, "train")) == 3
 
 
 def test_tool_math_trains_on_polaris_and_tests_on_three_competitions(tmp_path, monkeypatch):
@@ -77,16 +85,6 @@ def test_tool_math_trains_on_polaris_and_tests_on_three_competitions(tmp_path, m
     assert main(["tool_math", "--out", str(tmp_path)], load=hub(rows)) == 0
     assert prepared(tmp_path, "train")[0]["reward_model"]["ground_truth"] == "2"
     assert {row["data_source"] for row in prepared(tmp_path, "test")} == {"aime24", "aime25", "olympiadbench"}
-
-
-def test_overlap_and_duplicates_are_dropped_from_training_and_reported(tmp_path):
-    main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS))
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert [row["prompt"][0]["content"] for row in prepared(tmp_path, "train")] == ["1+1?", "2+2?"]
-    assert manifest["train_duplicates_dropped"] == 1 and manifest["train_rows_also_in_test"] == 1
-    assert manifest["overlap_examples"] == ["Shared problem."]
-    main(["math", "--out", str(tmp_path), "--force", "--keep-overlap"], load=hub(MATH_ROWS))
-    assert len(prepared(tmp_path, "train")) == 3
 
 
 def test_questions_that_differ_in_a_sign_are_different():
@@ -185,13 +183,6 @@ def test_the_help_has_a_line_per_data_set(capsys):
         main(["--help"])
     text = capsys.readouterr().out
     assert [name for name in ("rows", *DATA_SETS) if not re.search(rf"^ +{name}\s+\w+ \w+", text, re.MULTILINE)] == []
-
-
-def test_a_data_set_is_replaced_only_when_asked_to_and_before_it_is_read(tmp_path):
-    main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS))
-    with pytest.raises(ConfigError, match=r"train\.parquet exists"):
-        main(["math", "--out", str(tmp_path)], load=lambda one: pytest.fail("the set was read"))
-    assert main(["math", "--out", str(tmp_path), "--force"], load=hub(MATH_ROWS)) == 0
 
 
 @pytest.mark.parametrize(
