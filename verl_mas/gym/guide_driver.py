@@ -245,7 +245,8 @@ def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -
         drive = workflow.opening(puzzle, puzzle)
         while not workflow.over(drive):
             if drive.message is None:
-                goal = named(puzzle.board.goal, cells := puzzle.board.size)
+                cells = puzzle.board.size
+                goal = named(puzzle.board.goal, cells)
                 wrong = rng.choice(ROWS[:cells]) + rng.choice(COLUMNS[:cells])
                 message = wrong if rng.random() < noise else goal
                 yield Lesson("guide", workflow.prompt(drive), workflow.message_codec(drive).render(message))

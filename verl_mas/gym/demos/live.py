@@ -115,14 +115,9 @@ class DemoRun:
                 self._printed = step.number
 
     def _bar(self, console: Console) -> progress.Progress:
-        columns = (
-            *(progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()),
-            *(
-                progress.TextColumn("{task.fields[value]}"),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-            ),
-        )
+        text, value = progress.TextColumn("{task.description}"), progress.TextColumn("{task.fields[value]}")
+        times = progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
+        columns = text, progress.BarColumn(), progress.MofNCompleteColumn(), value, *times
         return progress.Progress(*columns, console=console)
 
 
