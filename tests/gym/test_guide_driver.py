@@ -45,15 +45,15 @@ def test_the_bound_is_that_of_the_best_of_all_walks_with_goals_as_likely_as_boar
         far = {goal: distances(goal, board_.moves) for goal in range(16) if board_.layout[goal] == "."}
         # A goal is drawn first, then one of the starts that are far enough.
         likely = {
-            goal: 1 / sum(one is not None and one >= 3 for one in found)
-            for goal, found in far.items()
-            if (found[task.at] or 0) >= 3
+            goal: 1 / sum(one is not None and one >= 3 for one in lengths)
+            for goal, lengths in far.items()
+            if (lengths[task.at] or 0) >= 3
         }
-        found = []
+        shares = []
         for walk in itertools.product("UDLR", repeat=5):
             cells = {at := task.at, *(at := board_.moves[at].get(move, at) for move in walk)}
-            found.append(sum(likely.get(cell, 0) for cell in cells) / sum(likely.values()))
-        assert guide_driver.blind_bound([task], 5, min_distance=3) == pytest.approx(max(found))
+            shares.append(sum(likely.get(cell, 0) for cell in cells) / sum(likely.values()))
+        assert guide_driver.blind_bound([task], 5, min_distance=3) == pytest.approx(max(shares))
 
 
 def test_the_bound_leaves_room_above_it():

@@ -71,7 +71,7 @@ SEARCH_TEST = (PublicSet("search_r1_test", _SEARCH_R1[0], "test", _SEARCH_R1[1],
 # The math sets of AT-GRPO, for a reasoner and a tool user.
 _POLARIS = ("POLARIS-Project/Polaris-Dataset-53K", "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4")
 TOOL_MATH_TRAIN = (PublicSet("polaris", _POLARIS[0], "train", _POLARIS[1], 53_291),)
-TOOL_MATH_TEST = tuple(one for one in MATH_TEST if one.name in ("aime24", "aime25", "olympiadbench"))
+TOOL_MATH_TEST = tuple(public for public in MATH_TEST if public.name in ("aime24", "aime25", "olympiadbench"))
 # Programming tasks. APPS, LiveCodeBench and TACO have loading scripts.
 _APPS = ("codeparrot/apps", "21e74ddf8de1a21436da12e3e653065c5213e9d1")
 _CODE_CONTESTS = ("deepmind/code_contests", "802411c3010cb00d1b05bad57ca77365a3c699d6")
@@ -96,41 +96,41 @@ CODE_TEST = (
 
 def pinned(sets: Iterable[PublicSet], revisions: Mapping[str, str]) -> list[PublicSet]:
     """The sets, with the revisions that the user gave by name."""
-    return [replace(one, revision=revisions.get(one.name, one.revision)) for one in sets]
+    return [replace(public, revision=revisions.get(public.name, public.revision)) for public in sets]
 
 
-def from_hub(one: PublicSet) -> tuple[Rows, str]:
+def from_hub(public: PublicSet) -> tuple[Rows, str]:
     """The rows of a set, and their revision."""
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
     try:
-        revision = one.revision or str(HfApi().dataset_info(one.repository).sha)
-        if one.files:
-            return chain.from_iterable(map(read_rows, _downloaded(one, revision))), revision
-        return load_dataset(one.repository, split=one.split, revision=revision), revision
+        revision = public.revision or str(HfApi().dataset_info(public.repository).sha)
+        if public.files:
+            return chain.from_iterable(map(read_rows, _downloaded(public, revision))), revision
+        return load_dataset(public.repository, split=public.split, revision=revision), revision
     except ConfigError:
         raise
     # No network, no such repository or revision, no such split.
     except (OSError, httpx.HTTPError, ValueError) as error:
-        value = f"{one.repository} ({one.split}) cannot be read: {type(error).__name__}: {error}"
+        value = f"{public.repository} ({public.split}) cannot be read: {type(error).__name__}: {error}"
         fix = "check the network, or give files with --train FILE and --test NAME=FILE"
         raise ConfigError(value, rule="a public set is read from the Hugging Face hub", fix=fix) from error
 
 
-def _downloaded(one: PublicSet, revision: str) -> list[Path]:
+def _downloaded(public: PublicSet, revision: str) -> list[Path]:
     from huggingface_hub import hf_hub_download, list_repo_files
 
-    names = list_repo_files(one.repository, repo_type="dataset", revision=revision)
+    names = list_repo_files(public.repository, repo_type="dataset", revision=revision)
     paths = []
-    for pattern in one.files:
+    for pattern in public.files:
         matching = sorted(fnmatch.filter(names, pattern))
         if not matching:
-            value = f"{one.repository} at {revision} has no file {pattern}"
-            fix = f"give another revision with --revision {one.name}=HASH, or a local file"
-            raise ConfigError(value, rule=f"{one.name} is read from its files {', '.join(one.files)}", fix=fix)
+            value = f"{public.repository} at {revision} has no file {pattern}"
+            fix = f"give another revision with --revision {public.name}=HASH, or a local file"
+            raise ConfigError(value, rule=f"{public.name} is read from its files {', '.join(public.files)}", fix=fix)
         for name in matching:
-            paths.append(Path(hf_hub_download(one.repository, name, repo_type="dataset", revision=revision)))
+            paths.append(Path(hf_hub_download(public.repository, name, repo_type="dataset", revision=revision)))
     return paths
 
 

@@ -14,7 +14,7 @@ from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.puzzles.base import Puzzle, Size, board, row
-from verl_mas.gym.puzzles.game import COMPACT, Attempt, Play, score_actions
+from verl_mas.gym.puzzles.game import COMPACT, Play, PuzzleAttempt, score_actions
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN
@@ -64,10 +64,10 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
     """The acts of one turn, in which an expert plays every agent, and the puzzle after it."""
     acts: list[Lesson] = []
 
-    async def choose(agent: str, state: Puzzle, prompt: str) -> Attempt:
+    async def choose(agent: str, state: Puzzle, prompt: str) -> PuzzleAttempt:
         plan = noisy_plan(state, workflow.moves, noise, rng)
         acts.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
-        return Attempt(plan, score_actions(state, plan, limit=workflow.moves))
+        return PuzzleAttempt(plan, score_actions(state, plan, limit=workflow.moves))
 
     return acts, _result(workflow.turn(puzzle, choose))
 

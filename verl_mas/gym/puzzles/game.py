@@ -70,7 +70,7 @@ def score_actions(
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PuzzleAttempt:
     """One candidate: its actions and their score."""
 
     actions: Sequence[str] | Malformed
@@ -80,12 +80,12 @@ class Attempt:
     def readable(self) -> Sequence[str]:
         return () if isinstance(self.actions, Malformed) else self.actions
 
-    def ending(self, after: Puzzle) -> Attempt:
+    def ending(self, after: Puzzle) -> PuzzleAttempt:
         """The same attempt, with which the board became `after`."""
         return replace(self, score=replace(self.score, after=after))
 
 
-Choose = Callable[[str, Puzzle, str], Awaitable[Attempt]]  # (agent, puzzle, prompt) -> the committed attempt
+Choose = Callable[[str, Puzzle, str], Awaitable[PuzzleAttempt]]  # (agent, puzzle, prompt) -> the committed attempt
 Place = tuple[int, int]  # the number of a turn, and of an act in it
 
 
@@ -96,26 +96,29 @@ class Position:
 
     puzzle: Puzzle
     turns: int = 0
-    made: dict[Place, tuple[str, Attempt]] = field(default_factory=dict)
+    attempts: dict[Place, tuple[str, PuzzleAttempt]] = field(default_factory=dict)
     facing: Puzzle | None = None  # of a candidate that is played on: what its agent acted on
 
     def copy(self) -> Position:
-        made = {place: (agent, one.ending(restored(one.score.after))) for place, (agent, one) in self.made.items()}
-        return Position(restored(self.puzzle), self.turns, made, restored(self.facing))
+        attempts = {
+            place: (agent, attempt.ending(restored(attempt.score.after)))
+            for place, (agent, attempt) in self.attempts.items()
+        }
+        return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
         """Nothing that chance decides from here on is known to the original."""
-        for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.made.values())):
+        for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)
 
     def now(self, facing: Puzzle) -> Position:
         """The position before an act of this turn."""
-        made = {place: one for place, one in self.made.items() if place[0] == self.turns}
-        return Position(self.puzzle, self.turns, made, facing)
+        of_turn = {place: attempt for place, attempt in self.attempts.items() if place[0] == self.turns}
+        return Position(self.puzzle, self.turns, of_turn, facing)
 
-    def again(self, place: Place, agent: str) -> Attempt:
-        then, attempt = self.made[place]
+    def again(self, place: Place, agent: str) -> PuzzleAttempt:
+        then, attempt = self.attempts[place]
         if agent != then:
             value = f"act {place[1]} of a turn was by {then}, and by {agent} when the turn was called again"
             rule = "a candidate is played on by calling `turn` again, which asks the same agents in the same order"
@@ -197,10 +200,10 @@ class Play(Workflow):
 
     async def _choose(
         self, team: Team, at: Position, numbers: Iterator[int], agent: str, puzzle: Puzzle, prompt: str
-    ) -> Attempt:
+    ) -> PuzzleAttempt:
         """Sample candidates for the prompt, score each on its own copy, commit one."""
         place = at.turns, next(numbers)
-        if place in at.made:
+        if place in at.attempts:
             return at.again(place, agent)
         replies = await team[agent].branch(prompt) if self._branches(team, agent) else [await team[agent].act(prompt)]
         scored = [self.attempt(reply, self._board(team, puzzle, reply), len(replies)) for reply in replies]
@@ -210,19 +213,19 @@ class Play(Workflow):
         async def play_on(team: Team, reply: Reply, state: Position) -> Outcome:
             courses[reply] = state
             assert state.facing is not None
-            state.made[place] = agent, self._taken(attempts[reply], state.facing)
+            state.attempts[place] = agent, self._taken(attempts[reply], state.facing)
             return await self._play(team, state)
 
         if self.forks and len(replies) > 1:
             await team.fork(replies, play_on, at.now(puzzle))
             # The rest of the session is that of the committed fork.
-            at.made |= next(courses[reply].made for reply in replies if reply.committed)
+            at.attempts |= next(courses[reply].attempts for reply in replies if reply.committed)
             return at.again(place, agent)
         if self.probes:
             now = at.now(puzzle)
             await together([partial(team.continue_from, reply, play_on, now, self.continuations) for reply in replies])
         attempt = self._taken(attempts[team.commit(replies)], puzzle)
-        at.made[place] = agent, attempt
+        at.attempts[place] = agent, attempt
         return attempt
 
     def _branches(self, team: Team, agent: str) -> bool:
@@ -236,24 +239,24 @@ class Play(Workflow):
         board.reseed(team.random(f"{reply.agent}/{reply.turn}/{reply.branch}"))
         return board
 
-    def _taken(self, attempt: Attempt, puzzle: Puzzle) -> Attempt:
+    def _taken(self, attempt: PuzzleAttempt, puzzle: Puzzle) -> PuzzleAttempt:
         """The attempt, made on this board."""
         if not puzzle.chance:
             return attempt.ending(restored(attempt.score.after))
         return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
 
-    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
+    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Read and score one of `among` candidates."""
         actions = reply.parse(self.codec(puzzle))
         return self.scored(reply, actions, puzzle, among)
 
-    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> Attempt:
+    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Set the reply's rewards. Without other candidates the act's team reward is the session's."""
         score = score_actions(puzzle, actions, limit=self.moves, weights=self.weights)
         reply.reward = score.local
         if among > 1 and not self.probes and not self.forks:
             reply.team_reward = score.team
-        return Attempt(actions, score)
+        return PuzzleAttempt(actions, score)
 
     def codec(self, puzzle: Puzzle) -> ActionList:
         """The format of replies: between tags for language models, without tags for tiny ones."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from verl_mas.execution.executor import Execution
 from verl_mas.gym.puzzles.base import Puzzle
-from verl_mas.gym.puzzles.game import COMPACT, Attempt, Choose, Play
+from verl_mas.gym.puzzles.game import COMPACT, Choose, Play, PuzzleAttempt
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 
@@ -81,7 +81,7 @@ class ToolUserPlanner(Play):
         printed = await choose("tool_user", puzzle, self.program(puzzle))
         return (await choose("planner", puzzle, self.decide(puzzle, printed.readable))).score.after
 
-    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
+    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         if reply.role != "tool_user":
             return await super().attempt(reply, puzzle, among)
         code = reply.parse(CodeBlock())

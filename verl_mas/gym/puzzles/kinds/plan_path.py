@@ -19,19 +19,19 @@ _ATTEMPTS = 10_000
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
     """The number of moves from each cell to the goal; None where the goal cannot be reached."""
-    found: list[int | None] = [None] * len(table)
-    found[goal] = 0
+    lengths: list[int | None] = [None] * len(table)
+    lengths[goal] = 0
     frontier, length = [goal], 0
     while frontier:
         length += 1
         reached = []
         for cell in frontier:
             for to in table[cell].values():
-                if found[to] is None:
-                    found[to] = length
+                if lengths[to] is None:
+                    lengths[to] = length
                     reached.append(to)
         frontier = reached
-    return found
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)

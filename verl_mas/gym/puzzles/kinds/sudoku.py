@@ -53,14 +53,14 @@ def solutions(cells: list[int], size: int, most: int = 2) -> int:
     if narrowest is None:
         return 1
     cell, digits = narrowest
-    found = 0
+    count = 0
     for digit in digits:
         cells[cell] = digit
-        found += solutions(cells, size, most - found)
-        if found >= most:
+        count += solutions(cells, size, most - count)
+        if count >= most:
             break
     cells[cell] = 0
-    return found
+    return count
 
 
 def fill(rng: random.Random, cells: list[int], size: int) -> bool:
