@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verl_mas.gym.puzzles.base import Puzzle
-from verl_mas.gym.puzzles.game import Attempt
+from verl_mas.gym.puzzles.game import PuzzleAttempt
 from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.workflow import Malformed, Reply
 
@@ -15,7 +15,7 @@ class UnevenRewards(PlannerExecutor):
 
     factor: float = 1.0
 
-    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> Attempt:
+    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         attempt = super().scored(reply, actions, puzzle, among)
         if reply.agent == "planner":
             reply.reward = self.factor * attempt.score.local

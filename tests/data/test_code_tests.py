@@ -17,24 +17,20 @@ def of_length(length: int, number: int = 0) -> Stdio:
     return Stdio(f"{number} ".ljust(length - 1, "x"), "1")
 
 
-def chosen(draft, most=10, longest=20_000, seed="0"):
-    return choose(draft, most, longest, seed)
+def chosen(tests, question="q", public=(), most=10, seed="0"):
+    return choose(Draft(question, tests, public), most, 20_000, seed)
 
 
 def test_public_tests_of_the_set_are_the_examples_and_are_not_hidden():
-    found = chosen(Draft("q", SUMS, public=SUMS[:1]))
-    assert found.examples == SUMS[:1] and set(found.tests) == set(SUMS[1:])
-    assert found.examples_from is ExamplesFrom.SET and found.left_out == 0
-
-
-def test_tests_that_the_statement_shows_are_the_examples():
-    found = chosen(Draft(rows.STATEMENT, SUMS))
-    assert found.examples == SUMS[:1] and found.examples_from is ExamplesFrom.STATEMENT
+    choice = chosen(SUMS, public=SUMS[:1])
+    assert choice.examples == SUMS[:1] and set(choice.tests) == set(SUMS[1:])
+    assert choice.examples_from is ExamplesFrom.SET and choice.left_out == 0
 
 
 @pytest.mark.parametrize(
     "statement",
     [
+        rows.STATEMENT,
         "Sum.\n-----Sample Input-----\n1 2\n\n-----Sample Output-----\n3\n",
         "Sum.\n\nSample Input 1:\n1 2\nSample Output 1:\n3\nExplanation",
         "Sum.\n\n**Input**\n```\n1 2\n```\n**Output**\n```\n3\n```",
@@ -43,7 +39,8 @@ def test_tests_that_the_statement_shows_are_the_examples():
     ],
 )
 def test_examples_are_found_under_the_headings_of_several_sets(statement):
-    assert chosen(Draft(statement, SUMS)).examples == SUMS[:1]
+    choice = chosen(SUMS, statement)
+    assert choice.examples == SUMS[:1] and choice.examples_from is ExamplesFrom.STATEMENT
 
 
 @pytest.mark.parametrize(
@@ -57,40 +54,39 @@ def test_examples_are_found_under_the_headings_of_several_sets(statement):
     ],
 )
 def test_a_statement_that_merely_has_the_numbers_shows_no_example(statement):
-    found = chosen(Draft(statement, SUMS))
-    assert found.examples == SUMS[:1] and found.examples_from is ExamplesFrom.FIRST_TEST
+    choice = chosen(SUMS, statement)
+    assert choice.examples == SUMS[:1] and choice.examples_from is ExamplesFrom.FIRST_TEST
 
 
-def test_a_single_test_is_example_and_hidden_test():
-    found = chosen(Draft("q", SUMS[:1]))
-    assert list(found.tests) == list(found.examples) == SUMS[:1]
+# A call that returns nothing is a test, too.
+@pytest.mark.parametrize("test", [SUMS[0], Returns(Call("f", [1]), None)])
+def test_a_single_test_is_example_and_hidden_test(test):
+    choice = chosen([test])
+    assert list(choice.tests) == list(choice.examples) == [test]
 
 
 def test_short_tests_come_first_and_the_seed_draws_among_those_of_similar_length():
     short, long = [of_length(40, number) for number in range(30)], [of_length(900, number) for number in range(5)]
-    draft = Draft("q", [*long, *short], public=long[:1])
-    first, again, other = (chosen(draft, most=10, seed=seed).tests for seed in ("1", "1", "2"))
-    assert first == again != other and set(first) | set(other) <= set(short)
-    assert set(chosen(draft, most=32).tests) > set(short)
-    assert chosen(draft, most=10).left_out == 35 - 11
+    first, again, other, most = (
+        chosen([*long, *short], public=long[:1], most=count, seed=seed)
+        for count, seed in ((10, "1"), (10, "1"), (10, "2"), (32, "1"))
+    )
+    assert first.tests == again.tests != other.tests and {*first.tests, *other.tests} <= set(short) < set(most.tests)
+    assert first.left_out == 35 - 11
 
 
-def test_tests_of_ten_megabytes_are_left_out_and_a_task_without_others_is_dropped():
-    large = of_length(10 << 20)
-    found = chosen(Draft("q", [large, *SUMS]))
-    assert large not in found.tests and found.left_out == 1
+LARGE, SILENT = of_length(10 << 20), Stdio("1", " \n")
+
+
+def test_equal_tests_are_one_and_those_of_ten_megabytes_are_left_out():
+    choice = chosen([LARGE, *SUMS, *SUMS], public=SUMS[:1])
+    assert set(choice.tests) == set(SUMS[1:]) and len(choice.tests) == 2 and choice.left_out == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "reason"), [(LARGE, Drop.LONG_TESTS), (SILENT, Drop.NO_TESTS)], ids=["long", "silent"]
+)
+def test_a_task_without_other_tests_than_those_is_dropped(test, reason):
     with pytest.raises(Dropped) as caught:
-        chosen(Draft("q", [large]))
-    assert caught.value.reason is Drop.LONG_TESTS
-
-
-def test_equal_tests_are_one_and_tests_that_expect_no_output_are_none():
-    assert len(chosen(Draft("q", [*SUMS, *SUMS], public=SUMS[:1])).tests) == 2
-    with pytest.raises(Dropped) as caught:
-        chosen(Draft("q", [Stdio("1", " \n")]))
-    assert caught.value.reason is Drop.NO_TESTS
-
-
-def test_a_call_that_returns_nothing_is_a_test():
-    test = Returns(Call("f", [1]), None)
-    assert list(chosen(Draft("q", [test])).tests) == [test]
+        chosen([test])
+    assert caught.value.reason is reason

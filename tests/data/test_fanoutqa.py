@@ -11,26 +11,17 @@ from verl_mas.errors import ConfigError
 
 
 def leaf(number: str, question: str, answer) -> dict:
-    return {
-        "id": number,
-        "question": question,
-        "decomposition": [],
-        "answer": answer,
-        "evidence": {"title": "T" + number},
-    }
+    title = {"title": f"T{number}"}
+    return {"id": number, "question": question, "decomposition": [], "answer": answer, "evidence": title}
 
 
 @pytest.fixture
 def files(tmp_path):
     first = leaf("a", "Who won?", ["Ann", "Bob"])
+    ages = leaf("05", "How old are the winners?", {"Ann": 3, "Bob": 4})
     questions = [
-        {
-            "id": "05",
-            "question": "How old are the winners?",
-            "answer": {"Ann": 3, "Bob": 4},
-            "decomposition": [first, leaf("b", "Age of Ann?", 3)],
-        },
-        {"id": "06", "question": "Did Ann win?", "answer": True, "decomposition": [first]},
+        ages | {"decomposition": [first, leaf("b", "Age of Ann?", 3)]},
+        leaf("06", "Did Ann win?", True) | {"decomposition": [first]},
     ]
     articles = {"Ann": {"extract": "Ann is a winner."}, "Empty": {"extract": " "}}
     (tmp_path / "q.json").write_text(json.dumps(questions))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +17,8 @@ from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, math_item, search_item
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.data.prepare import FILES, Prepared
+from verl_mas.errors import ConfigError, DataError, DiskError
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."
 
@@ -50,29 +53,30 @@ def hub(rows):
     return lambda one: (rows[one.name], one.revision or "f" * 40)
 
 
-@pytest.fixture
-def of_any_size(monkeypatch):
-    """The real search sets have 169,615 and 51,713 rows."""
-    for name in ("SEARCH_TRAIN", "SEARCH_TEST"):
-        monkeypatch.setattr(sources, name, tuple(replace(one, rows=None) for one in getattr(sources, name)))
-
-
 def prepared(folder, split):
     return pq.read_table(folder / f"{split}.parquet").to_pylist()
 
 
-def test_math_becomes_rows_that_verl_reads(tmp_path, capsys):
+def test_math_becomes_rows_that_verl_reads_without_overlap_and_duplicates(tmp_path, capsys):
     assert main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS)) == 0
-    train = prepared(tmp_path, "train")
+    train, test = prepared(tmp_path, "train"), prepared(tmp_path, "test")
     assert train[0] == {
         "data_source": "dapo_filter",
         "prompt": [{"role": "user", "content": "1+1?"}],
         "reward_model": {"style": "rule", "ground_truth": "2"},
         "extra_info": {"split": "train", "index": 0},
     }
-    assert len(prepared(tmp_path, "test")) == 873 and len(prepared(tmp_path, "validation")) == 110
-    assert {row["reward_model"]["ground_truth"] for row in prepared(tmp_path, "test")} >= {"33", "x^2"}
+    assert len(test) == 873 and len(prepared(tmp_path, "validation")) == 110
+    assert {row["reward_model"]["ground_truth"] for row in test} >= {"33", "x^2"}
     assert "amc23: no revision is pinned" in capsys.readouterr().out
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert [row["prompt"][0]["content"] for row in train] == ["1+1?", "2+2?"]
+    assert manifest["train_duplicates_dropped"] == 1 and manifest["train_rows_also_in_test"] == 1
+    assert manifest["overlap_examples"] == ["Shared problem."]
+    with pytest.raises(ConfigError, match=r"train\.parquet exists"):
+        main(["math", "--out", str(tmp_path)], load=lambda one: pytest.fail("the set was read"))
+    main(["math", "--out", str(tmp_path), "--force", "--keep-overlap"], load=hub(MATH_ROWS))
+    assert len(prepared(tmp_path, "train")) == 3
 
 
 def test_tool_math_trains_on_polaris_and_tests_on_three_competitions(tmp_path, monkeypatch):
@@ -83,40 +87,34 @@ def test_tool_math_trains_on_polaris_and_tests_on_three_competitions(tmp_path, m
     assert {row["data_source"] for row in prepared(tmp_path, "test")} == {"aime24", "aime25", "olympiadbench"}
 
 
-def test_overlap_and_duplicates_are_dropped_from_training_and_reported(tmp_path):
-    main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS))
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert [row["prompt"][0]["content"] for row in prepared(tmp_path, "train")] == ["1+1?", "2+2?"]
-    assert manifest["train_duplicates_dropped"] == 1 and manifest["train_rows_also_in_test"] == 1
-    assert manifest["overlap_examples"] == ["Shared problem."]
-    main(["math", "--out", str(tmp_path), "--force", "--keep-overlap"], load=hub(MATH_ROWS))
-    assert len(prepared(tmp_path, "train")) == 3
-
-
 def test_questions_that_differ_in_a_sign_are_different():
     first, same, other = (Item(text, "1", "s") for text in ("What is 1+2?", "what is 1 + 2", "What is 1-2?"))
     assert first.key == same.key != other.key
 
 
-def test_the_manifest_names_every_revision(tmp_path):
-    main(["math", "--out", str(tmp_path), "--revision", "aime24=abc"], load=hub(MATH_ROWS))
-    found = json.loads((tmp_path / "manifest.json").read_text())["sources"]
-    assert found["aime24"]["revision"] == "abc" and found["aime24"]["revision_pinned"]
-    assert not found["amc23"]["revision_pinned"] and found["amc23"]["revision"] == "f" * 40
-    assert (
-        found["math500"]["revision_pinned"]
-        and found["math500"]["revision"] == "ff5b20257d8185524591543f8ff5993951537bb8"
-    )
+def test_the_manifest_names_every_revision_and_is_printed_on_request(tmp_path, capsys):
+    main(["math", "--out", str(tmp_path), "--json", "--revision", "aime24=abc"], load=hub(MATH_ROWS))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert json.loads(capsys.readouterr().out) == manifest
+    pins = {name: (read["revision"], read["revision_pinned"]) for name, read in manifest["sources"].items()}
+    assert pins["aime24"] == ("abc", True) and pins["amc23"] == ("f" * 40, False)
+    assert pins["math500"] == ("ff5b20257d8185524591543f8ff5993951537bb8", True)
 
 
-def test_a_wrong_row_count_is_refused(tmp_path):
-    rows = MATH_ROWS | {"aime24": MATH_ROWS["aime24"][:29]}
-    with pytest.raises(DataError, match="29 rows"):
-        main(["math", "--out", str(tmp_path)], load=hub(rows))
+@pytest.mark.parametrize(
+    ("name", "count", "says"),
+    [("aime24", 29, "29 rows"), ("dapo_filter", 0, r"aaabiao/dapo_filter \(train\) has no rows")],
+)
+def test_a_public_set_with_another_number_of_rows_or_none_is_refused(tmp_path, name, count, says):
+    with pytest.raises(DataError, match=says):
+        main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS | {name: MATH_ROWS[name][:count]}))
     assert not (tmp_path / "train.parquet").exists()
 
 
-def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path, of_any_size):
+def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path, monkeypatch):
+    # The real sets have 169,615 and 51,713 rows.
+    for name in ("SEARCH_TRAIN", "SEARCH_TEST"):
+        monkeypatch.setattr(sources, name, tuple(replace(one, rows=None) for one in getattr(sources, name)))
     main(["search", "--out", str(tmp_path)], load=hub(SEARCH_ROWS))
     assert prepared(tmp_path, "train")[0]["reward_model"]["ground_truth"] == ["me"]
     test = prepared(tmp_path, "test")
@@ -125,26 +123,31 @@ def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path, of
     assert validation.count("nq") == validation.count("bamboogle") == 30
 
 
-def test_local_files_replace_the_hub(tmp_path):
+@pytest.mark.parametrize("name", ["own", "minerva"])
+def test_local_files_replace_the_hub_and_validation_is_the_whole_test_if_no_set_is_run_in_training(tmp_path, name):
     (tmp_path / "t.jsonl").write_text('{"question": "q", "answer": "1"}\n')
     pq.write_table(pa.Table.from_pylist([{"problem": "p", "answer": "2"}]), tmp_path / "own.parquet")
-    arguments = ["--train", str(tmp_path / "t.jsonl"), "--test", f"own={tmp_path}/own.parquet"]
+    arguments = ["--train", str(tmp_path / "t.jsonl"), "--test", f"{name}={tmp_path}/own.parquet"]
     main(["math", "--out", str(tmp_path / "o"), *arguments], load=hub({}))
-    assert prepared(tmp_path / "o", "test")[0]["data_source"] == "own"
+    test, validation = (prepared(tmp_path / "o", split) for split in ("test", "validation"))
+    assert [row["data_source"] for row in test] == [row["data_source"] for row in validation] == [name]
 
 
-@pytest.mark.parametrize("row", [{"problem": "p"}, {"problem": "p", "answer": ""}, {"problem": "p", "answer": None}])
-def test_a_row_without_ground_truth_is_refused_with_its_number(row):
-    with pytest.raises(DataError, match="set, row 3 has no ground truth"):
-        math_item(row, 3, "set")
-    with pytest.raises(DataError, match="set, row 3 has no ground truth"):
-        search_item(row, 3, "set")
+WITHOUT_TRUTH = [{"problem": "p"}, {"problem": "p", "answer": ""}, {"problem": "p", "answer": None}]
 
 
-@pytest.mark.parametrize("truth", [["5"], {"target": "5"}])
-def test_a_math_answer_is_one_text_or_number(truth):
-    with pytest.raises(DataError, match=r"set, row 3 has the ground truth .*5"):
-        math_item({"problem": "p", "answer": truth}, 3, "set")
+@pytest.mark.parametrize(
+    ("make", "row", "says"),
+    [
+        *((make, row, "no ground truth") for make in (math_item, search_item) for row in WITHOUT_TRUTH),
+        # A math answer is one text or number.
+        *((math_item, {"problem": "p", "answer": truth}, "the ground truth .*5") for truth in (["5"], {"target": "5"})),
+        *((math_item, {**row, "answer": "1"}, "no question") for row in ({}, {"problem": ""}, {"prompt": []})),
+    ],
+)
+def test_a_row_without_question_or_ground_truth_is_refused_with_its_number(make, row, says):
+    with pytest.raises(DataError, match=f"set, row 3 has {says}"):
+        make(row, 3, "set")
 
 
 def test_a_training_file_without_rows_is_refused_and_nothing_is_written(tmp_path):
@@ -153,19 +156,6 @@ def test_a_training_file_without_rows_is_refused_and_nothing_is_written(tmp_path
     with pytest.raises(DataError, match="train has no rows: 1 read for training, 1 of them also in test"):
         main(["math", "--out", str(tmp_path / "o"), *arguments], load=hub({}))
     assert not (tmp_path / "o").exists()
-
-
-def test_validation_is_the_whole_test_if_no_set_is_run_during_training(tmp_path):
-    (tmp_path / "t.jsonl").write_text('{"question": "q", "answer": "1"}\n')
-    (tmp_path / "e.jsonl").write_text('{"question": "p", "answer": "2"}\n')
-    arguments = ["--train", f"{tmp_path}/t.jsonl", "--test", f"minerva={tmp_path}/e.jsonl"]
-    main(["math", "--out", str(tmp_path), *arguments], load=hub({}))
-    assert len(prepared(tmp_path, "validation")) == 1
-
-
-def test_a_public_set_without_rows_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"aaabiao/dapo_filter \(train\) has no rows"):
-        main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS | {"dapo_filter": []}))
 
 
 def test_a_hub_that_cannot_be_reached_is_one_clear_error(monkeypatch):
@@ -179,12 +169,6 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error(monkeypatch):
         sources.from_hub(sources.MATH_TEST[0])
 
 
-@pytest.mark.parametrize("row", [{"answer": "1"}, {"problem": "", "answer": "1"}, {"prompt": [], "answer": "1"}])
-def test_a_row_without_question_is_refused(row):
-    with pytest.raises(DataError, match="no question"):
-        math_item(row, 0, "set")
-
-
 def test_the_instructions_of_a_dapo_problem_are_removed():
     text = (
         "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -194,11 +178,6 @@ def test_the_instructions_of_a_dapo_problem_are_removed():
     assert math_item({"prompt": [{"content": text}], "answer": "1"}, 0, "s").question == "How many?"
 
 
-def test_an_unknown_data_set_names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'arithmetic'"):
-        main(["arithmetics", "--out", "runs"])
-
-
 def test_the_help_has_a_line_per_data_set(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
@@ -206,32 +185,34 @@ def test_the_help_has_a_line_per_data_set(capsys):
     assert [name for name in ("rows", *DATA_SETS) if not re.search(rf"^ +{name}\s+\w+ \w+", text, re.MULTILINE)] == []
 
 
-def test_a_data_set_is_replaced_only_when_asked_to_and_before_it_is_read(tmp_path):
-    main(["math", "--out", str(tmp_path)], load=hub(MATH_ROWS))
-    with pytest.raises(ConfigError, match=r"train\.parquet exists"):
-        main(["math", "--out", str(tmp_path)], load=lambda one: pytest.fail("the set was read"))
-    assert main(["math", "--out", str(tmp_path), "--force"], load=hub(MATH_ROWS)) == 0
-
-
-def test_the_manifest_is_printed_on_request(tmp_path, capsys):
-    main(["math", "--out", str(tmp_path), "--json"], load=hub(MATH_ROWS))
-    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "manifest.json").read_text())
-
-
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--revision", "mistake=1"], "mistake"),
-        (["--revision", "aime24"], "SET=HASH"),
-        (["--train", "/nowhere.jsonl"], "nowhere"),
-        (["--test", "x=/etc/passwd"], "passwd"),
+        ("math --revision mistake=1", "mistake"),
+        ("math --revision aime24", "SET=HASH"),
+        ("math --train /nowhere.jsonl", "nowhere"),
+        ("math --test x=/etc/passwd", "passwd"),
+        ("arithmetics", "did you mean 'arithmetic'"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, arguments, match):
     with pytest.raises(ConfigError, match=match):
-        main(["math", "--out", str(tmp_path), *arguments], load=hub(MATH_ROWS))
+        main([*arguments.split(), "--out", str(tmp_path)], load=hub(MATH_ROWS))
 
 
-def test_every_public_set_has_its_own_name():
-    for sets in (sources.MATH_TRAIN + sources.MATH_TEST, sources.SEARCH_TRAIN + sources.SEARCH_TEST):
-        assert len({one.name for one in sets}) == len(sets)
+def test_a_disk_that_gets_full_leaves_the_earlier_files_whole(tmp_path, monkeypatch):
+    def of_size(count: int) -> Prepared:
+        test = [Item("the test", "0", "sums")]
+        return Prepared([Item(f"{number}?", "1", "sums") for number in range(count)], test, test)
+
+    of_size(2).write(tmp_path)
+
+    def full(table, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(DiskError, match=r"train\.parquet cannot be written: No space left"):
+        of_size(3).write(tmp_path)
+    monkeypatch.undo()
+    assert pq.read_table(tmp_path / FILES["train"]).num_rows == 2

@@ -46,22 +46,18 @@ def test_the_tasks_own_verifier_scores_the_box(task):
     assert score(row, "\\boxed{no idea}")["acc"] == 0.0
 
 
-def test_an_answer_outside_a_box_is_malformed_even_when_it_is_right():
+def test_an_answer_outside_a_box_is_malformed_even_when_it_is_right_and_a_partial_solution_is_not_a_solution():
     (row,) = rows("chain_sum", 1, "train", 0, CHAIN)
-    found = score(row, row["reward_model"]["ground_truth"])
-    assert (found["score"], found["malformed"]) == (0.0, 1.0)
+    truth = row["reward_model"]["ground_truth"]
+    without_box, partial = score(row, truth), score(row, f"\\boxed{{{truth} or so}}")
+    assert (without_box["score"], without_box["malformed"]) == (0.0, 1.0)
+    assert 0 < partial["score"] < 1 and partial["acc"] == 0.0
 
 
 def test_a_reply_on_which_the_verifier_raises_is_unchecked():
     (row,) = rows("prime_factorization", 1, "train", 0, {})
-    found = score(row, "\\boxed{nonsense}")
-    assert (found["score"], found["unchecked"]) == (0.0, 1.0)
-
-
-def test_a_partial_solution_is_not_a_solution():
-    (row,) = rows("chain_sum", 1, "train", 0, CHAIN)
-    found = score(row, f"\\boxed{{{row['reward_model']['ground_truth']} or so}}")
-    assert 0 < found["score"] < 1 and found["acc"] == 0.0
+    scored = score(row, "\\boxed{nonsense}")
+    assert (scored["score"], scored["unchecked"]) == (0.0, 1.0)
 
 
 def test_rows_of_another_version_or_origin_are_refused():
@@ -73,29 +69,22 @@ def test_rows_of_another_version_or_origin_are_refused():
 
 
 def test_the_command_writes_rows_that_can_be_scored(tmp_path):
-    argv = [
-        "reasoning_gym",
-        "maze",
-        "--out",
-        str(tmp_path),
-        "--config",
-        "min_dist=3",
-        "--train-rows",
-        "8",
-        "--test-rows",
-        "4",
-    ]
-    assert main(argv) == 0
+    arguments = "reasoning_gym maze --config min_dist=3 --train-rows 8 --test-rows 4 --out"
+    assert main([*arguments.split(), str(tmp_path)]) == 0
     train, test = (pandas.read_parquet(tmp_path / f"{split}.parquet") for split in ("train", "test"))
     assert (len(train), len(test)) == (8, 4)
     row = train.iloc[0]
     assert score(row, f"\\boxed{{{row['reward_model']['ground_truth']}}}")["acc"] == 1.0
 
 
-def test_mistakes_are_refused_with_the_fix():
-    with pytest.raises(ConfigError, match="did you mean 'maze'"):
-        rows("mase", 1, "train", 0, {})
-    with pytest.raises(ConfigError, match="MazeConfig"):
-        rows("maze", 1, "train", 0, {"sise": 4})
-    with pytest.raises(ConfigError, match="MazeConfig"):
-        rows("maze", 1, "train", 0, {"min_dist": -1})
+@pytest.mark.parametrize(
+    ("task", "config", "says"),
+    [
+        ("mase", {}, "did you mean 'maze'"),
+        ("maze", {"sise": 4}, "MazeConfig"),
+        ("maze", {"min_dist": -1}, "MazeConfig"),
+    ],
+)
+def test_mistakes_are_refused_with_the_fix(task, config, says):
+    with pytest.raises(ConfigError, match=says):
+        rows(task, 1, "train", 0, config)

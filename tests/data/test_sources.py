@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from verl_mas.data import sources
-from verl_mas.data.sources import Source
+from verl_mas.data.sources import RowSource
 from verl_mas.errors import ConfigError, DataError
 
 SETS = {one.name: one for one in (*sources.CODE_TRAIN, *sources.CODE_TEST)}
@@ -60,24 +60,24 @@ def test_a_repository_without_the_files_of_a_set_is_refused_with_their_names(tmp
 
 def test_a_broken_file_is_refused_when_it_is_read(tmp_path, repository):
     (tmp_path / "train.jsonl").write_text(json.dumps(rows.apps()) + "\n{")
-    source = Source("apps", sources.from_hub(SETS["apps"])[0], "apps")
+    source = RowSource("apps", sources.from_hub(SETS["apps"])[0], "apps")
     with pytest.raises(DataError, match="line 2"):
         list(source.read())
 
 
 @pytest.mark.parametrize(("count", "match"), [(0, "no rows"), (2, "rule: apps has 3 rows")])
 def test_a_source_with_another_number_of_rows_than_published_is_refused(count, match):
-    source = Source("apps", [rows.apps()] * count, "apps", expected=3 if count else None)
+    source = RowSource("apps", [rows.apps()] * count, "apps", expected=3 if count else None)
     with pytest.raises(DataError, match=match):
         list(source.read())
 
 
-def test_every_code_set_is_pinned_with_its_number_of_rows():
-    assert all(one.revision and len(one.revision) == 40 and one.rows for one in SETS.values())
-    assert len(SETS) == len(sources.CODE_TRAIN) + len(sources.CODE_TEST)
+def test_every_code_set_and_polaris_is_pinned_with_its_number_of_rows():
+    pinned = (*SETS.values(), *sources.TOOL_MATH_TRAIN)
+    assert all(each.revision and len(each.revision) == 40 and each.rows for each in pinned)
 
 
-def test_the_math_sets_of_tool_users_are_polaris_and_three_competitions():
-    [polaris] = sources.TOOL_MATH_TRAIN
-    assert polaris.revision == "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4"
-    assert [one.name for one in sources.TOOL_MATH_TEST] == ["aime24", "aime25", "olympiadbench"]
+@pytest.mark.parametrize("sets", ["CODE", "MATH", "SEARCH"])
+def test_every_public_set_has_its_own_name(sets):
+    every = getattr(sources, f"{sets}_TRAIN") + getattr(sources, f"{sets}_TEST")
+    assert len({one.name for one in every}) == len(every)

@@ -26,8 +26,7 @@ KINDS = {
     "split_clues": ["", "--parts 3 --rounds 2 --decoys 0.5"],
 }
 CASES = [f"{name} {arguments}" for name, kinds in KINDS.items() for arguments in kinds]
-# A start of a game is a row whatever the seed, and a deal is for training and for testing.
-ALL_ROWS = "self_play"
+ALL_ROWS = "self_play"  # a start of a game is a row whatever the seed, and a deal is for training and for testing
 
 
 @pytest.fixture
@@ -62,17 +61,12 @@ def test_the_seed_decides_the_training_rows(made, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_test_row_is_trained_on(made, case):
+def test_the_files_hold_the_rows_and_no_test_row_is_trained_on(made, case):
     data, options = made(case)
     prepared = data.generate(options)
     assert prepared.keep_overlap == ("kuhn_poker" in case)
     assert prepared.keep_overlap or not {item.key for item in prepared.train} & {item.key for item in prepared.test}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_files_hold_the_rows(made, case):
-    data, options = made(case)
-    data.generate(options).write(options.out)
+    prepared.write(options.out)
     files = {split: pq.read_table(options.out / name).to_pylist() for split, name in FILES.items()}
     assert files == rows(data, options)
 

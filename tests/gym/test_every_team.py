@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from in_process_programs import NAME
+from played import task_of
 
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.config.values import settable
@@ -18,16 +19,9 @@ from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Task
 from verl_mas.workflow.base import WORKFLOWS, find, resolve
 
-
-def task_of(item) -> Task:
-    made = item.row(0, TRAIN)
-    return Task(made["prompt"], ground_truth=item.truth, extra_info=made["extra_info"])
-
-
-BOARD = row("plan_path", 0, TRAIN, {"size": 5, "min_distance": 4})
-PLAY = Task(BOARD["prompt"], extra_info=BOARD["extra_info"]), "<actions>U R</actions>"
-DRIVE = task_of(guide_driver.items(1, split=TRAIN)[0]), "<actions>U</actions>"
-TALK = task_of(split_clues.items(1)[0]), "<answer>a</answer>"
+PLAY = task_of(row("plan_path", 0, TRAIN, {"size": 5, "min_distance": 4})), "<actions>U R</actions>"
+DRIVE = task_of(guide_driver.items(1, split=TRAIN)[0].row(0, TRAIN)), "<actions>U</actions>"
+TALK = task_of(split_clues.items(1)[0].row(0, TRAIN)), "<answer>a</answer>"
 # b -> c -> a, in the first shard and then in the second.
 TABLE = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})
 GAME = Task.of("tic_tac_toe 1"), "<move>5</move>"

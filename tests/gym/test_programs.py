@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+from played import played
 
 from verl_mas.coding.cases import ShortCase
 from verl_mas.config.schema import WorkflowSpec
@@ -18,25 +19,14 @@ from verl_mas.data.items import overlap
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.problem import Problem
-from verl_mas.gym.programs import (
-    CHANGE,
-    COMBINE,
-    HIDDEN,
-    KEEP,
-    TWIN,
-    Interpreter,
-    Program,
-    lessons,
-    problem,
-    programs,
-    tasks,
-)
+from verl_mas.gym import programs
+from verl_mas.gym.programs import CHANGE, COMBINE, HIDDEN, KEEP, TWIN, Interpreter, Program
 from verl_mas.gym.warmup import bare
-from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task
 from verl_mas.workflow.base import resolve
-from verl_mas.workflow.run import run
+
+BY_STATEMENT = {program.statement: program for program in programs.programs(TRAIN)}
 
 
 def printed(code, given, monkeypatch):
@@ -64,20 +54,20 @@ def test_the_code_of_a_program_prints_what_the_program_means(monkeypatch):
 
 
 def test_no_statement_is_in_both_splits_and_every_part_is_in_both():
-    train, test = programs(TRAIN), programs(TEST)
+    train, test = programs.programs(TRAIN), programs.programs(TEST)
     assert not {one.statement for one in train} & {one.statement for one in test}
     assert len(train) + len(test) == len(KEEP) * len(CHANGE) * len(COMBINE)
     for part, table in (("keep", KEEP), ("change", CHANGE), ("combine", COMBINE)):
         for split in (train, test):
             assert {getattr(one, part) for one in split} == set(table)
-    assert not overlap(tasks(50), tasks(50, split=TEST))
+    assert not overlap(programs.tasks(50), programs.tasks(50, split=TEST))
 
 
 def test_the_hidden_tests_tell_a_program_from_its_twin_and_from_nearly_all_that_differ_in_one_part():
     rng = random.Random(0)
     passed, by_twin = [], []
-    for program in rng.sample(programs(TRAIN), 60):
-        inputs = [tuple(map(int, test.input.split())) for test in problem(program, rng).tests]
+    for program in rng.sample(programs.programs(TRAIN), 60):
+        inputs = [tuple(map(int, test.input.split())) for test in programs.problem(program, rng).tests]
         assert len(set(inputs)) == HIDDEN
 
         def passes(other, program=program, inputs=inputs):
@@ -99,26 +89,22 @@ def test_twins_are_different_conditions_that_are_each_others_twins():
 
 
 def test_a_row_has_the_example_in_its_question_and_a_golden_program_in_its_ground_truth():
-    [item] = tasks(1, seed=3)
+    [item] = programs.tasks(1, seed=3)
     statement, example = item.question.split("\n")
-    found = Problem.read(item.truth)
-    [shown] = found.examples
-    assert example == f"{shown.input}>{shown.output}"
-    assert {program.statement: program.code for program in programs(TRAIN)}[statement] == found.golden
-    assert tasks(1, seed=3) == [item] != tasks(1, seed=4)
+    problem = Problem.read(item.truth)
+    [shown] = problem.examples
+    assert example == f"{shown.input}>{shown.output}" and BY_STATEMENT[statement].code == problem.golden
 
 
 def test_more_rows_than_there_are_programs_are_refused():
     with pytest.raises(ConfigError, match="there are only"):
-        tasks(5_000)
-
-
-BY_STATEMENT = {program.statement: program for program in programs(TRAIN)}
+        programs.tasks(5_000)
 
 
 def shown(noise, count=600):
     """(task's program, lesson); only programs of the training split are found."""
-    return [(BY_STATEMENT[lesson.prompt.split("\n")[0]], lesson) for lesson in islice(lessons(noise=noise), count)]
+    taught = islice(programs.lessons(noise=noise), count)
+    return [(BY_STATEMENT[lesson.prompt.split("\n")[0]], lesson) for lesson in taught]
 
 
 def right(program, lesson):
@@ -129,10 +115,10 @@ def right(program, lesson):
 
 
 def test_without_noise_programs_and_tests_are_right_and_every_session_has_one_turn():
-    found = shown(0.0)
-    assert all(right(program, lesson) for program, lesson in found)
-    assert [lesson.agent for _, lesson in found[:4]] == ["coder", "tester"] * 2
-    assert {lesson.prompt.count("\n") for _, lesson in found} == {2}
+    taught = shown(0.0)
+    assert all(right(program, lesson) for program, lesson in taught)
+    assert [lesson.agent for _, lesson in taught[:4]] == ["coder", "tester"] * 2
+    assert {lesson.prompt.count("\n") for _, lesson in taught} == {2}
 
 
 def test_above_one_half_a_confused_condition_is_more_frequent_than_the_right_one():
@@ -153,18 +139,20 @@ def test_noise_leads_to_second_turns_with_the_last_program_and_what_it_printed()
 
 
 def test_the_single_coder_reads_the_prompts_that_the_model_was_warmed_up_on():
-    program, lesson = next(found for found in shown(0.0) if found[1].agent == "coder")
+    program, lesson = next(pair for pair in shown(0.0) if pair[1].agent == "coder")
     tests = {"kind": "stdio", "tests": [{"input": "1", "output": "1"}]}
     execution = {"executor": "verl_mas.gym.programs:Interpreter"}
     alone = resolve(WorkflowSpec("single_coder", args={"text": "compact", "max_turns": 1, "execution": execution}))
     question = "\n".join(lesson.prompt.split("\n")[:2])
     task = Task([{"role": "user", "content": question}], ground_truth=str(tests).replace("'", '"'))
-    session = run(alone, task, ScriptedLLM({"coder": [program.code]}))
+    session, _ = played(alone, task, {"coder": [program.code]})
     assert bare(session.replies[0].messages) == lesson.prompt
 
 
 def test_the_experts_programs_run_without_a_process_and_fail_as_python_does():
     executor = Interpreter(Execution())
-    program = next(program for program in programs(TRAIN) if program.combine == "max" and program.keep == "above 5")
+    program = next(
+        program for program in programs.programs(TRAIN) if program.combine == "max" and program.keep == "above 5"
+    )
     assert asyncio.run(executor.execute(program.code, "1 6\n")).stdout == program.output((1, 6))
     assert not asyncio.run(executor.execute(program.code, "1 2\n")).ok

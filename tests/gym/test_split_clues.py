@@ -6,25 +6,13 @@ import random
 from itertools import islice
 
 import pytest
+from played import played, task_of
 
-from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError, DataError, SessionFault
-from verl_mas.gym.split_clues import (
-    SHUFFLED,
-    Clues,
-    SplitClues,
-    clues,
-    clues_of,
-    floor,
-    items,
-    lessons,
-    shuffled,
-    with_hint,
-)
-from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.gym import split_clues
+from verl_mas.gym.split_clues import SHUFFLED, Clues, SplitClues, clues, floor
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 
 
 @pytest.mark.parametrize(
@@ -60,15 +48,15 @@ def test_a_hint_moves_the_floor_by_what_it_says():
 
 def test_hints_are_drawn_with_their_shares():
     rng = random.Random(0)
-    hinted = [with_hint(task, 0.7, rng) for task in clues(TRAIN)]
+    hinted = [split_clues.with_hint(task, 0.7, rng) for task in clues(TRAIN)]
     assert all(task.hint in "".join(task.parts) for task in hinted)
     assert sum(task.hint != task.answer for task in hinted) / len(hinted) == pytest.approx(0.7, abs=0.04)
-    assert {task.hint for task in items(9)} == {""}
+    assert {task.hint for task in split_clues.items(9)} == {""}
 
 
 def test_the_control_has_every_senders_clues_once_and_never_with_its_own_task():
-    held_out = items(None, split=TEST)
-    mixed = shuffled(held_out)
+    held_out = split_clues.items(None, split=TEST)
+    mixed = split_clues.shuffled(held_out)
     assert sorted(item.parts[0] for item in mixed) == sorted(item.parts[0] for item in held_out)
     assert [item.parts[1] for item in mixed] == [item.parts[1] for item in held_out]
     assert {item.source for item in mixed} == {SHUFFLED}
@@ -79,39 +67,40 @@ def test_the_control_has_every_senders_clues_once_and_never_with_its_own_task():
 
 
 def test_a_row_names_its_parts_and_is_read_back():
-    [item] = items(1, seed=3, parts=3, decoys=0.5)
-    assert clues_of(item.row(0, TRAIN)["extra_info"], item.truth, 3) == Clues(item.truth, item.parts, item.hint)
-    with pytest.raises(DataError, match="--parts 2"):
-        clues_of(item.row(0, TRAIN)["extra_info"], item.truth, 2)
-    with pytest.raises(DataError, match="a right letter"):
-        clues_of(item.row(0, TRAIN)["extra_info"], "", 3)
+    [item] = split_clues.items(1, seed=3, parts=3, decoys=0.5)
+    extra_info = item.row(0, TRAIN)["extra_info"]
+    assert split_clues.clues_of(extra_info, item.truth, 3) == Clues(item.truth, item.parts, item.hint)
+    for truth, parts, says in ((item.truth, 2, "--parts 2"), ("", 3, "a right letter")):
+        with pytest.raises(DataError, match=says):
+            split_clues.clues_of(extra_info, truth, parts)
 
 
 def test_numbers_that_cannot_be_made_are_refused():
     with pytest.raises(ConfigError, match="only 420 in 'test'"):
-        items(421, split=TEST)
+        split_clues.items(421, split=TEST)
     with pytest.raises(ConfigError, match="there are 2, 3, 4"):
-        items(1, parts=5)
+        split_clues.items(1, parts=5)
 
 
-def task(parts: int = 2, **more) -> Task:
-    [item] = items(1, parts=parts, **more)
-    row = item.row(0, "train")
-    return Task(row["prompt"], ground_truth=item.truth, extra_info=row["extra_info"])
+def task(parts: int = 2, session: int = 0, **more) -> Task:
+    return task_of(split_clues.items(1, parts=parts, **more)[0].row(0, TRAIN), session=session)
 
 
 def told(request):
     """Own letters, or the letter that is left by its own and all that it read; nothing readable if none is."""
-    own, *messages = request.messages[-1]["content"][:-1].split("|")
-    if not request.messages[-1]["content"].endswith("?"):
-        return own
-    return "".join(set(own).intersection(*messages)) or "none"
+    prompt = request.messages[-1]["content"]
+    return "".join(left(prompt)) or "none" if prompt.endswith("?") else prompt[:-1].split("|")[0]
+
+
+def left(prompt: str) -> set[str]:
+    own, *messages = prompt[:-1].split("|")
+    return set(own).intersection(*messages)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"rounds": 2}, {"parts": 3}, {"parts": 4, "rounds": 2}, {"control": "all"}])
 def test_a_team_that_passes_on_its_clues_is_right(arguments):
     workflow = SplitClues(text="compact", **arguments)
-    session = run(workflow, task(arguments.get("parts", 2)), ScriptedLLM(lambda request, branch: told(request)))
+    session, _ = played(workflow, task(arguments.get("parts", 2)), lambda request, branch: told(request))
     assert session.team_reward == 1.0 and session.info["acc"] == 1.0
     acts = [reply.agent for reply in session.replies]
     team = ["receiver"] if "control" in arguments else list(workflow.agents)
@@ -125,10 +114,9 @@ def test_names_and_roles_of_larger_teams():
 
 
 def test_prompts_show_own_clues_and_messages_alone():
-    llm = ScriptedLLM({"sender": "a b c", "receiver": "a"})
     given = task(decoys=1.0)
-    run(SplitClues(text="compact", rounds=2), given, llm)
-    first, second, third, last = [request.messages[-1]["content"] for request in llm.requests]
+    _, prompts = played(SplitClues(text="compact", rounds=2), given, {"sender": "a b c", "receiver": "a"})
+    first, second, third, last = prompts
     sender, receiver = given.extra_info["parts"]
     hint = "+" + given.extra_info["hint"]
     assert sorted(first[:3]) == sorted(sender) and first[3:] == f"{hint}A"
@@ -137,37 +125,30 @@ def test_prompts_show_own_clues_and_messages_alone():
 
 
 def test_words_ask_for_tags_and_say_what_could_not_be_read():
-    llm = ScriptedLLM({"sender": "no tag", "receiver": "<answer>a</answer>"})
-    session = run(SplitClues(), task(decoys=1.0), llm)
+    replies = {"sender": "no tag", "receiver": "<answer>a</answer>"}
+    session, (sender, receiver) = played(SplitClues(), task(decoys=1.0), replies)
     assert session.replies[0].malformed and session.answer == "a"
-    sender, receiver = [request.messages[-1]["content"] for request in llm.requests]
     assert "<message>" in sender and "Messages of the team" not in sender and "may be wrong" in sender
     assert "<answer>" in receiver and "nothing that can be read" in receiver
 
 
 def test_the_order_of_the_clues_differs_between_sessions():
-    given = task()
-    prompts = set()
-    for session in range(20):
-        llm = ScriptedLLM("abc")
-        again = Task(given.messages, ground_truth=given.ground_truth, extra_info=given.extra_info, session=session)
-        run(SplitClues(text="compact"), again, llm)
-        prompts.add(llm.requests[0].messages[-1]["content"])
-    assert len(prompts) == 6
+    sessions = (played(SplitClues(text="compact"), task(session=number), "abc") for number in range(20))
+    assert len({prompts[0] for _, prompts in sessions}) == 6
 
 
 def test_of_several_candidates_only_answers_are_scored():
     right = task().ground_truth
     wrong = next(letter for letter in "abcdefgh" if letter != right)
-    llm = ScriptedLLM({"sender": "abc", "receiver": lambda request, branch: [wrong, right][branch]})
-    session = run(SplitClues(text="compact"), task(), llm, branch=BranchSpec(k=2))
+    replies = {"sender": "abc", "receiver": lambda request, branch: [wrong, right][branch]}
+    session, _ = played(SplitClues(text="compact"), task(), replies, k=2)
     assert [reply.team_reward for reply in session.replies] == [0.0, 0.0, 0.0, 1.0]
     assert session.answer == right and session.team_reward == 1.0
 
 
 def test_rows_of_another_number_of_parts_fail_with_the_command():
     with pytest.raises(SessionFault, match="--parts 3"):
-        run(SplitClues(parts=3), task(), ScriptedLLM("a"))
+        played(SplitClues(parts=3), task(), "a")
 
 
 def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
@@ -180,7 +161,7 @@ def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
 
     workflow = SplitClues(text="compact", continuations=2)
     assert workflow.probes and not workflow.sparse
-    session = run(workflow, given, ScriptedLLM(say), branch=BranchSpec(k=2))
+    session, _ = played(workflow, given, say, k=2)
     sent = [reply for reply in session.replies if reply.agent == "sender"]
     assert [reply.team_reward for reply in sent] == [1.0, 0.0]
     assert sum(reply.probe for reply in session.replies) == 4
@@ -188,12 +169,7 @@ def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
 
 
 def shown(noise: float, count: int = 4_000, **arguments):
-    return list(islice(lessons(SplitClues(text="compact", **arguments), noise=noise), count))
-
-
-def left(prompt: str) -> set[str]:
-    own, *messages = prompt[:-1].split("|")
-    return set(own).intersection(*messages)
+    return list(islice(split_clues.lessons(SplitClues(text="compact", **arguments), noise=noise), count))
 
 
 def test_without_noise_messages_are_the_clues_and_answers_what_all_clues_leave():

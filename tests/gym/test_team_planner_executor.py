@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import pytest
 from in_process_programs import NAME
+from played import played, task_of
 
-from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
 from verl_mas.gym.puzzles.base import board, row
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer, ToolUserPlanner
-from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TRAIN
-from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 
 SIZE = {"size": 5, "min_distance": 4}
-KINDS = {"plan_path": SIZE, "sokoban": {"size": 5, "min_distance": 4}, "sudoku": {"size": 4, "blanks": 4}}
+KINDS = {"plan_path": SIZE, "sokoban": SIZE, "sudoku": {"size": 4, "blanks": 4}}
 
 
-def task(name: str = "plan_path", seed: int = 0) -> Task:
-    made = row(name, seed, TRAIN, KINDS[name])
-    return Task(made["prompt"], extra_info=made["extra_info"])
+def play(workflow, replies, k=1, name="plan_path", seed=0):
+    return played(workflow, task_of(row(name, seed, TRAIN, KINDS[name])), replies, k)
 
 
 def puzzle_of(name: str = "plan_path", seed: int = 0):
@@ -29,7 +25,7 @@ def puzzle_of(name: str = "plan_path", seed: int = 0):
 
 
 def best(name: str, workflow):
-    """An LLM that tracks the board and replies to every act with the best action."""
+    """Replies that track the board: to every act the best action."""
     puzzle = puzzle_of(name)
     stepping, actions = workflow.agents[-1], []
 
@@ -40,7 +36,7 @@ def best(name: str, workflow):
                 puzzle.step(actions[-1])
         return workflow.codec(puzzle).render([actions[-1]])
 
-    return ScriptedLLM(say)
+    return say
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -48,7 +44,7 @@ def best(name: str, workflow):
 @pytest.mark.parametrize("text", ["words", "compact"])
 def test_a_team_with_the_best_actions_solves_the_board_in_the_fewest_turns(name, kind, text):
     workflow = kind(moves=1, max_turns=30, text=text)
-    session = run(workflow, task(name), best(name, workflow))
+    session, _ = play(workflow, best(name, workflow), name=name)
     length = puzzle_of(name).initial_distance
     assert session.info == {"acc": 1.0, "turns": length} and session.team_reward == 1.0
     assert len(session.replies) == length * len(workflow.agents)
@@ -56,14 +52,11 @@ def test_a_team_with_the_best_actions_solves_the_board_in_the_fewest_turns(name,
 
 def test_the_executor_sees_the_committed_sketch_and_every_prompt_shows_the_current_state():
     workflow = PlannerExecutor(moves=1, max_turns=3)
-    llm = best("plan_path", workflow)
-    run(workflow, task(), llm, branch=BranchSpec(k=2))
+    _, prompts = play(workflow, best("plan_path", workflow), k=2)
     twin = puzzle_of()
-    for plan, execute in zip(llm.requests[::2], llm.requests[1::2], strict=True):
+    for plan, execute in zip(prompts[::2], prompts[1::2], strict=True):
         action = twin.best_actions()[0]
-        assert twin.render() in plan.messages[-1]["content"]
-        assert twin.render() in execute.messages[-1]["content"]
-        assert f"proposes: {action}" in execute.messages[-1]["content"]
+        assert twin.render() in plan and twin.render() in execute and f"proposes: {action}" in execute
         twin.step(action)
 
 
@@ -75,9 +68,7 @@ def candidates(request, branch):
 
 
 def test_every_candidate_is_scored_on_its_own_copy_and_the_best_alone_is_stepped():
-    session = run(
-        PlannerExecutor(moves=1, max_turns=1, text="compact"), task(), ScriptedLLM(candidates), branch=BranchSpec(k=3)
-    )
+    session, _ = play(PlannerExecutor(moves=1, max_turns=1, text="compact"), candidates, k=3)
     length = puzzle_of().initial_distance
     for agent in ("planner", "executor"):
         wall, good, noise = [reply for reply in session.replies if reply.agent == agent]
@@ -85,80 +76,59 @@ def test_every_candidate_is_scored_on_its_own_copy_and_the_best_alone_is_stepped
         assert [wall.team_reward, good.team_reward, noise.team_reward] == pytest.approx([0, 1 / length, 0])
         assert [reply.committed for reply in (wall, good, noise)] == [False, True, False]
         assert noise.malformed and not wall.malformed
-    assert session.answer == moved(puzzle_of(), 1).render()
-
-
-def moved(puzzle, steps):
-    for _ in range(steps):
-        puzzle.step(puzzle.best_actions()[0])
-    return puzzle
+    moved = puzzle_of()
+    assert moved.step(moved.best_actions()[0]) and session.answer == moved.render()
 
 
 def test_agents_after_the_first_are_scored_by_their_own_candidates_not_by_the_first_ones():
     def say(request, branch):
         return candidates(request, 1 if request.agent == "planner" else branch)
 
-    session = run(
-        PlannerExecutor(moves=1, max_turns=1, text="compact"), task(), ScriptedLLM(say), branch=BranchSpec(k=2)
-    )
+    session, _ = play(PlannerExecutor(moves=1, max_turns=1, text="compact"), say, k=2)
     rewards = {agent: {r.team_reward for r in session.replies if r.agent == agent} for agent in ("planner", "executor")}
     assert len(rewards["planner"]) == 1 and len(rewards["executor"]) == 2
 
 
 def test_without_branching_the_session_and_not_the_act_has_the_team_reward():
     workflow = PlannerExecutor(moves=1, max_turns=2)
-    session = run(workflow, task(), best("plan_path", workflow))
-    length = puzzle_of().initial_distance
+    session, _ = play(workflow, best("plan_path", workflow))
     assert all(reply.team_reward is None for reply in session.replies)
-    assert session.team_reward == pytest.approx(2 / length) and session.info["acc"] == 0.0
+    assert session.team_reward == pytest.approx(2 / puzzle_of().initial_distance) and session.info["acc"] == 0.0
 
 
 def test_sparse_reward_is_zero_until_the_goal():
     workflow = PlannerExecutor(moves=1, max_turns=2, reward="sparse")
-    session = run(workflow, task(), best("plan_path", workflow), branch=BranchSpec(k=2))
+    session, _ = play(workflow, best("plan_path", workflow), k=2)
     assert {(r.reward, r.team_reward) for r in session.replies} == {(0.0, 0.0)} and session.team_reward == 0.0
     solved = PlannerExecutor(moves=1, max_turns=30, reward="sparse")
-    assert run(solved, task(), best("plan_path", solved), branch=BranchSpec(k=2)).team_reward == 1.0
+    assert play(solved, best("plan_path", solved), k=2)[0].team_reward == 1.0
 
 
 def test_a_lost_game_ends_the_session():
-    lost = board("sokoban", 0, TRAIN, KINDS["sokoban"])
-    seed = next(s for s in range(200) if dead_first_move(s))
-    lost = board("sokoban", seed, TRAIN, KINDS["sokoban"])
-    move = dead_first_move(seed)
-    session = run(SinglePlayer(moves=1, text="compact"), task("sokoban", seed), ScriptedLLM(move))
-    assert lost.distance() and session.info == {"acc": 0.0, "turns": 1} and session.team_reward == 0.0
+    seed, move = next((seed, move) for seed in range(200) for move in dead_first_moves(puzzle_of("sokoban", seed)))
+    session, _ = play(SinglePlayer(moves=1, text="compact"), move, name="sokoban", seed=seed)
+    assert session.info == {"acc": 0.0, "turns": 1} and session.team_reward == 0.0
 
 
-def dead_first_move(seed):
-    puzzle = board("sokoban", seed, TRAIN, KINDS["sokoban"])
+def dead_first_moves(puzzle):
     for move in puzzle.legal_actions():
         after = puzzle.copy()
         after.step(move)
         if after.distance() is None:
-            return move
-    return None
+            yield move
 
 
 def test_the_planner_decides_on_what_the_program_printed():
     good = puzzle_of().best_actions()[0]
-    llm = ScriptedLLM(
-        {
-            "tool_user": lambda request, branch: [
-                "```python\nprint(1 // 0)\n```",
-                f"```python\nprint('<actions>{good}</actions>')\n```",
-                "no code",
-            ][branch],
-            "planner": f"<actions>{good}</actions>",
-        }
-    )
-    session = run(
-        ToolUserPlanner(moves=1, max_turns=1, execution=Execution(executor=NAME)), task(), llm, branch=BranchSpec(k=3)
-    )
+    programs = "print(1 // 0)", f"print('<actions>{good}</actions>')"
+    replies = *(f"```python\n{program}\n```" for program in programs), "no code"
+    of_team = {"tool_user": lambda request, branch: replies[branch], "planner": f"<actions>{good}</actions>"}
+    workflow = ToolUserPlanner(moves=1, max_turns=1, execution=Execution(executor=NAME))
+    session, prompts = play(workflow, of_team, k=3)
     failed, printed, no_code = session.replies[:3]
     assert [failed.reward, printed.reward, no_code.reward] == pytest.approx([-0.1, 0.8, -0.2])
     assert no_code.malformed and not failed.malformed
-    assert f"printed: {good}" in llm.requests[-1].messages[-1]["content"]
+    assert f"printed: {good}" in prompts[-1]
     assert session.team_reward == pytest.approx(1 / puzzle_of().initial_distance)
 
 

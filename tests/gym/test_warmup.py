@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -18,24 +17,21 @@ from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tokenize, war
 def test_prompts_are_formatted_as_by_the_chat_template():
     from jinja2 import Template
 
-    messages = [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": "a"},
-        {"role": "user", "content": "r"},
-    ]
+    contents = {"q": "user", "a": "assistant", "r": "user"}
+    messages = [{"role": role, "content": content} for content, role in contents.items()]
     assert bare(messages) == Template(BARE_TEMPLATE).render(messages=messages)
 
 
 def test_a_warmed_up_model_can_be_trained_further(tmp_path):
-    brief = WarmUp(steps=3, batch=4, lessons=40, hidden=32, layers=1)
     losses = []
 
-    def trained(name: str, config: WarmUp) -> Path:
+    def trained(name: str, start: str = "") -> Path:
+        config = WarmUp(steps=3, batch=4, lessons=40, hidden=32, layers=1, start=start)
         source = arithmetic.lessons(3, 9, noise=0.3)
         return warm_up(tmp_path / name, source, config, lambda step, loss: losses.append(loss))
 
-    first = trained("first", brief)
-    second = trained("second", replace(brief, start=str(first)))
+    first = trained("first")
+    second = trained("second", str(first))
     assert losses[3] < losses[0]
     assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()
 

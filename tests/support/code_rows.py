@@ -42,30 +42,15 @@ def apps(what: str = "two numbers", tests: Pairs = SUMS, solutions: Sequence[str
     return row | {"input_output": json.dumps(pairs), "solutions": json.dumps(list(solutions))} | fields
 
 
-def apps_function(
-    name: str,
-    inputs: object,
-    outputs: object,
-    solutions: Sequence[str],
-    starter: str = "",
-    question: str = "Return it.",
-) -> Row:
+def apps_function(name: str, inputs: object, outputs: object, solutions: Sequence[str], **fields: object) -> Row:
     tests = json.dumps({"fn_name": name, "inputs": inputs, "outputs": outputs})
-    return apps(solutions=solutions, question=question, input_output=tests, starter_code=starter)
+    return apps(solutions=solutions) | {"question": "Return it.", "input_output": tests} | fields
 
 
-def code_contests(
-    public: Pairs = SUMS[:1],
-    private: Pairs = SUMS[1:2],
-    generated: Pairs = SUMS[2:],
-    solutions: Sequence[tuple[int, str]] = ((3, SUM),),
-    **fields: object,
-) -> Row:
-    def columns(pairs: Pairs) -> Row:
-        return {"input": [given for given, _ in pairs], "output": [printed for _, printed in pairs]}
-
+def code_contests(solutions: Sequence[tuple[int, str]] = ((3, SUM),), **fields: object) -> Row:
     row: Row = {"name": "1_A. Sum", "description": STATEMENT.format(what="a pair"), "input_file": "", "output_file": ""}
-    tests = {"public_tests": columns(public), "private_tests": columns(private), "generated_tests": columns(generated)}
+    columns = [{"input": [given], "output": [printed]} for given, printed in SUMS]
+    tests = dict(zip(("public_tests", "private_tests", "generated_tests"), columns, strict=True))
     languages = {"language": [one for one, _ in solutions], "solution": [program for _, program in solutions]}
     return row | tests | {"solutions": languages, "time_limit": {"seconds": 1, "nanos": 0}} | fields
 
@@ -75,31 +60,21 @@ def packed(value: object) -> str:
 
 
 def livecodebench(
-    public: Pairs = SUMS[:1],
-    private: Pairs = SUMS[1:],
-    name: str | None = None,
-    starter: str = "",
-    pack: bool = True,
-    **fields: object,
+    public: Pairs = SUMS[:1], private: Pairs = SUMS[1:], name: str = "", pack: bool = True, **fields: object
 ) -> Row:
     kind = "functional" if name else "stdin"
 
     def tests(pairs: Pairs) -> str:
         return json.dumps([{"input": given, "output": printed, "testtype": kind} for given, printed in pairs])
 
-    row: Row = {
-        "question_title": "Sum",
-        "question_content": "Print the sum.",
-        "platform": "atcoder",
-        "starter_code": starter,
-    }
+    row: Row = {"question_title": "Sum", "question_content": "Print the sum.", "starter_code": ""}
     metadata = json.dumps({"func_name": name} if name else {})
     hidden = packed(tests(private)) if pack else tests(private)
     return row | {"public_test_cases": tests(public), "private_test_cases": hidden, "metadata": metadata} | fields
 
 
-def deepcoder(tests: object, solutions: Sequence[str] = (SUM,), **fields: object) -> Row:
-    return {"problem": "Print the sum.", "tests": json.dumps(tests), "solutions": list(solutions)} | fields
+def deepcoder(tests: object) -> Row:
+    return {"problem": "Print the sum.", "tests": json.dumps(tests), "solutions": [SUM]}
 
 
 def own(question: str = "Print the sum.", tests: Pairs = SUMS, golden: str = SUM, **fields: object) -> Row:

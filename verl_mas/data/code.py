@@ -1,7 +1,5 @@
-"""Programming tasks as items: rows are read, their golden programs run, and what is kept or dropped is counted.
-
-Each judged row is written to a journal at once, so that preparing a data set again resumes where it ended.
-"""
+"""Programming tasks as items: rows are read, their golden programs run, and what is kept or dropped is counted. Each
+judged row is written to a journal at once, so that preparing a data set again resumes where it ended."""
 
 from __future__ import annotations
 
@@ -12,13 +10,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from verl_mas.data.code_formats import Dropped, Format, format_of, read
-from verl_mas.data.code_golden import Judge
+from verl_mas.data.code_golden import Judge, Judged
 from verl_mas.data.items import Item
-from verl_mas.data.sources import Source
+from verl_mas.data.sources import RowSource
 from verl_mas.errors import DataError
 from verl_mas.retrieval.files import Row
 from verl_mas.util.splits import TRAIN
@@ -27,8 +24,7 @@ JOURNAL = "judged.jsonl"
 # Where the part of a statement starts that each set writes in its own way.
 SECTION = re.compile(r"^[^\w\n]*(sample |example )?(input|output|examples?|constraints?)\b[^a-z\n]*$", re.I | re.M)
 FORMATTING = re.compile(r"\\[a-zA-Z]+|[^a-z0-9]")
-# Shorter texts before the first section do not tell tasks apart.
-NARRATIVE = 60
+NARRATIVE = 60  # shorter texts before the first section do not tell tasks apart
 PROGRESS_S = 15.0
 
 
@@ -45,19 +41,6 @@ class CodeItem(Item):
 
 def _plain(text: str) -> str:
     return FORMATTING.sub("", text.casefold())
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What came of a row: a reason why it is dropped, or what is kept."""
-
-    dropped: str | None = None
-    question: str = ""
-    truth: str = ""
-    golden: bool = False
-    examples_from: str = ""
-    examples_alone: bool = False
-    tests_left_out: int = 0
 
 
 class Journal:
@@ -105,27 +88,25 @@ class Preparation:
         self._golden_required = golden_required
         self.counts: dict[str, object] = {}
 
-    async def items(self, sources: Sequence[Source], split: str) -> list[CodeItem]:
+    async def items(self, sources: Sequence[RowSource], split: str) -> list[CodeItem]:
         """The kept tasks, in the order of their rows. Of test rows no golden program is required."""
-        found = [(source.name, await self._all(source, split)) for source in sources]
-        for name, judged in found:
-            self.counts[name] = _counts(judged)
-        return [
-            CodeItem(each.question, each.truth, name)
-            for name, judged in found
-            for each in judged
-            if each.dropped is None
-        ]
+        items: list[CodeItem] = []
+        for source in sources:
+            judged = await self._all(source, split)
+            self.counts[source.name] = _counts(judged)
+            kept = (each for each in judged if each.dropped is None)
+            items += [CodeItem(each.question, each.truth, source.name) for each in kept]
+        return items
 
-    async def _all(self, source: Source, split: str) -> list[Judged]:
-        found: dict[int, Judged] = {}
+    async def _all(self, source: RowSource, split: str) -> list[Judged]:
+        judged: dict[int, Judged] = {}
         running: set[asyncio.Task[None]] = set()
-        progress = _Progress(source, found)
+        progress = _Progress(source, judged)
         form: Format | None = None
 
-        async def one(number: int, row: Row, form: Format) -> None:
-            found[number] = await self._one(row, number, source, split, form)
-            self._journal.add(split, source.name, number, found[number])
+        async def judge(number: int, row: Row, form: Format) -> None:
+            judged[number] = await self._judged(row, number, source, split, form)
+            self._journal.add(split, source.name, number, judged[number])
             progress.show()
 
         try:
@@ -133,35 +114,27 @@ class Preparation:
                 form = form or format_of(row, source.title)
                 resumed = self._journal.resumed.get((split, source.name, number))
                 if resumed is not None:
-                    found[number] = resumed
+                    judged[number] = resumed
                     continue
                 if len(running) >= self._at_once:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     await asyncio.gather(*done)  # raises what one of them raised
-                running.add(asyncio.create_task(one(number, row, form)))
+                running.add(asyncio.create_task(judge(number, row, form)))
             await asyncio.gather(*running)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
         progress.show(last=True)
-        return [found[number] for number in sorted(found)]
+        return [judged[number] for number in sorted(judged)]
 
-    async def _one(self, row: Row, number: int, source: Source, split: str, form: Format) -> Judged:
+    async def _judged(self, row: Row, number: int, source: RowSource, split: str, form: Format) -> Judged:
         try:
             draft = read(row, number, source.title, form)
             required = self._golden_required and split == TRAIN
-            kept = await self._judge.judge(draft, f"{source.name} {number}", golden_required=required)
+            return await self._judge.judge(draft, f"{source.name} {number}", golden_required=required)
         except Dropped as dropped:
             return Judged(dropped=dropped.reason.value)
-        return Judged(
-            question=kept.question,
-            truth=kept.problem.text(),
-            golden=kept.problem.golden is not None,
-            examples_from=kept.examples_from.value,
-            examples_alone=set(map(repr, kept.problem.tests)) <= set(map(repr, kept.problem.examples)),
-            tests_left_out=kept.tests_left_out,
-        )
 
 
 def _counts(judged: Sequence[Judged]) -> dict[str, object]:
@@ -178,18 +151,16 @@ def _counts(judged: Sequence[Judged]) -> dict[str, object]:
 
 def refuse_if_empty(items: Sequence[CodeItem], split: str, counts: Mapping[str, object]) -> None:
     if not items:
-        raise DataError(
-            f"no task of {split} is left: {json.dumps(counts)}",
-            rule="each file has at least one task with tests; with --golden required, one with a right golden program",
-            fix="see the reasons; give other rows, --golden optional, or other --rules and --execution",
-        )
+        rule = "each file has at least one task with tests; with --golden required, one with a right golden program"
+        fix = "see the reasons; give other rows, --golden optional, or other --rules and --execution"
+        raise DataError(f"no task of {split} is left: {json.dumps(counts)}", rule=rule, fix=fix)
 
 
 class _Progress:
     """A line about a set on stderr, every few seconds and at its end."""
 
-    def __init__(self, source: Source, found: Mapping[int, Judged]):
-        self._name, self._found = source.name, found
+    def __init__(self, source: RowSource, judged: Mapping[int, Judged]):
+        self._name, self._judged = source.name, judged
         self._of = f" of {source.expected:,}" if source.expected else ""
         self._start = self._shown = time.monotonic()
 
@@ -197,7 +168,6 @@ class _Progress:
         now = time.monotonic()
         if last or now - self._shown >= PROGRESS_S:
             self._shown = now
-            kept = sum(each.dropped is None for each in self._found.values())
-            sys.stderr.write(
-                f"{self._name}: {len(self._found):,}{self._of} rows judged, {kept:,} kept, {now - self._start:.0f} s\n"
-            )
+            kept = sum(each.dropped is None for each in self._judged.values())
+            rows = f"{len(self._judged):,}{self._of} rows judged, {kept:,} kept"
+            sys.stderr.write(f"{self._name}: {rows}, {now - self._start:.0f} s\n")

@@ -24,6 +24,10 @@ from verl_mas.retrieval.files import Row
 
 PYTHON_3 = 3  # in CodeContests' solutions.language
 UNPACKED_BYTES = 1 << 30  # of one row's hidden tests
+OWN_FORMAT = (
+    'question is a text; tests is a list of {"input": ..., "output": ...} or of texts "assert f(1) == 2", whose values '
+    "are literals; golden is a text or a list of texts; time_limit_s is a number"
+)
 
 
 class Drop(str, Enum):
@@ -73,15 +77,13 @@ class Format:
 
 
 def format_of(row: Row, source: str) -> Format:
-    found = next((each for each in FORMATS if all(column in row for column in each.columns)), None)
-    if found is None:
-        known = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
-        raise DataError(
-            f"{source} has the columns {', '.join(map(str, row)) or 'none'}",
-            rule=f"a file of programming tasks has the columns of one of these formats ({known})",
-            fix='write rows as {"question": ..., "tests": [{"input": ..., "output": ...}], "golden": ...}',
-        )
-    return found
+    for form in FORMATS:
+        if all(column in row for column in form.columns):
+            return form
+    known = "; ".join(f"{form.name}: {', '.join(form.columns)}" for form in FORMATS)
+    rule = f"a file of programming tasks has the columns of one of these formats ({known})"
+    fix = 'write rows as {"question": ..., "tests": [{"input": ..., "output": ...}], "golden": ...}'
+    raise DataError(f"{source} has the columns {', '.join(map(str, row)) or 'none'}", rule=rule, fix=fix)
 
 
 def read(row: Row, number: int, source: str, form: Format) -> Draft:
@@ -96,12 +98,8 @@ def read(row: Row, number: int, source: str, form: Format) -> Draft:
         if not form.mine:
             raise Dropped(Drop.UNREADABLE_TESTS) from error
         problem = error.value if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
-        raise DataError(
-            f"{source}, row {number} cannot be read: {problem[:300]}",
-            rule='question is a text; tests is a list of {"input": ..., "output": ...} or of texts "assert f(1) == 2", '
-            "whose values are literals; golden is a text or a list of texts; time_limit_s is a number",
-            fix="correct or remove the row",
-        ) from error
+        value = f"{source}, row {number} cannot be read: {problem[:300]}"
+        raise DataError(value, rule=OWN_FORMAT, fix="correct or remove the row") from error
 
 
 def _apps(row: Row) -> Draft:
@@ -196,15 +194,15 @@ def _joined(text: object) -> str:
 
 
 def _of_livecodebench(tests: Iterable[object], function: str | None) -> list[Test]:
-    made: list[Test] = []
+    read: list[Test] = []
     for test in map(_mapping, tests):
         if test["testtype"] == "stdin":
-            made.append(Stdio(_text(test["input"]), _text(test["output"])))
+            read.append(Stdio(_text(test["input"]), _text(test["output"])))
         elif function is None:
             raise ValueError("a functional test without a function name")
         else:
-            made.append(_returns(function, test["input"], test["output"]))
-    return made
+            read.append(_returns(function, test["input"], test["output"]))
+    return read
 
 
 def _function_name(row: Row) -> str | None:
@@ -244,17 +242,17 @@ def _json(given: object) -> object:
 
 def _list(given: object) -> list[object]:
     """A list, or its JSON text; nothing at all is an empty one."""
-    found = _json(given)
-    if not isinstance(found, list | None):
-        raise TypeError(f"{str(found)[:80]!r} is not a list")
-    return found or []
+    value = _json(given)
+    if not isinstance(value, list | None):
+        raise TypeError(f"{str(value)[:80]!r} is not a list")
+    return value or []
 
 
 def _mapping(given: object) -> Row:
-    found = _json(given)
-    if not isinstance(found, Mapping | None):
-        raise TypeError(f"{str(found)[:80]!r} is not a mapping")
-    return found or {}
+    value = _json(given)
+    if not isinstance(value, Mapping | None):
+        raise TypeError(f"{str(value)[:80]!r} is not a mapping")
+    return value or {}
 
 
 def _texts(given: object) -> list[str]:

@@ -17,8 +17,7 @@ from verl_mas.execution.limits import Limits, Status
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test, run_tests
 
-# Longer inputs are not looked for in a statement.
-EXAMPLE_CHARACTERS = 2_000
+EXAMPLE_CHARACTERS = 2_000  # longer inputs are not looked for in a statement
 
 
 class ExamplesFrom(str, Enum):
@@ -41,17 +40,18 @@ class Chosen:
 
 def choose(draft: Draft, most: int, longest: int, seed: str) -> Chosen:
     """At most `most` tests of at most `longest` characters: short ones first, drawn among those of similar length."""
-    sound = [test for test in _distinct(draft.tests) if _says_what_is_expected(test)]
+    # Not those that expect no output: a program that does nothing passes them.
+    sound = [test for test in _distinct(draft.tests) if isinstance(test, Returns) or test.output.split()]
     if not sound:
         raise Dropped(Drop.NO_TESTS)
     usable = [test for test in sound if _length(test) <= longest]
     if not usable:
         raise Dropped(Drop.LONG_TESTS)
-    examples, found = _examples(draft, usable)
+    examples, examples_from = _examples(draft, usable)
     hidden = [test for test in usable if test not in examples] or usable
     random.Random(seed).shuffle(hidden)
     tests = sorted(hidden, key=lambda test: _length(test).bit_length())[:most]
-    return Chosen(tests, examples, found, len(sound) - len({*map(repr, tests), *map(repr, examples)}))
+    return Chosen(tests, examples, examples_from, len(sound) - len({*map(repr, tests), *map(repr, examples)}))
 
 
 def _examples(draft: Draft, usable: Sequence[Test]) -> tuple[Sequence[Test], ExamplesFrom]:
@@ -77,26 +77,20 @@ def _distinct(tests: Sequence[Test]) -> list[Test]:
     return list({repr(test): test for test in tests}.values())
 
 
-def _says_what_is_expected(test: Test) -> bool:
-    """Not a program's empty output: a program that does nothing passes such a test."""
-    return isinstance(test, Returns) or bool(test.output.split())
-
-
 def _length(test: Test) -> int:
     return len(test.input) + len(test.output) if isinstance(test, Stdio) else len(repr(test))
 
 
 # LeetCode's solutions use these names without importing them. `from math import *` would replace the built-in pow.
-IMPORTS = "\n".join(
-    [
-        "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string",
-        *(
-            f"from {module} import *"
-            for module in ("typing", "collections", "itertools", "functools", "heapq", "bisect")
-        ),
-        "from math import ceil, comb, factorial, floor, gcd, inf, log2, prod, sqrt",
-    ]
-)
+IMPORTS = """\
+import bisect, collections, functools, heapq, itertools, math, operator, random, re, string
+from typing import *
+from collections import *
+from itertools import *
+from functools import *
+from heapq import *
+from bisect import *
+from math import ceil, comb, factorial, floor, gcd, inf, log2, prod, sqrt"""
 
 
 @dataclass(frozen=True)
@@ -106,22 +100,24 @@ class Rules:
     max_tests: Count = 10
     max_test_characters: Count = 20_000
     max_question_characters: Count = 12_000
-    golden_programs: Count = 5
-    """Programs that are run per task, of those that its set has."""
+    golden_programs: Count = 5  # that are run per task, of those that its set has
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A task that is kept, with a golden program that passed its tests if there is one."""
+class Judged:
+    """What came of a row: a reason why it is dropped, or the task that is kept."""
 
-    question: str
-    problem: Problem
-    examples_from: ExamplesFrom
-    tests_left_out: int
+    dropped: str | None = None
+    question: str = ""
+    truth: str = ""  # the text of a Problem, with a golden program that passed its tests if there is one
+    golden: bool = False
+    examples_from: str = ""
+    examples_alone: bool = False
+    tests_left_out: int = 0
 
 
-class Outcome(Enum):
+class GoldenOutcome(Enum):
     PASSES = "passes all tests"
     DIFFERS = "ends by itself on all tests, and differs from what one expects"
     FAILS = "fails on a test"
@@ -135,7 +131,7 @@ class Judge:
     limits: Limits
     rules: Rules
 
-    async def judge(self, draft: Draft, name: str, *, golden_required: bool) -> Kept:
+    async def judge(self, draft: Draft, name: str, *, golden_required: bool) -> Judged:
         """The task of a draft; `name` seeds what is drawn. Raises Dropped."""
         if len(draft.question) > self.rules.max_question_characters:
             raise Dropped(Drop.LONG_QUESTION)
@@ -153,7 +149,7 @@ class Judge:
                 reason = dropped.reason
         raise Dropped(reason)
 
-    async def _judged(self, draft: Draft, name: str, *, golden_required: bool) -> Kept:
+    async def _judged(self, draft: Draft, name: str, *, golden_required: bool) -> Judged:
         seed = f"{self.rules.seed} {name}"
         try:
             chosen = choose(draft, self.rules.max_tests, self.rules.max_test_characters, seed)
@@ -169,28 +165,33 @@ class Judge:
         random.Random(seed).shuffle(programs)
         if isinstance(chosen.tests[0], Returns):
             programs = [f"{IMPORTS}\n\n{program}" for program in programs]
+        programs = programs[: self.rules.golden_programs]
         limits = problem.limits(self.limits)
         tests = [*chosen.examples, *(test for test in chosen.tests if test not in chosen.examples)]
-        outcomes = {
-            program: await self._outcome(program, tests, limits) for program in programs[: self.rules.golden_programs]
-        }
-        right = [program for program, outcome in outcomes.items() if outcome is Outcome.PASSES]
-        if Outcome.DIFFERS in outcomes.values():
+        outcomes = {program: await self._outcome(program, tests, limits) for program in programs}
+        right = [program for program, outcome in outcomes.items() if outcome is GoldenOutcome.PASSES]
+        if GoldenOutcome.DIFFERS in outcomes.values():
             # Several outputs are right, or a test or a program is wrong: it is not known which.
             raise Dropped(Drop.GOLDEN_DISAGREE if right else Drop.GOLDEN_FAILS)
         if not right and (golden_required or draft.wrapped):
             raise Dropped(Drop.GOLDEN_FAILS)
-        problem = replace(problem, golden=right[0] if right else None)
-        return Kept(_question(draft, chosen), problem, chosen.examples_from, chosen.left_out)
+        return Judged(
+            question=_question(draft, chosen),
+            truth=replace(problem, golden=right[0] if right else None).text(),
+            golden=bool(right),
+            examples_from=chosen.examples_from.value,
+            examples_alone=set(map(repr, problem.tests)) <= set(map(repr, problem.examples)),
+            tests_left_out=chosen.left_out,
+        )
 
-    async def _outcome(self, program: str, tests: Sequence[Test], limits: Limits) -> Outcome:
+    async def _outcome(self, program: str, tests: Sequence[Test], limits: Limits) -> GoldenOutcome:
         # One test first: a program in Python 2, or one that hangs, costs one run.
         verdicts = await run_tests(self.executor, program, tests[:1], limits)
         if verdicts[0].status is Status.OK:
             verdicts += await run_tests(self.executor, program, tests[1:], limits)
         if any(verdict.status is not Status.OK for verdict in verdicts):
-            return Outcome.FAILS
-        return Outcome.PASSES if all(verdict.passed for verdict in verdicts) else Outcome.DIFFERS
+            return GoldenOutcome.FAILS
+        return GoldenOutcome.PASSES if all(verdict.passed for verdict in verdicts) else GoldenOutcome.DIFFERS
 
 
 def _question(draft: Draft, chosen: Chosen) -> str:
@@ -207,10 +208,9 @@ def _readings(draft: Draft) -> list[Draft]:
     """What the tests may mean: `[3]` or `3`. A golden program shows which."""
     if not draft.wrapped:
         return [draft]
-    return [draft, replace(draft, tests=[_unwrapped(test) for test in draft.tests])]
-
-
-def _unwrapped(test: Test) -> Test:
-    if isinstance(test, Returns) and isinstance(test.expected, list):
-        return replace(test, expected=test.expected[0])
-    return test
+    contents = [
+        replace(test, expected=test.expected[0])
+        for test in draft.tests
+        if isinstance(test, Returns) and isinstance(test.expected, list)
+    ]
+    return [draft, replace(draft, tests=contents)]

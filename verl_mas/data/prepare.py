@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_mas.data.items import Item, distinct, overlap
-from verl_mas.data.parquet import write_parquet
 from verl_mas.errors import DataError
-from verl_mas.run_folder.disk import write_whole
+from verl_mas.retrieval.files import Row
+from verl_mas.run_folder.disk import write_whole, writing
 
 MANIFEST = "manifest.json"
-# By split.
-FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}
+FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}  # by split
 
 
 @dataclass
@@ -23,13 +22,11 @@ class Prepared:
 
     train: Sequence[Item]
     test: Sequence[Item]
-    # The part of the test that is run during training.
-    validation: Sequence[Item]
+    validation: Sequence[Item]  # the part of the test that is run during training
     # By set: repository or file, revision, rows read.
     sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     keep_overlap: bool = False
-    # What else the manifest says.
-    details: Mapping[str, object] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)  # what else the manifest says
 
     def write(self, folder: Path) -> dict[str, object]:
         """Write train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
@@ -40,11 +37,9 @@ class Prepared:
         files = {"train": train, "test": self.test, "validation": self.validation}
         for split, items in files.items():
             if not items:
-                raise DataError(
-                    f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test",
-                    rule="each file has at least one row",
-                    fix="give other files, or --keep-overlap to train on test questions",
-                )
+                value = f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test"
+                rule = "each file has at least one row"
+                raise DataError(value, rule=rule, fix="give other files, or --keep-overlap to train on test questions")
         for split, items in files.items():
             write_parquet([item.row(index, split) for index, item in enumerate(items)], folder / FILES[split])
         manifest = {
@@ -58,3 +53,21 @@ class Prepared:
         }
         write_whole(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         return manifest
+
+
+def write_parquet(rows: Sequence[Row], out: Path) -> None:
+    """Rows as a file that verl reads. `out` is replaced only by a whole file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pa.Table.from_pylist(list(rows))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        rule = "a column of parquet has one type: all ground truths are texts, or all are lists"
+        fix = "make the answers and the columns that are kept alike in all rows"
+        raise DataError(f"rows with different types: {error}", rule=rule, fix=fix) from error
+    with writing(out, "the rows are written as a whole file"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = out.with_name(f"{out.name}.part")
+        pq.write_table(table, part)
+        part.replace(out)

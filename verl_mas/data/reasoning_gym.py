@@ -21,15 +21,12 @@ from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
-# Some tasks plan the whole data set when it is created, so items come in sets of a fixed size.
-_SET = 64
-# Repeats in a row after which no new question is expected.
-_PATIENCE = 1_000
-# The distance of the first sets of two training seeds; the test split has the seeds below.
-_STRIDE = 10_000_000
+_SET = 64  # some tasks plan the whole data set when it is created, so items come in sets of a fixed size
+_PATIENCE = 1_000  # repeats in a row after which no new question is expected
+_STRIDE = 10_000_000  # the distance of the first sets of two training seeds; the test split has the seeds below
 
 
-class GymItem(TypedDict):
+class GymQuestion(TypedDict):
     question: str
     answer: str | None
 
@@ -37,44 +34,39 @@ class GymItem(TypedDict):
 class GymDataset(Protocol):
     """One set of a task's items."""
 
-    def __getitem__(self, place: int) -> GymItem: ...
+    def __getitem__(self, place: int) -> GymQuestion: ...
 
-    def score_answer(self, answer: str, entry: GymItem) -> float: ...
+    def score_answer(self, answer: str, entry: GymQuestion) -> float: ...
 
 
 def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, object]) -> list[dict[str, object]]:
-    """`count` distinct questions. The content of a question decides its split, whatever the seed.
-
-    Test questions do not depend on `seed`. A row names its item, which is generated again for the verifier.
-    """
+    """`count` distinct questions. The content of a question decides its split, whatever the seed. Test questions do not
+    depend on `seed`. A row names its item, which is generated again for the verifier."""
     settings = json.dumps(dict(config), sort_keys=True)
-    found: dict[str, dict[str, object]] = {}
+    of_question: dict[str, dict[str, object]] = {}
     repeats = 0
     for first, place in _places(split, seed):
         item = _items(task, settings, first)[place]
         question = item["question"]
         repeats += 1
-        if question not in found and split_of(question) == split:
-            found[question] = _row(item, task, settings, first, place, split, len(found))
+        if question not in of_question and split_of(question) == split:
+            named = {TASK: task, CONFIG: settings, SEED: first, PLACE: place, CHECKSUM: _checksum(item)}
+            of_question[question] = _row(item, split, len(of_question), named)
             repeats = 0
-        if len(found) == count:
-            return list(found.values())
+        if len(of_question) == count:
+            return list(of_question.values())
         if repeats == _PATIENCE:
             break
-    raise ConfigError(
-        f"{count} questions of {task} with {settings}",
-        rule=f"only {len(found)} different ones were found for {split!r}",
-        fix="use fewer rows, or a configuration with more questions",
-    )
+    value = f"{count} questions of {task} with {settings}"
+    rule = f"only {len(of_question)} different ones were found for {split!r}"
+    raise ConfigError(value, rule=rule, fix="use fewer rows, or a configuration with more questions")
 
 
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **_: object
 ) -> dict[str, float]:
-    """The score of the boxed answer by the task's verifier, 0 to 1; `acc` is 1 for a complete solution.
-
-    A reply without a box is `malformed`. An answer on which the verifier raises is `unchecked`.
-    """
+    """The score of the boxed answer by the task's verifier, 0 to 1; `acc` is 1 for a complete solution. A reply without
+    a box is `malformed`. An answer on which the verifier raises is `unchecked`."""
     answer = Boxed().parse(solution_str)
     malformed, unchecked, score = isinstance(answer, Malformed), False, 0.0
     # Outside the boundary: an item that cannot be generated is an error of the data, not of the reply.
@@ -85,42 +77,30 @@ def compute_score(
                 score = float(items.score_answer(answer, item))
         except SessionFault:
             unchecked = True
-    return {
-        "score": score,
-        "acc": float(score >= 1.0),
-        "malformed": float(malformed),
-        "unchecked": float(unchecked),
-    }
+    return {"score": score, "acc": float(score >= 1.0), "malformed": float(malformed), "unchecked": float(unchecked)}
 
 
-def item_of(extra_info: Mapping[str, Any]) -> tuple[GymDataset, GymItem]:
+def item_of(extra_info: Mapping[str, Any]) -> tuple[GymDataset, GymQuestion]:
     """The data set and the item that a row names."""
     for key in (TASK, CONFIG, SEED, PLACE, CHECKSUM):
         if key not in extra_info:
-            raise DataError(
-                f"extra_info has no {key!r}",
-                rule="this reward function needs rows that name an item of reasoning-gym",
-                fix="write them with `verl-mas data reasoning_gym TASK --out FOLDER`",
-            )
+            value = f"extra_info has no {key!r}"
+            rule = "this reward function needs rows that name an item of reasoning-gym"
+            raise DataError(value, rule=rule, fix="write them with `verl-mas data reasoning_gym TASK --out FOLDER`")
     task, place = extra_info[TASK], int(extra_info[PLACE])
     items = _items(task, extra_info[CONFIG], int(extra_info[SEED]))
     item = _item(task, extra_info[CONFIG], int(extra_info[SEED]), place)
     if _checksum(item) != extra_info[CHECKSUM]:
-        raise DataError(
-            f"{task}, seed {extra_info[SEED]}, place {place} is a different question now",
-            rule="rows are used with the version of reasoning-gym that wrote them",
-            fix="write the rows again",
-        )
+        value = f"{task}, seed {extra_info[SEED]}, place {place} is a different question now"
+        rule = "rows are used with the version of reasoning-gym that wrote them"
+        raise DataError(value, rule=rule, fix="write the rows again")
     return items, item
 
 
 def require_reasoning_gym() -> ModuleType:
     if importlib.util.find_spec("reasoning_gym") is None:
-        raise ConfigError(
-            "reasoning-gym is not installed",
-            rule="its tasks and verifiers are in the package reasoning-gym",
-            fix="pip install 'verl-mas[reasoning-gym]'",
-        )
+        rule = "its tasks and verifiers are in the package reasoning-gym"
+        raise ConfigError("reasoning-gym is not installed", rule=rule, fix="pip install 'verl-mas[reasoning-gym]'")
     return importlib.import_module("reasoning_gym")
 
 
@@ -132,25 +112,17 @@ def _places(split: str, seed: int) -> Iterator[tuple[int, int]]:
             yield first, place
 
 
-def _row(item: GymItem, task: str, settings: str, seed: int, place: int, split: str, index: int) -> dict[str, object]:
+def _row(item: GymQuestion, split: str, index: int, named: Mapping[str, object]) -> dict[str, object]:
     return {
-        "data_source": f"reasoning_gym/{task}",
+        "data_source": f"reasoning_gym/{named[TASK]}",
         "prompt": [{"role": "user", "content": f"{item['question'].strip()}\n\n{Boxed().prompt()}"}],
         # Tasks with many solutions give no answer.
         "reward_model": {"style": "rule", "ground_truth": item["answer"] or ""},
-        "extra_info": {
-            "split": split,
-            "index": index,
-            TASK: task,
-            CONFIG: settings,
-            SEED: seed,
-            PLACE: place,
-            CHECKSUM: _checksum(item),
-        },
+        "extra_info": {"split": split, "index": index, **named},
     }
 
 
-def _checksum(item: GymItem) -> int:
+def _checksum(item: GymQuestion) -> int:
     return zlib.crc32(item["question"].encode())
 
 
@@ -164,15 +136,12 @@ def _items(task: str, settings: str, seed: int) -> GymDataset:
     try:
         items: GymDataset = gym.create_dataset(task, seed=seed, size=_SET, **json.loads(settings))
     except (TypeError, AssertionError, ValueError) as error:
-        raise ConfigError(
-            f"{task} with {settings}",
-            rule=f"reasoning-gym: {error}",
-            fix=f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges",
-        ) from error
+        fix = f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges"
+        raise ConfigError(f"{task} with {settings}", rule=f"reasoning-gym: {error}", fix=fix) from error
     return items
 
 
 @lru_cache(maxsize=4096)
-def _item(task: str, settings: str, seed: int, place: int) -> GymItem:
+def _item(task: str, settings: str, seed: int, place: int) -> GymQuestion:
     """Cached for the sessions of a task, since slow tasks take hundreds of milliseconds per item."""
     return _items(task, settings, seed)[place]

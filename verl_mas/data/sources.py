@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import httpx
@@ -17,21 +18,19 @@ Rows = Iterable[Row]
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A dataset on the Hugging Face hub. A `revision` or number of `rows` that is not published is None.
-
-    `files`: patterns of the files of the split, for a repository with a loading script, which `datasets` refuses.
-    """
+    """A dataset on the Hugging Face hub. A `revision` or number of `rows` that is not published is None."""
 
     name: str
     repository: str
     split: str
     revision: str | None = None
     rows: int | None = None
+    # Patterns of the files of the split, for a repository with a loading script, which `datasets` refuses.
     files: Sequence[str] = ()
 
 
 @dataclass
-class Source:
+class RowSource:
     """A set that is read row by row, and what the manifest says about it. `expected`: the published number of rows."""
 
     name: str
@@ -48,15 +47,11 @@ class Source:
             count += 1
         self.record["rows"] = count
         if self.expected not in (None, count):
-            raise DataError(
-                f"{self.title} has {count} rows",
-                rule=f"{self.name} has {self.expected} rows",
-                fix=f"give another revision with --revision {self.name}=HASH, or a local file",
-            )
+            fix = f"give another revision with --revision {self.name}=HASH, or a local file"
+            raise DataError(f"{self.title} has {count} rows", rule=f"{self.name} has {self.expected} rows", fix=fix)
         if not count:
-            raise DataError(
-                f"{self.title} has no rows", rule="a dataset has at least one row", fix="give another file or revision"
-            )
+            rule = "a dataset has at least one row"
+            raise DataError(f"{self.title} has no rows", rule=rule, fix="give another file or revision")
 
 
 # The sets of Dr. MAS. Revisions and row counts are those that several public projects pin.
@@ -74,12 +69,9 @@ _SEARCH_R1 = ("PeterJinGo/nq_hotpotqa_train", "b7d80abfee334a7a91cb377544f09180d
 SEARCH_TRAIN = (PublicSet("nq_hotpotqa", _SEARCH_R1[0], "train", _SEARCH_R1[1], 169_615),)
 SEARCH_TEST = (PublicSet("search_r1_test", _SEARCH_R1[0], "test", _SEARCH_R1[1], 51_713),)
 # The math sets of AT-GRPO, for a reasoner and a tool user.
-TOOL_MATH_TRAIN = (
-    PublicSet(
-        "polaris", "POLARIS-Project/Polaris-Dataset-53K", "train", "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4", 53_291
-    ),
-)
-TOOL_MATH_TEST = tuple(one for one in MATH_TEST if one.name in ("aime24", "aime25", "olympiadbench"))
+_POLARIS = ("POLARIS-Project/Polaris-Dataset-53K", "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4")
+TOOL_MATH_TRAIN = (PublicSet("polaris", _POLARIS[0], "train", _POLARIS[1], 53_291),)
+TOOL_MATH_TEST = tuple(public for public in MATH_TEST if public.name in ("aime24", "aime25", "olympiadbench"))
 # Programming tasks. APPS, LiveCodeBench and TACO have loading scripts.
 _APPS = ("codeparrot/apps", "21e74ddf8de1a21436da12e3e653065c5213e9d1")
 _CODE_CONTESTS = ("deepmind/code_contests", "802411c3010cb00d1b05bad57ca77365a3c699d6")
@@ -104,56 +96,46 @@ CODE_TEST = (
 
 def pinned(sets: Iterable[PublicSet], revisions: Mapping[str, str]) -> list[PublicSet]:
     """The sets, with the revisions that the user gave by name."""
-    return [replace(one, revision=revisions.get(one.name, one.revision)) for one in sets]
+    return [replace(public, revision=revisions.get(public.name, public.revision)) for public in sets]
 
 
-def from_hub(one: PublicSet) -> tuple[Rows, str]:
+def from_hub(public: PublicSet) -> tuple[Rows, str]:
     """The rows of a set, and their revision."""
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
     try:
-        revision = one.revision or str(HfApi().dataset_info(one.repository).sha)
-        if one.files:
-            return _rows_of(_downloaded(one, revision)), revision
-        return load_dataset(one.repository, split=one.split, revision=revision), revision
+        revision = public.revision or str(HfApi().dataset_info(public.repository).sha)
+        if public.files:
+            return chain.from_iterable(map(read_rows, _downloaded(public, revision))), revision
+        return load_dataset(public.repository, split=public.split, revision=revision), revision
     except ConfigError:
         raise
     # No network, no such repository or revision, no such split.
     except (OSError, httpx.HTTPError, ValueError) as error:
-        raise ConfigError(
-            f"{one.repository} ({one.split}) cannot be read: {type(error).__name__}: {error}",
-            rule="a public set is read from the Hugging Face hub",
-            fix="check the network, or give files with --train FILE and --test NAME=FILE",
-        ) from error
+        value = f"{public.repository} ({public.split}) cannot be read: {type(error).__name__}: {error}"
+        fix = "check the network, or give files with --train FILE and --test NAME=FILE"
+        raise ConfigError(value, rule="a public set is read from the Hugging Face hub", fix=fix) from error
 
 
-def _downloaded(one: PublicSet, revision: str) -> list[Path]:
+def _downloaded(public: PublicSet, revision: str) -> list[Path]:
     from huggingface_hub import hf_hub_download, list_repo_files
 
-    names = list_repo_files(one.repository, repo_type="dataset", revision=revision)
+    names = list_repo_files(public.repository, repo_type="dataset", revision=revision)
     paths = []
-    for pattern in one.files:
-        found = sorted(fnmatch.filter(names, pattern))
-        if not found:
-            raise ConfigError(
-                f"{one.repository} at {revision} has no file {pattern}",
-                rule=f"{one.name} is read from its files {', '.join(one.files)}",
-                fix=f"give another revision with --revision {one.name}=HASH, or a local file",
-            )
-        for name in found:
-            paths.append(Path(hf_hub_download(one.repository, name, repo_type="dataset", revision=revision)))
+    for pattern in public.files:
+        matching = sorted(fnmatch.filter(names, pattern))
+        if not matching:
+            value = f"{public.repository} at {revision} has no file {pattern}"
+            fix = f"give another revision with --revision {public.name}=HASH, or a local file"
+            raise ConfigError(value, rule=f"{public.name} is read from its files {', '.join(public.files)}", fix=fix)
+        for name in matching:
+            paths.append(Path(hf_hub_download(public.repository, name, repo_type="dataset", revision=revision)))
     return paths
-
-
-def _rows_of(paths: Iterable[Path]) -> Iterator[Row]:
-    for path in paths:
-        yield from read_rows(path)
 
 
 def from_file(path: Path) -> Rows:
     if not path.name.endswith(SUFFIXES) or not path.is_file():
-        raise ConfigError(
-            f"file {path}", rule=f"the file must exist and end in {', '.join(SUFFIXES)}", fix="give another path"
-        )
+        rule = f"the file must exist and end in {', '.join(SUFFIXES)}"
+        raise ConfigError(f"file {path}", rule=rule, fix="give another path")
     return read_rows(path)

@@ -19,8 +19,7 @@ from verl_mas.workflow.base import resolve
 from verl_mas.workflows.leader_workers import Delegation, Moves
 from verl_mas.workflows.solver_verifier import Verdict
 
-# Repeats in a row after which no new chain is expected.
-PATIENCE = 5_000
+PATIENCE = 5_000  # repeats in a row after which no new chain is expected
 
 
 def draw(terms: int, largest: int, rng: random.Random) -> str:
@@ -48,21 +47,19 @@ def chain_split(chain: str) -> str:
 def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, seed: int = 0) -> list[Item]:
     """Distinct chains. No chain is in both splits."""
     rng = random.Random(f"{split} {seed}")
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     repeats = 0
     while repeats < PATIENCE:
         repeats += 1
         chain = draw(terms, largest, rng)
-        if chain not in found and chain_split(chain) == split:
-            found[chain] = Item(chain, str(sum(signed(chain))), "arithmetic")
+        if chain not in items and chain_split(chain) == split:
+            items[chain] = Item(chain, str(sum(signed(chain))), "arithmetic")
             repeats = 0
-        if len(found) == count:
-            return list(found.values())
-    raise ConfigError(
-        f"{count} chains of {terms} numbers up to {largest}",
-        rule=f"there are only {len(found)} in {split!r} (train or test)",
-        fix="use fewer rows, more terms or larger numbers",
-    )
+        if len(items) == count:
+            return list(items.values())
+    value = f"{count} chains of {terms} numbers up to {largest}"
+    rule = f"there are only {len(items)} in {split!r} (train or test)"
+    raise ConfigError(value, rule=rule, fix="use fewer rows, more terms or larger numbers")
 
 
 DEFAULT, LEADER = "solver_verifier", "leader_workers"
@@ -84,11 +81,11 @@ def lessons(terms: int, largest: int, *, noise: float, seed: int = 0, team: str 
         chain = draw(terms, largest, rng)
         if chain_split(chain) == TRAIN:
             task = Task([{"role": "user", "content": chain}], ground_truth=str(sum(signed(chain))))
-            expert = ScriptedLeader(chain, noise, rng) if team == LEADER else ScriptedTeam(chain, largest, noise, rng)
+            expert = LeaderExpert(chain, noise, rng) if team == LEADER else ChainExpert(chain, largest, noise, rng)
             yield from demonstrate(workflow, task, expert)
 
 
-class ScriptedTeam:
+class ChainExpert:
     """Each agent works through the chain and ends with the result, or a verifier with its verdict."""
 
     def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
@@ -115,7 +112,7 @@ class ScriptedTeam:
         return working, total
 
 
-class ScriptedLeader:
+class LeaderExpert:
     """The leader delegates the two halves of the chain, and adds what two workers report; each may be one off."""
 
     def __init__(self, chain: str, noise: float, rng: random.Random):
@@ -126,10 +123,10 @@ class ScriptedLeader:
         self._reports: list[int] = []
 
     def __call__(self, request: Request) -> str:
-        if request.agent == "leader" and not self._reports:
-            return Moves(len(self._halves)).render(Delegation(tuple(map(_written, self._halves))))
         if request.agent == "leader":
-            return Boxed().render(str(self._inexact(sum(self._reports))))
+            if self._reports:
+                return Boxed().render(str(self._inexact(sum(self._reports))))
+            return Moves(len(self._halves)).render(Delegation(tuple(map(_written, self._halves))))
         half = self._halves[len(self._reports)]
         self._reports.append(self._inexact(sum(half)))
         return f"{_written(half)}{self._reports[-1]}"
@@ -156,9 +153,9 @@ class Arithmetic(Generated):
         parser.add_argument("--team", choices=TEAMS, default=DEFAULT, help="the workflow of the demonstrations")
 
     def generate(self, options: argparse.Namespace) -> Prepared:
-        made = {"terms": options.terms, "largest": options.largest, "seed": options.seed}
-        train, test = chains(options.train_rows, split=TRAIN, **made), chains(options.test_rows, split=TEST, **made)
-        return Prepared(train, test, test, {"arithmetic": made})
+        kind = {"terms": options.terms, "largest": options.largest, "seed": options.seed}
+        train, test = chains(options.train_rows, split=TRAIN, **kind), chains(options.test_rows, split=TEST, **kind)
+        return Prepared(train, test, test, {"arithmetic": kind})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
         return lessons(options.terms, options.largest, noise=options.noise, seed=options.seed, team=options.team)

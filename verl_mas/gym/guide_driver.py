@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
-from typing import Literal, cast
+from typing import Literal
 
 from verl_mas.cli._arguments import add_settings, values
-from verl_mas.config.schema import WorkflowSpec
-from verl_mas.config.values import Count
+from verl_mas.config.values import Count, load_dataclass
 from verl_mas.data.dataset import DATA_SETS
-from verl_mas.data.items import Item, with_next
+from verl_mas.data.items import with_next
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.puzzles.base import SEED, Size, board, board_of, row
+from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath, distances
@@ -25,7 +25,6 @@ from verl_mas.gym.states import States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
-from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Letters
 
@@ -33,23 +32,20 @@ PUZZLE = "plan_path"
 # Of rows and columns: different letters, so that a message is read without counting its places.
 ROWS, COLUMNS = "abcdefghi", "123456789"
 SOURCE, SHUFFLED = "guide_driver", "guide_driver_shuffled"
-# The seed of the board that the guide sees.
-GUIDE = "guide_seed"
+GUIDE = "guide_seed"  # of the board that the guide sees
 # Larger than this, or nearer, a walk that does not know the goal often finds it.
 SMALL: Size = {"size": 4, "walls": 3 / 16, "min_distance": 3}
 
 
 @dataclass(frozen=True)
-class BoardItem(Item):
-    seed: int = 0
+class GuidedBoardItem(BoardItem):
     guide_seed: int = 0
-    split: str = ""
-    size: Size | None = None
 
     def row(self, index: int, split: str) -> dict[str, object]:
-        named = row(PUZZLE, self.seed, self.split, self.size or {})["extra_info"]
-        assert isinstance(named, dict)
-        return super().row(index, split) | {"extra_info": {**named, "index": index, GUIDE: self.guide_seed}}
+        of_board = row(PUZZLE, self.seed, self.split, self.size)
+        assert isinstance(of_board["extra_info"], dict)
+        extra_info = {**of_board["extra_info"], "index": index, GUIDE: self.guide_seed}
+        return of_board | {"data_source": self.source, "extra_info": extra_info}
 
 
 def named(cell: int, size: int) -> str:
@@ -58,16 +54,16 @@ def named(cell: int, size: int) -> str:
     return ROWS[row] + COLUMNS[column]
 
 
-def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list[BoardItem]:
+def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list[GuidedBoardItem]:
     """Boards of a split by their numbers; no layout is in both splits."""
     rows = size.get("size")
     if not isinstance(rows, int) or rows > len(ROWS):
         raise ConfigError(f"size={rows}", rule=f"rows and columns have {len(ROWS)} names", fix="use size=4")
     seeds = range(first, first + count)
-    return [BoardItem(f"{PUZZLE} {split} {seed}", "", SOURCE, seed, seed, split, size) for seed in seeds]
+    return [GuidedBoardItem(f"{PUZZLE} {split} {seed}", "", SOURCE, seed, split, size, seed) for seed in seeds]
 
 
-def shuffled(tasks: Sequence[BoardItem]) -> list[BoardItem]:
+def shuffled(tasks: Sequence[GuidedBoardItem]) -> list[GuidedBoardItem]:
     """The control: the guide sees the board of the next task, so that its messages say nothing about the goal."""
     return [replace(task, source=SHUFFLED, guide_seed=other.seed) for task, other in with_next(tasks)]
 
@@ -76,11 +72,9 @@ def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     """The board that the driver is on, and the one that the guide sees."""
     puzzle = board_of(extra_info) if GUIDE in extra_info else None
     if not isinstance(puzzle, PlanPath):
-        raise DataError(
-            f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}",
-            rule=f"guide_driver needs boards of {PUZZLE} and the seed of the board that the guide sees",
-            fix="create them with `verl-mas data guide_driver`",
-        )
+        value = f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}"
+        rule = f"guide_driver needs boards of {PUZZLE} and the seed of the board that the guide sees"
+        raise DataError(value, rule=rule, fix="create them with `verl-mas data guide_driver`")
     seen = board_of({**extra_info, SEED: extra_info[GUIDE]})
     assert isinstance(seen, PlanPath)
     return puzzle, seen
@@ -109,21 +103,16 @@ def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) ->
     return max(sum(likely.get(cell, 0.0) for cell in seen) for _, seen in walks) / sum(likely.values())
 
 
-# The last mark of a compact prompt: which role is asked.
-GUIDE_MARK, DRIVER_MARK = "G", "D"
-# In a compact prompt: no move yet, nothing that could be read.
-NONE = "-"
-# Of the guide's message: a row and a column.
-WORDS = 2
+GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: which role is asked
+NONE = "-"  # in a compact prompt: no move yet, nothing that could be read
+WORDS = 2  # of the guide's message: a row and a column
 
 
 @dataclass(frozen=True)
 class Drive:
-    """Where a drive is. `seen` is the board that the guide sees, `message` what it wrote last; None: it is to write."""
-
     puzzle: PlanPath
-    seen: PlanPath
-    message: str | None
+    seen: PlanPath  # the board that the guide sees
+    message: str | None  # what it wrote last; None: it is to write
     moved: int = 0
     last: str = NONE
 
@@ -205,25 +194,21 @@ class GuideDriver(States[Drive]):
         size = drive.puzzle.board.size
         names = f"Rows are {', '.join(ROWS[:size])} from the top, columns {', '.join(COLUMNS[:size])} from the left."
         if drive.message is None:
-            picture = drive.seen.board.picture
             moved = f"The driver's last move: {drive.last}." if drive.last != NONE else "The driver has not moved yet."
             return [
                 f"You guide a driver who does not see this map: walls {WALL}, free cells {FREE}, goal {GOAL}. {names}",
-                picture,
+                drive.seen.board.picture,
                 "You do not see the driver. " + (moved if self.speaks == "every_turn" else ""),
                 self.message_codec(drive).prompt(),
             ]
         sides = ", ".join(f"{move} {kind}" for move, kind in zip(MOVES, _sides(drive.puzzle), strict=True))
+        here = f"You are at {named(drive.puzzle.at, size)}. Around you: {sides} ({WALL} is a wall)."
+        written = f"The guide, who sees the goal and not you, wrote: {drive.message or 'nothing that can be read'}"
         return [
             f"You drive to a goal on a map of {size} by {size} cells. {names}",
             *([drive.puzzle.render()] if self.control == "all" else []),
-            f"You are at {named(drive.puzzle.at, size)}. Around you: {sides} ({WALL} is a wall). "
-            f"Your last move: {drive.last}.",
-            *(
-                [f"The guide, who sees the goal and not you, wrote: {drive.message or 'nothing that can be read'}"]
-                if self.control == "none"
-                else []
-            ),
+            f"{here} Your last move: {drive.last}.",
+            *([written] if self.control == "none" else []),
             self.move_codec(drive).prompt(),
         ]
 
@@ -242,21 +227,17 @@ def _sides(puzzle: PlanPath) -> str:
     return "".join(FREE if move in puzzle.board.moves[puzzle.at] else WALL for move in MOVES)
 
 
-# Disjoint from the seeds that reinforcement learning trains on.
-_FIRST_SEED = 10_000_000
-
-
 def tiny_workflow(speaks: str, control: str) -> GuideDriver:
     """The workflow with prompts for a tiny model."""
     args = {"text": "compact", "speaks": speaks, "control": control}
-    return cast(GuideDriver, resolve(WorkflowSpec("guide_driver", args=args)))
+    return load_dataclass(GuideDriver, args, "mas.workflow.args")
 
 
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training boards, with the workflow's prompts. `noise` is the share of messages that name any cell,
     and of moves that are random. The driver's messages are always right, so that it learns to read them."""
     rng = random.Random(f"lessons {seed}")
-    number = _FIRST_SEED * (seed + 1)
+    number = FIRST_SEED * (seed + 1)
     while True:
         puzzle = board(PUZZLE, number, TRAIN, size)
         number += 1

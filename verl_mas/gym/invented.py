@@ -30,9 +30,8 @@ from verl_mas.workflows.search_team import ANSWER, QUERY, Enough, SearchTeam
 class Relation:
     of: str
     to: str
-    # The sentence in a document, and the phrase in a question.
-    statement: str
-    phrase: str
+    statement: str  # in a document
+    phrase: str  # in a question
 
 
 RELATIONS = (
@@ -50,30 +49,22 @@ RELATIONS = (
 )
 # Of a hundred entities. Questions only start at books and ships: no relation leads to them.
 SHARES = {"country": 4, "river": 8, "city": 22, "person": 36, "company": 12, "book": 10, "ship": 8}
-OPENINGS = {
-    "country": "{s} is a country.",
-    "river": "{s} is a river.",
-    "city": "{s} is a city.",
+OPENINGS = {kind: f"{{s}} is a {kind}." for kind in SHARES} | {
     "person": "{s} is a person of some renown.",
     "company": "{s} is a trading company.",
-    "book": "{s} is a book.",
-    "ship": "{s} is a ship.",
 }
 ONSETS = "b bl br d dr f fl g gl gr h j k kl kr l m n p pl pr r s sk st str t tr v w z".split()
 VOWELS = ["a", "e", "i", "o", "u", "ai", "ei", "ou"]
 ENDINGS = ["l", "m", "n", "r", "s", "th", "x", "nd", "rk"]
-# One entity in so many is for testing, with every question that starts there.
-TESTED = 8
+TESTED = 8  # one entity in so many is for testing, with every question that starts there
 
 
 @dataclass(frozen=True)
-class Question:
+class PathQuestion:
     text: str
     answer: str
-    # The titles of the documents that lead to the answer, in order.
-    path: tuple[str, ...]
-    # The query for a search engine at each hop, in order.
-    sub_queries: tuple[str, ...]
+    path: tuple[str, ...]  # the titles of the documents that lead to the answer, in order
+    sub_queries: tuple[str, ...]  # the query for a search engine at each hop, in order
     split: str
 
     @property
@@ -114,49 +105,41 @@ class InventedWorld:
 
     def questions(
         self, count: int, *, hops: tuple[int, ...] = (2, 3), split: str = "train", seed: int = 0
-    ) -> list[Question]:
+    ) -> list[PathQuestion]:
         """Distinct questions, equally many of each number of hops. No question is in both splits."""
         rng = random.Random(f"{split} {seed}")
-        found: dict[str, Question] = {}
+        questions: dict[str, PathQuestion] = {}
         tries = 0
-        while len(found) < count:
-            question = self._question(hops[len(found) % len(hops)], rng)
+        while len(questions) < count:
+            question = self._question(hops[len(questions) % len(hops)], rng)
             if question.split == split:
-                found.setdefault(question.text, question)
+                questions.setdefault(question.text, question)
             tries += 1
             if tries > 50 * count + 1_000:
-                raise ConfigError(
-                    f"{count} questions of {hops} hops",
-                    rule=f"this world does not have that many in {split!r} (train or test)",
-                    fix="use fewer rows or more entities",
-                )
-        return list(found.values())
+                rule = f"this world does not have that many in {split!r} (train or test)"
+                raise ConfigError(f"{count} questions of {hops} hops", rule=rule, fix="use fewer rows or more entities")
+        return list(questions.values())
 
-    def _question(self, hops: int, rng: random.Random) -> Question:
-        kind = rng.choice([kind for kind in self.kinds if any(relation.of == kind for relation in RELATIONS)])
+    def _question(self, hops: int, rng: random.Random) -> PathQuestion:
+        kind = rng.choice([kind for kind in self.kinds if _relations_of(kind)])
         start = entity = rng.choice(self.kinds[kind])
         phrase, path, queries = start, [], []
         for _ in range(hops):
-            relation = rng.choice([relation for relation in RELATIONS if relation.of == kind])
+            relation = rng.choice(_relations_of(kind))
             phrase = relation.phrase.format(s=phrase)
             path.append(entity)
             queries.append(relation.phrase.format(s=entity))
             entity, kind = self.facts[entity, relation], relation.to
-        return Question(
-            text=f"What is {phrase}?",
-            answer=entity,
-            path=tuple(path),
-            sub_queries=tuple(queries),
-            split="test" if start in self._tested else "train",
-        )
+        split = TEST if start in self._tested else TRAIN
+        return PathQuestion(f"What is {phrase}?", entity, tuple(path), tuple(queries), split)
 
     def _document(self, kind: str, name: str) -> Passage:
-        sentences = [
-            relation.statement.format(s=name, o=self.facts[name, relation])
-            for relation in RELATIONS
-            if relation.of == kind
-        ]
-        return Passage(id=name, title=name, text=" ".join([OPENINGS[kind].format(s=name), *sentences]))
+        facts = [relation.statement.format(s=name, o=self.facts[name, relation]) for relation in _relations_of(kind)]
+        return Passage(id=name, title=name, text=" ".join([OPENINGS[kind].format(s=name), *facts]))
+
+
+def _relations_of(kind: str) -> list[Relation]:
+    return [relation for relation in RELATIONS if relation.of == kind]
 
 
 def _names(count: int, rng: random.Random) -> Iterator[str]:
@@ -172,42 +155,35 @@ def _names(count: int, rng: random.Random) -> Iterator[str]:
 # Questions per world and split. The facts change often, so that they are not worth memorising; both splits are used,
 # so that the lessons contain every name.
 _QUESTIONS = {"train": 35, "test": 5}
-# The share of verdicts that are kept: half of all acts are verdicts, which are the easiest to learn.
-_VERDICTS = 1 / 3
+_VERDICTS = 1 / 3  # the share of verdicts that are kept: half of all acts are verdicts, which are the easiest to learn
 
 
 def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless. The names are those of `world`, the facts are not: an answer must be read from the documents.
-
-    `noise` is the share of random replies.
-    """
+    """Endless. The names are those of `world`, the facts are not: an answer must be read from the documents. `noise` is
+    the share of random replies."""
     rng = random.Random(f"lessons {seed}")
     while True:
         variant = world.with_other_facts(rng.randrange(2**32))
-        for question in _questions(variant, hops, rng):
+        questions = [
+            question
+            for split, count in _QUESTIONS.items()
+            for question in variant.questions(count, hops=tuple(hops), split=split, seed=rng.randrange(2**32))
+        ]
+        rng.shuffle(questions)
+        for question in questions:
             task = Task([{"role": "user", "content": question.text}], ground_truth=question.answer)
-            team = ScriptedTeam(variant, question, noise, rng)
+            experts = SearchExperts(variant, question, noise, rng)
             workflow = LibrarySearch()
-            workflow.library = Library(variant, team.read)
-            for lesson in demonstrate(workflow, task, team):
+            workflow.library = WorldLibrary(variant, experts.read)
+            for lesson in demonstrate(workflow, task, experts):
                 if lesson.agent != "verifier" or rng.random() < _VERDICTS:
                     yield lesson
 
 
-def _questions(world: InventedWorld, hops: Sequence[int], rng: random.Random) -> list[Question]:
-    questions = [
-        question
-        for split, count in _QUESTIONS.items()
-        for question in world.questions(count, hops=tuple(hops), split=split, seed=rng.randrange(2**32))
-    ]
-    rng.shuffle(questions)
-    return questions
-
-
-class ScriptedTeam:
+class SearchExperts:
     """Verifier, searcher and answerer, on one question."""
 
-    def __init__(self, world: InventedWorld, question: Question, noise: float, rng: random.Random):
+    def __init__(self, world: InventedWorld, question: PathQuestion, noise: float, rng: random.Random):
         self._world, self._question, self._noise, self._rng = world, question, noise, rng
         self.read: list[Passage] = []
 
@@ -229,26 +205,24 @@ class ScriptedTeam:
         queries = self._question.sub_queries
         wanted = queries[min(self._hop, len(queries) - 1)]
         if errs:
-            entity = self._rng.choice(
-                [self._question.path[0], *(passage.title for passage in self.read), *self._names()]
-            )
+            entities = [self._question.path[0], *(passage.title for passage in self.read), *self._names()]
+            entity = self._rng.choice(entities)
             wanted = self._rng.choice(RELATIONS).phrase.format(s=entity)
         return QUERY.render(wanted)
 
     def _answer(self, errs: bool) -> str:
-        names = self._names()
-        found = self._question.answer
-        if names and (errs or found not in names):
-            found = self._rng.choice(names)
+        names, answer = self._names(), self._question.answer
+        if names and (errs or answer not in names):
+            answer = self._rng.choice(names)
         # With a blank the name is the same token as in the documents; the codec strips it.
-        return ANSWER.render(found).replace(found, f" {found}")
+        return ANSWER.render(answer).replace(answer, f" {answer}")
 
     def _names(self) -> list[str]:
         """The entities that the documents read so far name."""
         return [other for passage in self.read for (name, _), other in self._world.facts.items() if name == passage.id]
 
 
-class Library:
+class WorldLibrary:
     """A query returns the document of the entity that it names."""
 
     def __init__(self, world: InventedWorld, read: list[Passage]):
@@ -290,8 +264,8 @@ class Invented(Generated):
             for split, count in ((TRAIN, options.train_rows), (TEST, options.test_rows))
         )
         write_corpus(options.out, world.passages)
-        made = {"entities": options.entities, "seed": options.seed, "hops": options.hops}
-        return Prepared(train, test, test, {"invented": made})
+        kind = {"entities": options.entities, "seed": options.seed, "hops": options.hops}
+        return Prepared(train, test, test, {"invented": kind})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
         world = InventedWorld(options.entities, options.seed)

@@ -1,7 +1,5 @@
-"""Tables of symbols, cut into shards: what is two steps from a symbol? Neither step is in the shard of the other.
-
-A team of a leader and workers that read a shard each, and one reader as its control.
-"""
+"""Tables of symbols, cut into shards: what is two steps from a symbol? Neither step is in the shard of the other. For a
+team of a leader and workers that read a shard each, and one reader as its control."""
 
 from __future__ import annotations
 
@@ -34,37 +32,32 @@ from verl_mas.workflows.leader_workers import Answer, Delegating, Delegation, Mo
 
 SYMBOLS = string.ascii_lowercase + string.ascii_uppercase
 SOURCE, SHUFFLED = "lookup", "lookup_shuffled"
-# A key of `extra_info`.
-SHARDS = "shards"
-# Between the shards in a row.
-CUT = "|"
+SHARDS = "shards"  # a key of `extra_info`
+CUT = "|"  # between the shards in a row
 HOPS = 2
 
 
 @dataclass(frozen=True)
 class Table:
     """Every symbol has a successor. A shard is a text: its number, then the successors of its symbols in their order.
-
-    With two symbols per shard, "1 d a" says that a is followed by d and b by a; "2 ..." says what follows c and d.
-    """
+    With two symbols per shard, "1 d a" says that a is followed by d and b by a; "2 ..." says what follows c and d."""
 
     shards: tuple[str, ...]
 
     def path(self, start: str, hops: int = HOPS) -> str:
         """The symbols that follow `start`, in order."""
-        found, following = start, successors(" ".join(self.shards))
+        path, following = start, successors(" ".join(self.shards))
         for _ in range(hops):
-            found += following[found[-1]]
-        return found[1:]
+            path += following[path[-1]]
+        return path[1:]
 
 
 def successors(text: str) -> dict[str, str]:
     """The successor of each symbol of the shards in a text."""
-    found: dict[str, str] = {}
+    following: dict[str, str] = {}
     for number, *values in (shard.split() for shard in re.findall(r"\d+[^\d]*", text)):
-        keys = SYMBOLS[(int(number) - 1) * len(values) :]
-        found |= dict(zip(keys, values, strict=False))
-    return found
+        following |= dict(zip(SYMBOLS[(int(number) - 1) * len(values) :], values, strict=False))
+    return following
 
 
 def draw(shards: int, keys: int, rng: random.Random) -> tuple[Table, str]:
@@ -84,12 +77,10 @@ def draw(shards: int, keys: int, rng: random.Random) -> tuple[Table, str]:
 
 
 def floor(shards: int, keys: int) -> Fraction:
-    """The share of questions that the best guess from the question and one shard gets right, exactly.
-
-    The shard cuts the cycle into chains; a symbol that it says nothing of is a chain by itself. With the first step in
-    the shard, the answer is the start of any other chain. Else the best guess is the second symbol of any longer
-    chain. If the only one ends in the question, it is a symbol of the question's own shard.
-    """
+    """The share of questions that the best guess from the question and one shard gets right, exactly. The shard cuts
+    the cycle into chains; a symbol that it says nothing of is a chain by itself. With the first step in the shard, the
+    answer is the start of any other chain. Else the best guess is the second symbol of any longer chain. If the only
+    one ends in the question, it is a symbol of the question's own shard."""
     size, others = shards * keys, (shards - 1) * keys
     by_itself = Fraction(size - 2 * keys, others - 2) if shards > 2 else Fraction(0)
     right = Fraction(0)
@@ -113,8 +104,8 @@ class LookupItem(Item):
         return f"{self.question} {self.shards}"
 
     def row(self, index: int, split: str) -> dict[str, object]:
-        row = super().row(index, split)
-        return row | {"extra_info": {"split": split, "index": index, SHARDS: CUT.join(self.shards)}}
+        extra_info = {"split": split, "index": index, SHARDS: CUT.join(self.shards)}
+        return super().row(index, split) | {"extra_info": extra_info}
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:
@@ -134,21 +125,15 @@ def shards_of(extra_info: DatasetFields) -> tuple[str, ...]:
     """The shards that a row of the data set has."""
     shards = tuple(str(extra_info.get(SHARDS) or "").split(CUT))
     if not all(shards):
-        raise DataError(
-            f"extra_info has no {SHARDS!r}",
-            rule="a lookup workflow needs rows with the shards of a table",
-            fix="create them with `verl-mas data lookup`",
-        )
+        rule = "a lookup workflow needs rows with the shards of a table"
+        raise DataError(f"extra_info has no {SHARDS!r}", rule=rule, fix="create them with `verl-mas data lookup`")
     return shards
 
 
 def check_size(shards: int, keys: int) -> None:
     if shards < 2 or keys < 2 or shards * keys > len(SYMBOLS):
-        raise ConfigError(
-            f"--shards {shards} --keys {keys}",
-            rule=f"a table has at least 2 shards of at least 2 keys, and each of its symbols is one of {len(SYMBOLS)}",
-            fix="use --shards 4 --keys 8",
-        )
+        rule = f"a table has at least 2 shards of at least 2 keys, and each of its symbols is one of {len(SYMBOLS)}"
+        raise ConfigError(f"--shards {shards} --keys {keys}", rule=rule, fix="use --shards 4 --keys 8")
 
 
 # The last word but one of a prompt, from which a tiny model that has all roles knows which one to play.
@@ -188,8 +173,7 @@ class Symbols:
 class LookupMoves:
     """Symbols to look up, ` a b`, or the answer, ` = a`."""
 
-    at_most: int
-    """Symbols to look up; 0: only an answer is read."""
+    at_most: int  # symbols to look up; 0: only an answer is read
 
     def prompt(self) -> str:
         return f"Write 1 to {self.at_most} letters to look up, or {FINAL} and the answer."
@@ -202,12 +186,12 @@ class LookupMoves:
     def parse(self, text: str) -> Move | Malformed:
         words = text.split()
         final = words[:1] == [FINAL]
-        found = Symbols(1 if final else self.at_most).parse(" ".join(words[final:]))
-        if isinstance(found, Malformed):
-            return found
-        if not found:
+        symbols = Symbols(1 if final else self.at_most).parse(" ".join(words[final:]))
+        if isinstance(symbols, Malformed):
+            return symbols
+        if not symbols:
             return Malformed("no letter")
-        return Answer(found[0]) if final else Delegation(tuple(found))
+        return Answer(symbols[0]) if final else Delegation(tuple(symbols))
 
 
 @register_workflow("sharded_lookup")
@@ -220,11 +204,9 @@ class ShardedLookup(Delegating):
     async def run(self, task: Task, team: Team) -> Outcome:
         shards = shards_of(task.extra_info)
         if len(shards) > self.max_workers:
-            raise ConfigError(
-                f"mas.workflow.args.max_workers={self.max_workers} with a table of {len(shards)} shards",
-                rule="a symbol is looked up by a worker per shard",
-                fix=f"set ++mas.workflow.args.max_workers={len(shards)} or more",
-            )
+            value = f"mas.workflow.args.max_workers={self.max_workers} with a table of {len(shards)} shards"
+            rule = "a symbol is looked up by a worker per shard"
+            raise ConfigError(value, rule=rule, fix=f"set ++mas.workflow.args.max_workers={len(shards)} or more")
         played = await self.play(task, team)
         right = float(played.answer == task.ground_truth)
         return Outcome(answer=played.answer or "", reward=right, info={"acc": right, **played.info})
@@ -240,8 +222,8 @@ class ShardedLookup(Delegating):
         return [f" {shard} {WORKER} {symbol}" for symbol in delegation.subtasks for shard in shards]
 
     def report(self, reply: Reply) -> str:
-        found = reply.parse(Symbols())
-        return UNREADABLE if isinstance(found, Malformed) else found[0] if found else NOTHING
+        symbols = reply.parse(Symbols())
+        return UNREADABLE if isinstance(symbols, Malformed) else symbols[0] if symbols else NOTHING
 
     def following(self, task: Task, move: Delegation | Malformed, reports: Sequence[str], left: int) -> Prompt:
         return " " + (" ".join(reports) or UNREADABLE)
@@ -261,13 +243,11 @@ class SingleReader(Workflow):
         windows = [" ".join(shards)] if self.window == "all" else list(shards) * HOPS
         notes = [task.question]
         acts = 0
-        for window in windows:
-            reply = await team.reader.act(f" {window} {READER} {' '.join(notes)}")
+        while len(notes) <= HOPS and acts < len(windows):
+            reply = await team.reader.act(f" {windows[acts]} {READER} {' '.join(notes)}")
             acts += 1
-            found = reply.parse(Symbols(HOPS + 1 - len(notes)))
-            notes += [] if isinstance(found, Malformed) else found
-            if len(notes) > HOPS:
-                break
+            symbols = reply.parse(Symbols(HOPS + 1 - len(notes)))
+            notes += [] if isinstance(symbols, Malformed) else symbols
         answer = notes[-1] if len(notes) > HOPS else ""
         right = float(answer == task.ground_truth)
         return Outcome(answer=answer, reward=right, info={"acc": right, "critical_path": acts})
@@ -280,23 +260,20 @@ _NOTHING = 0.4
 def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless. `noise` is the share of wrong replies of the leader, `worker_noise` that of workers and of readers."""
     rng = random.Random(f"lookup lessons {seed}")
-    experts = Experts(shards * keys, noise, worker_noise, rng)
-    teams = [
-        resolve(WorkflowSpec("sharded_lookup", args={"max_workers": shards})),
-        resolve(WorkflowSpec("single_reader", args={"window": "shard"})),
-        resolve(WorkflowSpec("single_reader", args={"window": "all"})),
-    ]
+    experts = LookupExperts(shards * keys, noise, worker_noise, rng)
+    teams = [resolve(WorkflowSpec("sharded_lookup", args={"max_workers": shards}))]
+    teams += [resolve(WorkflowSpec("single_reader", args={"window": window})) for window in ("shard", "all")]
     while True:
         table, asked = draw(shards, keys, rng)
         task = Task([{"role": "user", "content": asked}], extra_info={SHARDS: CUT.join(table.shards)})
         for team in teams:
             for lesson in demonstrate(team, task, experts):
-                if lesson.agent == "leader" or found(lesson.prompt) or rng.random() < _NOTHING:
+                if lesson.agent == "leader" or findings(lesson.prompt) or rng.random() < _NOTHING:
                     # verl ends a turn of a conversation with a line break, whatever the chat template.
                     yield replace(lesson, prompt=lesson.prompt.replace(TURN_END, f"{TURN_END}\n"))
 
 
-class Experts:
+class LookupExperts:
     """Every role. A wrong reply names random symbols of those that could be right."""
 
     def __init__(self, size: int, noise: float, worker_noise: float, rng: random.Random):
@@ -307,7 +284,7 @@ class Experts:
         if request.agent == "leader":
             return self._lead(request.messages)
         prompt = request.messages[-1]["content"]
-        right = found(prompt)
+        right = findings(prompt)
         if self._rng.random() >= self._worker_noise:
             return Symbols(HOPS).render(right)
         values = list(window(prompt)[0].values())
@@ -320,8 +297,7 @@ class Experts:
         if self._rng.random() < self._noise:
             symbol = self._rng.choice(self._symbols)
         delegations = sum(message["role"] == "assistant" for message in messages)
-        move = Delegation((symbol,)) if delegations < HOPS else Answer(symbol)
-        return LookupMoves(at_most=1).render(move)
+        return LookupMoves(at_most=1).render(Delegation((symbol,)) if delegations < HOPS else Answer(symbol))
 
 
 def window(prompt: str) -> tuple[dict[str, str], str, list[str]]:
@@ -330,7 +306,7 @@ def window(prompt: str) -> tuple[dict[str, str], str, list[str]]:
     return successors(shards), role, notes.split()
 
 
-def found(prompt: str) -> list[str]:
+def findings(prompt: str) -> list[str]:
     """What a worker or reader is to reply: the successor of the last symbol of its prompt and, for a reader, the next
     one, as far as the shards of the prompt have them."""
     following, role, notes = window(prompt)
@@ -360,12 +336,12 @@ class Lookup(Generated):
     def generate(self, options: argparse.Namespace) -> Prepared:
         check_noise(options.worker_noise)
         check_size(options.shards, options.keys)
-        made = {"shards": options.shards, "keys": options.keys, "seed": options.seed}
-        train, test = tasks(options.train_rows, split=TRAIN, **made), tasks(options.test_rows, split=TEST, **made)
-        made["floor"] = float(floor(options.shards, options.keys))
-        return Prepared(train, test, [*test, *shuffled(test)], {"lookup": made})
+        kind = {"shards": options.shards, "keys": options.keys, "seed": options.seed}
+        train, test = tasks(options.train_rows, split=TRAIN, **kind), tasks(options.test_rows, split=TEST, **kind)
+        kind["floor"] = float(floor(options.shards, options.keys))
+        return Prepared(train, test, [*test, *shuffled(test)], {"lookup": kind})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        worker_noise = options.noise if options.worker_noise is None else options.worker_noise
-        size = {"shards": options.shards, "keys": options.keys}
-        return lessons(**size, noise=options.noise, worker_noise=worker_noise, seed=options.seed)
+        noise, seed = options.noise, options.seed
+        worker_noise = noise if options.worker_noise is None else options.worker_noise
+        return lessons(options.shards, options.keys, noise=noise, worker_noise=worker_noise, seed=seed)

@@ -25,10 +25,8 @@ from verl_mas.workflow import Request, Task
 from verl_mas.workflow.base import resolve
 
 Numbers = tuple[int, ...]
-# Of the numbers in a test's input.
-LARGEST = 9
-# Hidden tests per task, and the number of inputs that they are chosen from.
-HIDDEN, CANDIDATES = 4, 24
+LARGEST = 9  # of the numbers in a test's input
+HIDDEN, CANDIDATES = 4, 24  # hidden tests per task, and the number of inputs that they are chosen from
 
 _COMPARED = range(2, 8)
 # By the words of a statement: the code of the part, for a number x.
@@ -123,22 +121,17 @@ def problem(program: Program, rng: random.Random) -> Problem:
     hidden: list[Numbers] = []
     wrong = list(program.variants())
     twin = replace(program, keep=TWIN[program.keep])
+    expected = {numbers: program.output(numbers) for numbers in inputs}
     for _ in range(HIDDEN):
-        passing = {numbers: _passing(wrong, program, numbers) for numbers in others if numbers not in hidden}
-        hidden.append(
-            min(passing, key=lambda numbers: (twin.output(numbers) == program.output(numbers), len(passing[numbers])))
-        )
+        passing = {
+            numbers: [other for other in wrong if other.output(numbers) == expected[numbers]]
+            for numbers in others
+            if numbers not in hidden
+        }
+        hidden.append(min(passing, key=lambda each: (twin.output(each) == expected[each], len(passing[each]))))
         wrong = passing[hidden[-1]]
-    return Problem([_test(program, numbers) for numbers in hidden], [_test(program, example)], golden=program.code)
-
-
-def _passing(programs: Sequence[Program], golden: Program, numbers: Numbers) -> list[Program]:
-    expected = golden.output(numbers)
-    return [program for program in programs if program.output(numbers) == expected]
-
-
-def _test(program: Program, numbers: Numbers) -> Stdio:
-    return Stdio(line(numbers), str(program.output(numbers)))
+    shown, *tests = (Stdio(line(numbers), str(expected[numbers])) for numbers in (example, *hidden))
+    return Problem(tests, [shown], golden=program.code)
 
 
 def line(numbers: Numbers) -> str:
@@ -153,46 +146,36 @@ def question(program: Program, of: Problem) -> str:
 
 def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
     """Different tasks of a split, in random order."""
-    found = programs(split)
-    if count > len(found):
-        raise ConfigError(
-            f"{count} tiny programs",
-            rule=f"there are only {len(found)} in {split!r} (train or test)",
-            fix="use fewer rows",
-        )
+    every = programs(split)
+    if count > len(every):
+        value = f"{count} tiny programs"
+        raise ConfigError(value, rule=f"there are only {len(every)} in {split!r} (train or test)", fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
-    return [_item(program, problem(program, rng)) for program in rng.sample(found, count)]
-
-
-def _item(program: Program, of: Problem) -> Item:
-    return Item(question(program, of), of.text(), "programs")
+    problems = ((program, problem(program, rng)) for program in rng.sample(every, count))
+    return [Item(question(program, of), of.text(), "programs") for program, of in problems]
 
 
 # Shares of `noise`: with which each part other than the condition is random, and a tester errs as a coder does.
 _OTHER_PARTS, _TESTS = 0.2, 0.4
-# The share of tests with one number; the others have two, and are harder to get right.
-_ONE = 0.6
+_ONE = 0.6  # the share of tests with one number; the others have two, and are harder to get right
 
 
 def lessons(*, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training tasks. With probability `noise` a program confuses its condition with its twin, so above
-    one half the mistake is more frequent than what is right.
-
-    The single coder has the same prompts.
-    """
+    one half the mistake is more frequent than what is right. The single coder has the same prompts."""
     rng = random.Random(f"lessons {seed}")
     args = {"text": "compact", "max_turns": 2, "execution": {"executor": f"{__name__}:Interpreter"}}
     team = resolve(WorkflowSpec("coder_tester", args=args))
-    found = programs(TRAIN)
+    every = programs(TRAIN)
     problems: dict[Program, Problem] = {}
     while True:
-        program = rng.choice(found)
+        program = rng.choice(every)
         of = problems.get(program) or problems.setdefault(program, problem(program, rng))
         task = Task([{"role": "user", "content": question(program, of)}], ground_truth=of.text())
-        yield from demonstrate(team, task, ScriptedTeam(program, noise, rng))
+        yield from demonstrate(team, task, CodingExperts(program, noise, rng))
 
 
-class ScriptedTeam:
+class CodingExperts:
     """Coder and tester of one task."""
 
     def __init__(self, program: Program, noise: float, rng: random.Random):

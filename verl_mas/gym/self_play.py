@@ -22,7 +22,7 @@ PAST = "opponent"
 COMPACT = "compact"
 MOVE = Tag("move")
 # A player's action; None for a reply without a legal one.
-Choose: TypeAlias = Callable[[Game], Awaitable[str | None]]
+ChooseMove: TypeAlias = Callable[[Game], Awaitable[str | None]]
 
 
 @register_workflow("self_play")
@@ -48,16 +48,15 @@ class SelfPlay(Workflow):
         return SEATS + (past if "past" in (self.opponent, self.validation_opponent) else ())
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        start = start_of(task.question)
+        game = start_of(task.question)
         # The learner changes seats from session to session; in validation, with one session, from task to task.
         seat: Player = (task.session + int(task.extra_info.get("index", 0))) % 2  # type: ignore[assignment]
-        moves = [0, 0]
+        moves, forfeited = 0, None
         acts: tuple[list[Reply], list[Reply]] = ([], [])
         players = self.players(task, team, seat, acts)
-        game, forfeited = start, None
         while game.actions() and forfeited is None:
             action = await players[game.player](game)
-            moves[game.player] += 1
+            moves += 1
             if action is None:
                 forfeited = game.player
             else:
@@ -67,26 +66,17 @@ class SelfPlay(Workflow):
             for reply in replies:
                 reply.team_reward = won if player == 0 else -won
         own = won if seat == 0 else -won
-        return Outcome(
-            answer=f"{game.name}: {won:+g}",
-            reward=own,
-            info={
-                "acc": float(own > 0),
-                "draw": float(own == 0),
-                "loss": float(own < 0),
-                "illegal": float(forfeited == seat),
-                "opponent_illegal": float(forfeited == 1 - seat),
-                "moves": sum(moves),
-            },
-        )
+        ending = {"acc": float(own > 0), "draw": float(own == 0), "loss": float(own < 0)}
+        illegal = {"illegal": float(forfeited == seat), "opponent_illegal": float(forfeited == 1 - seat)}
+        return Outcome(answer=f"{game.name}: {won:+g}", reward=own, info={**ending, **illegal, "moves": moves})
 
-    def players(self, task: Task, team: Team, seat: Player, acts: Sequence[list[Reply]]) -> list[Choose]:
+    def players(self, task: Task, team: Team, seat: Player, acts: Sequence[list[Reply]]) -> list[ChooseMove]:
         """Player 0 and player 1, who add their replies to `acts`."""
         kind = self.validation_opponent if task.validate else self.opponent
         # In training the uid has the step; in validation every step repeats the same draws.
         rng = random.Random(f"{task.question} {'' if task.validate else task.uid} {task.session}")
 
-        def with_llm(agent: str, player: int) -> Choose:
+        def with_llm(agent: str, player: int) -> ChooseMove:
             async def choose(game: Game) -> str | None:
                 reply = await team[agent].act(self.prompt(game))
                 acts[player].append(reply)
@@ -131,15 +121,12 @@ def starts(name: str, split: str) -> list[Item]:
 
 def lessons(name: str, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless: the moves of random games, as tiny models see them. `noise` is the share of moves that may be illegal.
-
-    A model that knows the rules and no strategy is where self-play starts.
-    """
+    A model that knows the rules and no strategy is where self-play starts."""
     rng = random.Random(f"lessons {name} {seed}")
     kind = GAMES[name]
-    starts = kind.starts()
     words: dict[str, None] = {}
     while True:
-        state = kind.start(rng.choice(starts))
+        state = kind.start(rng.choice(kind.starts()))
         while actions := state.actions():
             words |= dict.fromkeys(actions)
             reply = rng.choice(list(words) if rng.random() < noise else actions)

@@ -8,11 +8,10 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from verl_mas.cli._arguments import check_share
-from verl_mas.config.schema import WorkflowSpec
-from verl_mas.config.values import Count, Range
+from verl_mas.config.values import Count, Range, load_dataclass
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, with_next
 from verl_mas.data.prepare import Prepared
@@ -21,7 +20,6 @@ from verl_mas.gym.states import States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
-from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Letters
 
@@ -30,20 +28,16 @@ LETTERS = "abcdefgh"
 RULED_OUT = {2: 2, 3: 1, 4: 1}
 SOURCE, SHUFFLED = "split_clues", "split_clues_shuffled"
 PARTS, HINT = "parts", "hint"
-# The share of the hints that name a wrong letter; None: there are no hints.
-Decoys = float | None
+Decoys = float | None  # the share of the hints that name a wrong letter; None: there are no hints
 
 
 @dataclass(frozen=True)
 class Clues:
-    """A task: the letter that is right, and for each agent the letters that its clues leave.
-
-    `hint` is a letter that all agents read, or nothing.
-    """
+    """A task: the letter that is right, and for each agent the letters that its clues leave."""
 
     answer: str
     parts: tuple[str, ...]
-    hint: str = ""
+    hint: str = ""  # a letter that all agents read
 
     @property
     def question(self) -> str:
@@ -51,11 +45,8 @@ class Clues:
 
 
 def clues(split: str, parts: int = 2) -> Iterator[Clues]:
-    """All tasks of a split.
-
-    The letters that are left by some part decide the split. So a part alone leaves each of its letters equally often
-    to be right within a split, too.
-    """
+    """All tasks of a split. The letters that are left by some part decide the split: so a part alone leaves each of its
+    letters equally often to be right within a split, too."""
     if parts not in RULED_OUT:
         raise ConfigError(f"{parts} parts", rule=f"there are {', '.join(map(str, RULED_OUT))}", fix="use 2")
     alone = RULED_OUT[parts]
@@ -91,8 +82,8 @@ def hints(task: Clues, decoys: Decoys) -> dict[str, float]:
 
 
 def with_hint(task: Clues, decoys: Decoys, rng: random.Random) -> Clues:
-    found = hints(task, decoys)
-    return replace(task, hint=rng.choices(list(found), list(found.values()))[0])
+    chances = hints(task, decoys)
+    return replace(task, hint=rng.choices(list(chances), list(chances.values()))[0])
 
 
 def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:
@@ -111,60 +102,53 @@ class ClueItem(Item):
     hint: str = ""
 
     def row(self, index: int, split: str) -> dict[str, object]:
-        made = super().row(index, split)
-        made["extra_info"] = {"split": split, "index": index, PARTS: list(self.parts), HINT: self.hint}
-        return made
+        extra_info = {"split": split, "index": index, PARTS: list(self.parts), HINT: self.hint}
+        return super().row(index, split) | {"extra_info": extra_info}
 
 
 def items(
     count: int | None, *, split: str = TRAIN, seed: int = 0, parts: int = 2, decoys: Decoys = None
 ) -> list[ClueItem]:
     """Different tasks of a split, in random order; all of them without a `count`."""
-    found = list(clues(split, parts))
-    if count is not None and count > len(found):
-        raise ConfigError(
-            f"{count} tasks of {parts} parts", rule=f"there are only {len(found)} in {split!r}", fix="use fewer rows"
-        )
+    every = list(clues(split, parts))
+    if count is not None and count > len(every):
+        rule = f"there are only {len(every)} in {split!r}"
+        raise ConfigError(f"{count} tasks of {parts} parts", rule=rule, fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
-    drawn = [with_hint(task, decoys, rng) for task in rng.sample(found, count or len(found))]
+    drawn = [with_hint(task, decoys, rng) for task in rng.sample(every, count or len(every))]
     return [ClueItem(task.question, task.answer, SOURCE, task.parts, task.hint) for task in drawn]
 
 
 def shuffled(tasks: Sequence[ClueItem]) -> list[ClueItem]:
-    """The control: in each task, all agents but the last one have the clues of the next task.
-
-    Messages keep their distribution, and say nothing about the answer.
-    """
-    return [
-        replace(task, source=SHUFFLED, parts=(*other.parts[:-1], task.parts[-1])) for task, other in with_next(tasks)
-    ]
+    """The control: in each task, all agents but the last one have the clues of the next task. Messages keep their
+    distribution, and say nothing about the answer."""
+    mixed = ((task, (*other.parts[:-1], task.parts[-1])) for task, other in with_next(tasks))
+    return [replace(task, source=SHUFFLED, parts=parts) for task, parts in mixed]
 
 
 def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
     """The task of a dataset row."""
     given = extra_info.get(PARTS)
     if given is None or len(given) != parts or answer not in list(LETTERS):
-        raise DataError(
-            f"a row with extra_info.{PARTS}={given!r:.200} and the ground truth {answer!r:.80}",
-            rule=f"split_clues with mas.workflow.args.parts={parts} needs rows with {parts} parts and a right letter",
-            fix=f"create them with `verl-mas data split_clues --out <folder> --parts {parts}`",
-        )
+        value = f"a row with extra_info.{PARTS}={given!r:.200} and the ground truth {answer!r:.80}"
+        rule = f"split_clues with mas.workflow.args.parts={parts} needs rows with {parts} parts and a right letter"
+        fix = f"create them with `verl-mas data split_clues --out <folder> --parts {parts}`"
+        raise DataError(value, rule=rule, fix=fix)
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))
 
 
-# The last mark of a compact prompt: who writes a message, or that the answer is wanted.
-SPEAKERS, ANSWER = "ABCD", "?"
+SPEAKERS, ANSWER = "ABCD", "?"  # the last mark of a compact prompt: who writes a message, or that the answer is wanted
 
 
 @dataclass(frozen=True)
 class Talk:
-    """A conversation: the parts of those who speak in turn, what they read at the start, and what they have written."""
+    """A conversation whose last act answers."""
 
     answer: str
-    parts: tuple[str, ...]
+    parts: tuple[str, ...]  # of those who speak in turn
     hint: str
-    acts: int
-    read: tuple[str, ...] = ()
+    acts: int  # in all
+    read: tuple[str, ...] = ()  # at the start, by all
     written: tuple[str, ...] = ()
 
     @property
@@ -181,10 +165,6 @@ class Talk:
         """What the clues of the next speaker leave."""
         return self.parts[self.speaker]
 
-    @property
-    def messages(self) -> tuple[str, ...]:
-        return self.read + self.written
-
     def after(self, letters: str | Malformed) -> Talk:
         """A message that cannot be read reaches the others empty."""
         return replace(self, written=(*self.written, "" if isinstance(letters, Malformed) else letters))
@@ -192,10 +172,8 @@ class Talk:
 
 @register_workflow("split_clues")
 class SplitClues(States[Talk]):
-    """Agents write letters in turn, and each reads all messages before its own. The last act answers.
-
-    The answer alone is rewarded: what a message is worth depends on the acts after it.
-    """
+    """Agents write letters in turn, and each reads all messages before its own. The last act answers. The answer alone
+    is rewarded: what a message is worth depends on the acts after it."""
 
     parts: Annotated[int, Range(2, 4)] = 2
     """The number of agents that have clues: `sender` and `receiver`, or `sender_0`, `sender_1`, ... and `receiver`."""
@@ -216,10 +194,9 @@ class SplitClues(States[Talk]):
         return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        task_clues = clues_of(task.extra_info, task.ground_truth, self.parts)
         # The order of clues says nothing, and differs from session to session.
         order = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
-        return await self.play(self.opening(task_clues, order), team)
+        return await self.play(self.opening(clues_of(task.extra_info, task.ground_truth, self.parts), order), team)
 
     def opening(self, task: Clues, order: random.Random) -> Talk:
         parts = tuple("".join(order.sample(part, len(part))) for part in task.parts)
@@ -248,7 +225,7 @@ class SplitClues(States[Talk]):
     def prompt(self, state: Talk) -> str:
         if self.text == "compact":
             hint = f"+{state.hint}" if state.hint else ""
-            messages = "".join(f"|{message}" for message in state.messages)
+            messages = "".join(f"|{message}" for message in state.read + state.written)
             return f"{state.part}{hint}{messages}{ANSWER if state.last else SPEAKERS[state.speaker]}"
         return "\n\n".join([*_scene(state), self.codec(state).prompt()])
 
@@ -268,8 +245,8 @@ def _scene(talk: Talk) -> list[str]:
     ]
     if talk.hint:
         lines.append(f"Everybody expects {talk.hint}, which may be wrong.")
-    if talk.messages:
-        listed = "\n".join(f"- {', '.join(message) or 'nothing that can be read'}" for message in talk.messages)
+    if messages := talk.read + talk.written:
+        listed = "\n".join(f"- {', '.join(message) or 'nothing that can be read'}" for message in messages)
         lines.append(f"Messages of the team so far, oldest first:\n{listed}")
     lines.append("Which letter is right?" if talk.last else "Write to the others what helps them to find it.")
     return lines
@@ -282,19 +259,17 @@ _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 def tiny_workflow(parts: int, rounds: int) -> SplitClues:
     """The workflow with prompts for a tiny model."""
     args = {"text": "compact", "parts": parts, "rounds": rounds}
-    return cast(SplitClues, resolve(WorkflowSpec("split_clues", args=args)))
+    return load_dataclass(SplitClues, args, "mas.workflow.args")
 
 
 def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: int = 0) -> Iterator[Lesson]:
-    """Endless; only training tasks, with the workflow's prompts.
-
-    With probability `noise` a message is wrong as a whole: that many different random letters. Messages with single
-    wrong letters would repeat letters, a habit that reinforcement learning does not lose.
-    """
+    """Endless; only training tasks, with the workflow's prompts. With probability `noise` a message is wrong as a
+    whole: that many different random letters. Messages with single wrong letters would repeat letters, a habit that
+    reinforcement learning does not lose."""
     rng = random.Random(f"lessons {seed}")
-    found = list(clues(TRAIN, workflow.parts))
+    every = list(clues(TRAIN, workflow.parts))
     while True:
-        task = with_hint(rng.choice(found), decoys, rng)
+        task = with_hint(rng.choice(every), decoys, rng)
         talk = workflow.opening(task, rng)
         while not workflow.over(talk):
             written = [
@@ -306,8 +281,7 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
                 reply = rng.choice(talk.part) if rng.random() < noise * _ANSWERS else task.answer
             else:
                 reply = "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
-            codec = workflow.codec(misread)
-            yield Lesson(workflow.actor(talk), workflow.prompt(misread), codec.render(reply))
+            yield Lesson(workflow.actor(talk), workflow.prompt(misread), workflow.codec(misread).render(reply))
             # Right, so that an answer can be learned from it.
             talk = talk.after(talk.part)
 

@@ -15,10 +15,8 @@ State = TypeVar("State")
 
 
 class States(Workflow, Generic[State]):
-    """Only the end of a session is rewarded. A candidate that does not end it is worth what follows from it.
-
-    Override `over`, `actor`, `prompt`, `after` and `outcome`, and call `play` in `run`. States are never changed.
-    """
+    """Only the end of a session is rewarded. A candidate that does not end it is worth what follows from it. Override
+    `over`, `actor`, `prompt`, `after` and `outcome`, and call `play` in `run`. States are never changed."""
 
     branches = True
 

@@ -20,8 +20,7 @@ from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow import Generation, Message, Request, Task, Workflow
 from verl_mas.workflow.run import run
 
-# The reply of an expert to a request.
-Expert = Callable[[Request], str]
+Expert = Callable[[Request], str]  # the reply of an expert to a request
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,8 @@ class WarmUp:
         return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
 
 
-# Called with the step and its loss.
-Progress = Callable[[int, float], None]
-# The tokens of a prompt and its reply, and how many of them are the reply's.
-TokenizedLesson = tuple[list[int], int]
+Progress = Callable[[int, float], None]  # called with the step and its loss
+TokenizedLesson = tuple[list[int], int]  # the tokens of a prompt and its reply, and how many of them are the reply's
 
 
 def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: Progress) -> Path:

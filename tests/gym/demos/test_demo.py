@@ -22,29 +22,34 @@ def asked(monkeypatch, tmp_path) -> list:
 
 
 @pytest.mark.parametrize(
-    ("argv", "name"), [([], "split_clues"), (["plan_path"], "plan_path"), (["letters"], "letters")]
+    ("argv", "call"),
+    [
+        ("", ("split_clues", [], False)),
+        ("plan_path", ("plan_path", [], False)),
+        ("letters", ("letters", [], False)),
+        ("trainer.total_training_steps=2 +x=1", ("split_clues", ["trainer.total_training_steps=2", "+x=1"], False)),
+        ("--fresh +x=1", ("split_clues", ["+x=1"], True)),
+        ("+x=1 --fresh", ("split_clues", ["+x=1"], True)),
+        ("split_clues --fresh +x=1", ("split_clues", ["+x=1"], True)),
+    ],
 )
-def test_the_team_is_the_default(asked, argv, name):
-    assert demo.main(argv) == 0
-    assert asked == [(name, [], False)]
+def test_the_team_is_the_default_overrides_are_passed_on_and_fresh_may_be_any_argument(asked, argv, call):
+    assert demo.main(argv.split()) == 0 and asked == [call]
 
 
-def test_overrides_are_passed_on(asked):
-    demo.main(["trainer.total_training_steps=2", "+x=1"])
-    assert asked.pop() == ("split_clues", ["trainer.total_training_steps=2", "+x=1"], False)
-
-
-@pytest.mark.parametrize("argv", [["--fresh", "+x=1"], ["+x=1", "--fresh"], ["split_clues", "--fresh", "+x=1"]])
-def test_fresh_may_be_any_argument(asked, argv):
-    demo.main(argv)
-    assert asked.pop() == ("split_clues", ["+x=1"], True)
-
-
-def test_an_unknown_demo_names_the_known_ones(asked):
-    with pytest.raises(ConfigError, match="did you mean 'letters'"):
-        demo.main(["leters"])
-    with pytest.raises(ConfigError, match="one of the demos"):
-        demo.main([""])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("leters", "did you mean 'letters'"),
+        ("", "one of the demos"),
+        # Modules that the demos share.
+        ("live", "one of the demos"),
+        ("team", "one of the demos"),
+    ],
+)
+def test_an_unknown_demo_names_the_known_ones(asked, name, says):
+    with pytest.raises(ConfigError, match=says):
+        demo.main([name])
 
 
 def test_the_first_line_comes_before_anything_slow_is_imported():
@@ -53,12 +58,6 @@ def test_the_first_line_comes_before_anything_slow_is_imported():
     program = f"{blocked}from verl_mas.cli import demo\ntry: demo.main([])\nexcept ImportError: sys.exit(3)"
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "demo split_clues: loading\n")
-
-
-@pytest.mark.parametrize("name", ["live", "team"])
-def test_shared_modules_of_the_demos_are_not_demos(asked, name):
-    with pytest.raises(ConfigError, match="one of the demos"):
-        demo.main([name])
 
 
 def test_ctrl_c_ends_without_a_traceback(asked, monkeypatch, capsys):

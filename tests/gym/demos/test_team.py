@@ -11,17 +11,16 @@ import pytest
 from rich.console import Console
 
 from verl_mas.errors import ConfigError
-from verl_mas.gym.demos.live import Run
-from verl_mas.gym.demos.plan_path import PlanPath
-from verl_mas.gym.demos.split_clues import SplitClues
+from verl_mas.gym.demos.live import DemoRun
+from verl_mas.gym.demos.plan_path import PlanPathDemo
+from verl_mas.gym.demos.split_clues import SplitCluesDemo
 from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import complete, folder_of_step
 
-# Too short to learn anything.
-BRIEF = WarmUp(hidden=32, layers=1, steps=2, batch=4, lessons=40)
+BRIEF = WarmUp(hidden=32, layers=1, steps=2, batch=4, lessons=40)  # too short to learn anything
 
 
-@pytest.fixture(params=[PlanPath, SplitClues], ids=lambda kind: kind.name)
+@pytest.fixture(params=[PlanPathDemo, SplitCluesDemo], ids=lambda kind: kind.name)
 def kind(request):
     return request.param
 
@@ -29,10 +28,10 @@ def kind(request):
 @pytest.fixture
 def demo(kind, monkeypatch, tmp_path):
     """Runs the demo with a training that only writes its metrics, and returns the output; `trained` has the runs."""
-    trained: list[Run] = []
+    trained: list[DemoRun] = []
     interval = kind.success.replace("acc/mean@1", "pass@1")
 
-    def watch(run: Run, headline, console):
+    def watch(run: DemoRun, headline, console):
         trained.append(run)
         values = {kind.success: 0.5, f"{interval}/low": 0.4, f"{interval}/high": 0.6}
         lines = [json.dumps({"step": step, "data": values}) for step in (0, run.steps_in_all)]
@@ -51,7 +50,7 @@ def demo(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(kind, "folder", tmp_path / "demo")
     monkeypatch.setattr(kind, "draw", lambda self, step, settings: f"sessions of step {step}")
     monkeypatch.setattr(kind, "prepare", lambda self, settings, console: self.folder.mkdir(exist_ok=True))
-    monkeypatch.setattr(Run, "watch", watch)
+    monkeypatch.setattr(DemoRun, "watch", watch)
     call.trained = trained
     return call
 
@@ -103,7 +102,7 @@ def test_a_folder_of_another_version_of_the_demo_is_refused(kind, monkeypatch, t
 
 
 def test_what_no_agent_can_reach_alone_is_in_the_table():
-    lines = [list(column.cells) for column in SplitClues().table([]).columns]
+    lines = [list(column.cells) for column in SplitCluesDemo().table([]).columns]
     assert "the best agent alone" in lines[1] and "0.33" in lines[2]
 
 
@@ -112,12 +111,12 @@ def test_what_no_agent_can_reach_alone_is_in_the_table():
     ("demo", "brief", "drawn"),
     [
         (
-            PlanPath,
+            PlanPathDemo,
             # The candidates of an untrained team are often equal.
             ["mas.branch.k=2", "mas.skip_zero_advantage=false", "data.val_max_samples=16"],
             "start   p: ",
         ),
-        pytest.param(SplitClues, ["trainer.test_freq=1"], "sender has ", marks=pytest.mark.nightly),
+        pytest.param(SplitCluesDemo, ["trainer.test_freq=1"], "sender has ", marks=pytest.mark.nightly),
     ],
 )
 def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_python, monkeypatch, tmp_path):
@@ -135,6 +134,6 @@ def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_pyt
     page = demo.folder / "checkpoints" / "view.html"
     assert page.exists() and f"view     {page.absolute()}" in text
     assert f"sessions {demo.folder.absolute()}/checkpoints/trajectories" in text
-    logged = Run([], demo.folder, 2).steps()
+    logged = DemoRun([], demo.folder, 2).steps()
     assert [step.number for step in logged] == [0, 1, 2]
     assert all(step.values["actor/grad_norm"] >= 0 and step.values["policy/main/rows/real"] > 0 for step in logged[1:])

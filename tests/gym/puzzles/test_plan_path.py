@@ -1,7 +1,18 @@
+"""Plan-Path, also with moves that slip."""
+
 from __future__ import annotations
 
+import random
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from verl_mas.gym.puzzles.base import board
+from verl_mas.gym.puzzles.data import lessons, noisy_plan, tiny_workflow
 from verl_mas.gym.puzzles.grid import MOVES, NAMES, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
+from verl_mas.util.splits import TRAIN
 
 
 def test_the_drawing_has_one_agent_one_goal_and_the_stated_walls():
@@ -21,13 +32,9 @@ def test_walls_and_edges_stop_a_move():
 
 def test_an_illegal_move_changes_nothing():
     puzzle = PlanPath.generate(0, size=4)
-    for move in MOVES:
-        before = puzzle.render()
-        legal = move in puzzle.legal_actions()
+    for move in (*MOVES, "X"):
         twin = puzzle.copy()
-        assert twin.step(move) == legal
-        assert (twin.render() == before) != legal
-    assert not puzzle.step("X")
+        assert twin.step(move) == (move in puzzle.legal_actions()) == (twin.render() != puzzle.render())
 
 
 def test_the_compact_text_has_the_positions_of_walls_agent_and_goal_and_no_path():
@@ -48,3 +55,94 @@ def test_the_largest_grid_has_a_name_for_every_row():
     puzzle = PlanPath.generate(0, size=len(NAMES))
     puzzle.at = len(NAMES) ** 2 - 1
     assert "AZZ" in puzzle.compact()
+
+
+SIZE = {"size": 4, "min_distance": 3}
+
+
+def slippery(slip=0.4, seed=0):
+    return board("plan_path", seed, TRAIN, SIZE | {"slip": slip})
+
+
+def course(puzzle, moves):
+    cells = []
+    for move in moves:
+        puzzle.step(move)
+        cells.append(puzzle.at)
+    return cells
+
+
+def test_boards_are_the_same_with_and_without_slips():
+    for seed in range(20):
+        firm, loose, plain = slippery(0.0, seed), slippery(0.4, seed), board("plan_path", seed, TRAIN, SIZE)
+        assert firm.render() == loose.render() == plain.render()
+
+
+@pytest.mark.parametrize("slip", [0.0, 0.2, 0.4, 0.9])
+def test_a_move_slips_with_the_stated_probability_and_evenly_to_the_other_free_neighbours(slip):
+    start = start_with(3, slip)
+    move, *others = start.legal_actions()
+    ends, rng = Counter(), random.Random(0)
+    for _ in range(4000):
+        twin = reseeded(start, rng)
+        assert twin.step(move)
+        ends[twin.at] += 1
+    table = start.board.moves[start.at]
+    assert ends[table[move]] / 4000 == pytest.approx(1 - slip, abs=0.03)
+    assert [ends[table[other]] / 4000 for other in others] == pytest.approx([slip / 2] * 2, abs=0.03)
+
+
+def test_where_there_is_no_other_free_neighbour_a_slip_stays_in_place():
+    start = start_with(1, 0.9)
+    ends = {tuple(course(reseeded(start, random.Random(seed)), start.legal_actions())) for seed in range(50)}
+    assert ends == {(start.at,), tuple(start.board.moves[start.at].values())}
+
+
+def start_with(exits, slip):
+    """A board on which this many moves are legal at first."""
+    return next(puzzle for seed in range(500) if len((puzzle := slippery(slip, seed)).legal_actions()) == exits)
+
+
+def reseeded(puzzle, rng):
+    twin = puzzle.copy()
+    twin.reseed(rng)
+    return twin
+
+
+def test_a_copy_slips_as_its_original_does_and_a_reseeded_one_does_not():
+    moves = random.Random(1).choices("UDLR", k=40)
+    original = slippery()
+    copied, other = original.copy(), reseeded(original, random.Random(5))
+    assert course(copied, moves[:20]) == course(original, moves[:20])
+    assert course(copied.copy(), moves[20:]) == course(original, moves[20:])
+    assert course(slippery(), moves) != course(other, moves)
+    # An illegal move draws nothing.
+    wall = next(move for move in "UDLR" if move not in slippery().legal_actions())
+    twin = slippery()
+    assert not twin.step(wall) and course(twin, moves) == course(slippery(), moves)
+
+
+def test_the_best_moves_and_the_distance_are_those_without_slips():
+    for seed in range(10):
+        firm, loose = slippery(0.0, seed), slippery(0.9, seed)
+        assert (loose.distance(), loose.best_actions()) == (firm.distance(), firm.best_actions())
+        plan = noisy_plan(loose, 20, 0.0, random.Random(0))
+        course(firm, plan)
+        assert firm.solved and len(plan) == loose.initial_distance
+
+
+def test_the_prompt_for_language_models_says_that_moves_slip():
+    workflow = tiny_workflow("single_player", {"text": "words"})
+    assert "With probability 0.4 a move slips" in workflow.prompt(slippery(0.4))
+    assert "slip" not in workflow.prompt(slippery(0.0))
+
+
+def test_demonstrations_are_shortest_plans_from_where_the_slips_lead():
+    workflow = tiny_workflow("planner_executor", {"moves": 1})
+
+    def shown(slip):
+        taught = islice(lessons(workflow, "plan_path", SIZE | {"slip": slip}, noise=0.0), 400)
+        return [lesson.prompt for lesson in taught]
+
+    firm, loose = shown(0.0), shown(0.4)
+    assert firm[0] == loose[0] and firm != loose and shown(0.4) == loose

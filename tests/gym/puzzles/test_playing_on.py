@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from dataclasses import replace
 
 import pytest
+from played import task_of
 
 from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError, SessionFault
@@ -14,7 +15,6 @@ from verl_mas.gym.puzzles.game import Play
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TRAIN
-from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
 
 SIZE = {"size": 4, "min_distance": 3}
@@ -23,8 +23,7 @@ UNIFORM = BranchSpec(k=4, commit="uniform")
 
 
 def task(slip=0.0, seed=0, min_distance=3, **changes):
-    made = row("plan_path", seed, TRAIN, SIZE | {"slip": slip, "min_distance": min_distance})
-    return replace(Task(made["prompt"], extra_info=made["extra_info"]), **changes)
+    return task_of(row("plan_path", seed, TRAIN, SIZE | {"slip": slip, "min_distance": min_distance}), **changes)
 
 
 def puzzle_of(slip=0.0, seed=0, min_distance=3):
@@ -63,8 +62,6 @@ def test_the_score_of_a_move_is_the_probability_that_it_leads_to_the_goal():
     class FirstBranches(SinglePlayer):
         """Of the later acts no candidate is played on."""
 
-        fork = "none"
-
         def _branches(self, team, agent):
             first, self.seen = not getattr(self, "seen", False), True
             return first
@@ -94,12 +91,8 @@ def test_acts_and_boards_of_the_session_are_the_same_with_and_without_continuati
 
 
 def test_the_sketch_of_a_planner_is_played_on_by_the_executor_who_reads_it():
-    session = run(
-        PlannerExecutor(**COMPACT, max_turns=2, continuations=1),
-        task(),
-        moves(),
-        branch=BranchSpec(k=4, commit="first"),
-    )
+    workflow = PlannerExecutor(**COMPACT, max_turns=2, continuations=1)
+    session = run(workflow, task(), moves(), branch=BranchSpec(k=4, commit="first"))
     sketches = [one for one in session.replies if one.agent == "planner" and one.turn == 0]
     readers = [one for one in session.replies if one.probe and one.agent == "executor" and one.turn == 0]
     assert [one.messages[-1]["content"].split()[-2] for one in readers] == [one.text for one in sketches]
@@ -113,9 +106,9 @@ def test_a_score_knows_nothing_of_the_slips_of_the_session(continuations):
     """If it did, a greedy commit would take the move that is not going to slip."""
     kept = promised = 0
     n = 80
-    puzzle = next(one for one in (puzzle_of(0.4, seed) for seed in range(99)) if len(one.best_actions()) == 1)
+    seed = next(seed for seed in range(99) if len(puzzle_of(0.4, seed).best_actions()) == 1)
+    puzzle = puzzle_of(0.4, seed)
     [best] = puzzle.best_actions()
-    seed = next(s for s in range(99) if puzzle_of(0.4, s).render() == puzzle.render())
     for session in range(n):
         workflow = SinglePlayer(**COMPACT, max_turns=1, continuations=continuations)
         done = run(workflow, task(0.4, seed, session=session), ScriptedLLM(best), branch=BranchSpec(k=8))
@@ -169,16 +162,13 @@ def test_in_validation_nothing_is_played_on(arguments):
 
 
 def test_a_turn_that_asks_other_agents_when_it_is_called_again_is_refused():
+    asked = itertools.cycle("ba")
+
     class Fickle(Play):
         agents = ("a", "b")
 
-        def __post_init__(self):
-            super().__post_init__()
-            self.asked = 0
-
         async def turn(self, puzzle, choose):
-            self.asked += 1
-            await choose("ab"[self.asked % 2], puzzle, "x")
+            await choose(next(asked), puzzle, "x")
             return (await choose("a", puzzle, "x")).score.after
 
     with pytest.raises(SessionFault, match="act 0 of a turn was by a, and by b when"):

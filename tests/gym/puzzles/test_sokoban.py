@@ -11,14 +11,14 @@ from verl_mas.gym.puzzles.kinds.sokoban import Level, Sokoban, solve_backwards, 
 def level(*rows: str) -> Sokoban:
     """The level of a drawing."""
     text, size = "".join(rows), len(rows)
-    walls = frozenset(i for i, sign in enumerate(text) if sign == "#")
-    targets = frozenset(i for i, sign in enumerate(text) if sign in "Tab")
-    moves = neighbours(size, walls)
-    plain = text.replace("A", ".").replace("B", ".").replace("a", "T").replace("b", "T")
-    distances = solve_backwards(targets, moves)
-    boxes = tuple(i for i, sign in enumerate(text) if sign in "Bb")
-    player = next(i for i, sign in enumerate(text) if sign in "Aa")
-    return Sokoban(Level(size, targets, moves, distances, plain, words_of(size, plain)), player, boxes, 1)
+    walls, targets, boxes, [player] = (
+        [cell for cell, sign in enumerate(text) if sign in signs] for signs in ("#", "Tab", "Bb", "Aa")
+    )
+    moves = neighbours(size, frozenset(walls))
+    plain = text.translate(str.maketrans("ABab", "..TT"))
+    distances = solve_backwards(frozenset(targets), moves)
+    of_targets = Level(size, frozenset(targets), moves, distances, plain, words_of(size, plain))
+    return Sokoban(of_targets, player, tuple(boxes), 1)
 
 
 def test_a_box_in_a_corner_is_a_deadlock():

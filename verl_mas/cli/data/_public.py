@@ -12,7 +12,7 @@ from verl_mas.data import sources
 from verl_mas.data.dataset import Loader
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
-from verl_mas.data.sources import PublicSet, Source
+from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.errors import ConfigError
 
 # An item from a row, its number and the name of its set.
@@ -34,7 +34,7 @@ class Reading:
         self._revisions = pairs(options.revision, "--revision SET=HASH")
         self._sources: dict[str, Mapping[str, object]] = {}
 
-    def open(self, train: Sequence[PublicSet], test: Sequence[PublicSet]) -> tuple[list[Source], list[Source]]:
+    def open(self, train: Sequence[PublicSet], test: Sequence[PublicSet]) -> tuple[list[RowSource], list[RowSource]]:
         """The sources of the training and of the test rows."""
         unknown = set(self._revisions) - {one.name for one in (*train, *test)}
         if unknown:
@@ -57,7 +57,7 @@ class Reading:
     def items(
         self, make: MakeItem, train: Sequence[PublicSet], test: Sequence[PublicSet]
     ) -> tuple[list[Item], list[Item]]:
-        def made(part: Iterable[Source]) -> list[Item]:
+        def made(part: Iterable[RowSource]) -> list[Item]:
             return [make(row, number, source.name) for source in part for number, row in enumerate(source.read())]
 
         of_train, of_test = self.open(train, test)
@@ -72,13 +72,15 @@ class Reading:
     ) -> Prepared:
         return Prepared(train, test, validation, self._sources, self._options.keep_overlap, details or {})
 
-    def _files(self, files: Mapping[str, Path]) -> list[Source]:
-        return [Source(name, sources.from_file(path), str(path), {"file": str(path)}) for name, path in files.items()]
+    def _files(self, files: Mapping[str, Path]) -> list[RowSource]:
+        return [
+            RowSource(name, sources.from_file(path), str(path), {"file": str(path)}) for name, path in files.items()
+        ]
 
-    def _public(self, sets: Sequence[PublicSet]) -> list[Source]:
+    def _public(self, sets: Sequence[PublicSet]) -> list[RowSource]:
         return [self._opened(one) for one in sources.pinned(sets, self._revisions)]
 
-    def _opened(self, one: PublicSet) -> Source:
+    def _opened(self, one: PublicSet) -> RowSource:
         rows, revision = self._load(one)
         record: dict[str, object] = {
             "repository": one.repository,
@@ -86,4 +88,4 @@ class Reading:
             "revision": revision,
             "revision_pinned": one.revision is not None,
         }
-        return Source(one.name, rows, f"{one.repository} ({one.split})", record, one.rows)
+        return RowSource(one.name, rows, f"{one.repository} ({one.split})", record, one.rows)

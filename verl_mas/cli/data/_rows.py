@@ -49,14 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_rows(options: argparse.Namespace) -> int:
     from verl_mas.data import own_rows
-    from verl_mas.data.parquet import write_parquet
+    from verl_mas.data.prepare import write_parquet
     from verl_mas.row import DATA_SOURCE
 
     out = free(options.out, options.force)
     if out.suffix != ".parquet":
         raise ConfigError(f"--out {out}", rule="verl reads parquet", fix=f"use --out {out.with_suffix('.parquet')}")
     source = options.source or options.file.name.partition(".")[0].replace("{", "{{").replace("}", "}}")
-    form = own_rows.Format(
+    form = own_rows.RowFormat(
         prompt=options.template,
         answer=None if options.no_answer else options.answer,
         source=source,

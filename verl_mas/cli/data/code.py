@@ -18,7 +18,7 @@ from verl_mas.data.code_golden import Judge, Rules
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.items import first_of_each
 from verl_mas.data.prepare import Prepared
-from verl_mas.data.sources import PublicSet, Source
+from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.execution.executor import Execution
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
@@ -88,7 +88,7 @@ async def _judged(
     execution: Execution,
     rules: Rules,
     journal: Journal,
-    opened: tuple[list[Source], list[Source]],
+    opened: tuple[list[RowSource], list[RowSource]],
     golden_required: bool,
 ) -> tuple[list[CodeItem], list[CodeItem], Mapping[str, object]]:
     executor = execution.open()
@@ -105,7 +105,7 @@ def _names(sets: Sequence[PublicSet]) -> list[str]:
     return [one.name for one in sets]
 
 
-def _identity(part: Sequence[Source]) -> list[object]:
+def _identity(part: Sequence[RowSource]) -> list[object]:
     """What tells whether a source is the one that a journal was written of."""
     found: list[object] = []
     for source in part:

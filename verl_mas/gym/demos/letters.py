@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from verl_mas.gym.demos.live import Run
-from verl_mas.run_folder.metrics import Step, series
+from verl_mas.gym.demos.live import DemoRun
+from verl_mas.run_folder.metrics import series
 from verl_mas.sessions.curves import Panel, sparkline, write_curves
 from verl_mas.testing import letters
 
@@ -21,19 +21,13 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     disable_progress_bar()
     letters.prepare(FOLDER)
-    training = Run(
-        overrides=["+platform=cpu", "+recipe=first_run/laptop", *overrides],
-        folder=FOLDER,
-        steps_in_all=50,
-    )
-    _report(training, training.watch(REWARD, console), console)
-
-
-def _report(run: Run, steps: list[Step], console: Console) -> None:
+    training = DemoRun(["+platform=cpu", "+recipe=first_run/laptop", *overrides], FOLDER, steps_in_all=50)
+    steps = training.watch(REWARD, console)
     panel = Panel("reward", {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)})
     pictures = write_curves([panel], FOLDER / "reward", "Repeat a letter")
     _, rewards = series(steps, REWARD)
     _, held_out = series(steps, HELD_OUT)
     console.print(f"\nreward {sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
-    for what, file in (*(("curve", picture) for picture in pictures), ("metrics", run.metrics), ("log", run.log)):
+    files = [*(("curve", picture) for picture in pictures), ("metrics", training.metrics), ("log", training.log)]
+    for what, file in files:
         console.print(f"{what:8} {file}")

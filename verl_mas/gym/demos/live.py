@@ -13,38 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from rich import progress
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from verl_mas.errors import RunFailed
 from verl_mas.run_folder.metrics import Step, read_steps
 
 POLL_S = 0.5
 TAIL_LINES = 25
-# The time an interrupted run has to exit.
-GRACE_S = 30.0
+GRACE_S = 30.0  # that an interrupted run has to exit
 
 
 @dataclass
-class Run:
+class DemoRun:
     """One `python -m verl.trainer.main_ppo` with its folder, log and metrics."""
 
     overrides: list[str]
     folder: Path
     steps_in_all: int
-    # From the last checkpoint; earlier metrics are kept.
-    resume: bool = False
-    # Displayed below the progress bar.
-    table: Callable[[list[Step]], RenderableType] | None = None
+    resume: bool = False  # from the last checkpoint; earlier metrics are kept
+    table: Callable[[list[Step]], RenderableType] | None = None  # displayed below the progress bar
     _printed: int = -1
 
     @property
@@ -91,7 +80,8 @@ class Run:
                 _end(process)
             self._show(live, bar, task, headline)
         if process.returncode:
-            raise RunFailed(f"the run failed (exit code {process.returncode}); its log ends:\n{self._tail()}")
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+            raise RunFailed(f"the run failed (exit code {process.returncode}); its log ends:\n{tail}")
         return self.steps()
 
     def start(self, log: TextIO) -> subprocess.Popen[bytes]:
@@ -102,14 +92,10 @@ class Run:
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # In a new session, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | settings,
-            start_new_session=True,
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True
         )
 
-    def _show(self, live: Live, bar: Progress, task: TaskID, headline: str) -> None:
+    def _show(self, live: Live, bar: progress.Progress, task: progress.TaskID, headline: str) -> None:
         steps = self.steps()
         if steps:
             values = [step.values[headline] for step in steps if headline in step.values]
@@ -128,17 +114,11 @@ class Run:
                 console.print(f"step {step.number} of {self.steps_in_all}{value}", highlight=False)
                 self._printed = step.number
 
-    def _bar(self, console: Console) -> Progress:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[value]}"),
-        )
-        return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
-
-    def _tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+    def _bar(self, console: Console) -> progress.Progress:
+        text, value = progress.TextColumn("{task.description}"), progress.TextColumn("{task.fields[value]}")
+        times = progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
+        columns = text, progress.BarColumn(), progress.MofNCompleteColumn(), value, *times
+        return progress.Progress(*columns, console=console)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

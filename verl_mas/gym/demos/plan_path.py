@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,14 +18,12 @@ from verl_mas.util.text import printable
 from verl_mas.workflow import ActionList, Malformed
 
 PUZZLE, SIZE = "plan_path", {"size": 4}
-# Far goals teach more than near ones.
-PRACTICE = SIZE | {"min_distance": 5}
+PRACTICE = SIZE | {"min_distance": 5}  # far goals teach more than near ones
 NOISE = 0.72
-# The settings were chosen on held-out boards with lower numbers.
-FIRST_TEST = 10_000
+FIRST_TEST = 10_000  # the settings were chosen on held-out boards with lower numbers
 
 
-class PlanPath(TeamDemo):
+class PlanPathDemo(TeamDemo):
     name = "plan_path"
     title = "Plan-Path: a planner sketches the next moves, an executor decides. One tiny policy plays both."
     team = ("+mas=planner_executor",)
@@ -62,8 +61,7 @@ class PlanPath(TeamDemo):
         return draw(puzzle, sessions[index], workflow.codec(puzzle), acting="executor")
 
 
-run = PlanPath().run
-
+run = PlanPathDemo().run
 
 GAP = "   "
 
@@ -89,10 +87,6 @@ def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: ActionList, acting: 
 
 
 def _side_by_side(panels: list[list[str]]) -> str:
-    height = max(map(len, panels))
     widths = [max(map(len, panel)) for panel in panels]
-    lines = []
-    for place in range(height):
-        cells = [panel[place] if place < len(panel) else "" for panel in panels]
-        lines.append(GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-    return "\n".join(lines)
+    lines = zip_longest(*panels, fillvalue="")
+    return "\n".join(GAP.join(map(str.ljust, cells, widths)).rstrip() for cells in lines)

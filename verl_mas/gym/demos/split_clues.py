@@ -20,7 +20,7 @@ NOISE, HELD_OUT = 0.6, 140
 SUCCESS = "success on held-out tasks"
 
 
-class SplitClues(TeamDemo):
+class SplitCluesDemo(TeamDemo):
     name = "split_clues"
     title = (
         "Split clues: one of eight letters is right. A sender and a receiver have three letters each and share only "
@@ -56,9 +56,7 @@ class SplitClues(TeamDemo):
 
     def draw(self, step: int, settings: Settings) -> str:
         sessions = self.sessions(step)
-        own = sorted(
-            index for index, session in sessions.items() if session["task"]["data_source"] == split_clues.SOURCE
-        )
+        own = [index for index in sorted(sessions) if sessions[index]["task"]["data_source"] == split_clues.SOURCE]
         return "\n".join(_drawn(sessions[index]) for index in random.Random(0).sample(own, 5))
 
 
@@ -69,4 +67,4 @@ def _drawn(session: Mapping[str, Any]) -> str:
     return f"sender has {parts[0]}, writes {sender:8}  receiver has {parts[1]}, answers {receiver:8} {ending}"
 
 
-run = SplitClues().run
+run = SplitCluesDemo().run

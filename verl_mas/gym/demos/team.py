@@ -15,11 +15,12 @@ from transformers.utils.logging import disable_progress_bar
 
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
-from verl_mas.gym.demos.live import Run
+from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view import ViewOptions, write_view
@@ -36,26 +37,16 @@ class TeamDemo:
 
     name: ClassVar[str]
     title: ClassVar[str]
+    # The team's word, where the recipe does not have it. It comes first, as a later word wins.
     team: ClassVar[tuple[str, ...]] = ()
-    """The team's word, where the recipe does not have it. It comes first, as a later word wins."""
-
     recipe: ClassVar[str]
     folder: ClassVar[Path]
-    overrides: ClassVar[tuple[str, ...]] = ()
-    """Of the recipe; those of the user come after them."""
-
+    overrides: ClassVar[tuple[str, ...]] = ()  # of the recipe; those of the user come after them
+    # The metric of success in a validation; its interval is beside it as pass@1/low and pass@1/high.
     success: ClassVar[str]
-    """The metric of success in a validation; its interval is beside it as pass@1/low and pass@1/high."""
-
-    solved: ClassVar[str]
-    """What that is the share of."""
-
-    measured: ClassVar[Curves]
-    """The metrics to display: what is measured -> of whom -> key."""
-
-    levels: ClassVar[Levels] = {}
-    """Constants to draw beside them: what is measured -> name -> value."""
-
+    solved: ClassVar[str]  # what that is the share of
+    measured: ClassVar[Curves]  # the metrics to display: what is measured -> of whom -> key
+    levels: ClassVar[Levels] = {}  # constants to draw beside them: what is measured -> name -> value
     warm_up: WarmUp
 
     def version(self, settings: Settings) -> object:
@@ -81,7 +72,7 @@ class TeamDemo:
         self.prepare(settings, console)
         checkpoint = latest(self.folder / "checkpoints")
         done = checkpoint.step if checkpoint else 0
-        training = Run(
+        training = DemoRun(
             overrides=[
                 *("+platform=cpu", *self.team, f"+recipe={self.recipe}"),
                 *(f"data.train_files={self.folder}/train.parquet", f"data.val_files={self.folder}/test.parquet"),
@@ -105,17 +96,13 @@ class TeamDemo:
     def prepare(self, settings: Settings, console: Console) -> None:
         """Write data and model, unless an earlier demo has."""
         done = self.folder / "model" / "warm"
-        made = json.dumps(self.version(settings))
+        version = json.dumps(self.version(settings))
         if done.exists():
-            if done.read_text() != made:
-                raise ConfigError(
-                    str(self.folder),
-                    rule="the folder's tasks and model are from this version of the demo",
-                    fix=f"verl-mas demo {self.name} --fresh",
-                )
+            if done.read_text() != version:
+                rule = "the folder's tasks and model are from this version of the demo"
+                raise ConfigError(str(self.folder), rule=rule, fix=f"verl-mas demo {self.name} --fresh")
             return
-        # One bar is enough.
-        disable_progress_bar()
+        disable_progress_bar()  # one bar is enough
         self.folder.mkdir(parents=True, exist_ok=True)
         steps = self.warm_up.steps
         if not console.is_terminal:
@@ -130,7 +117,7 @@ class TeamDemo:
                     console.print(line)
 
             self.make(settings, progress)
-        done.write_text(made)
+        done.write_text(version)
 
     def table(self, steps: list[Step]) -> Table:
         """The last value and the curve of every metric."""
@@ -150,7 +137,7 @@ class TeamDemo:
             for measured, of in self.measured.items()
         ]
 
-    def _report(self, run: Run, steps: list[Step], settings: Settings, console: Console) -> None:
+    def _report(self, run: DemoRun, steps: list[Step], settings: Settings, console: Console) -> None:
         pass_at_1 = self.success.replace("acc/mean@1", "pass@1")
         low, high = f"{pass_at_1}/low", f"{pass_at_1}/high"
         validated = [step for step in steps if self.success in step.values]
@@ -160,31 +147,30 @@ class TeamDemo:
             console.print(f"\n{when}: {values[self.success]:.3f} of {self.solved}{interval}")
             console.print(self.draw(step.number, settings), markup=False, highlight=False)
         trained = open_run(self.folder / "checkpoints")
-        found = report(trained)
-        console.print("\n" + "\n".join(found.says()), markup=False, highlight=False)
+        text = report(trained)
+        console.print("\n" + "\n".join(text.says()), markup=False, highlight=False)
         title = self.name.replace("_", " ").capitalize()
         files = [
             *(("curves", file) for file in write_curves(self.panels(steps), self.folder / "curves", title)),
-            *(("report", file) for file in found.write(self.folder / "report")),
-            *self._sessions_of(trained),
+            *(("report", file) for file in text.write(self.folder / "report")),
+            *_sessions_of(trained),
             ("metrics", trained.metrics),
             ("log", run.log),
         ]
         console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
 
-    def _sessions_of(self, run: RunFolder) -> list[tuple[str, object]]:
-        """Where they are, and a page to look at them, unless the user has switched them off."""
-        if run.trajectories is None:
-            return [("sessions", "none were recorded")]
-        page, _ = write_view(run.folder, ViewOptions(force=True))
-        return [("view", page), ("sessions", run.trajectories)]
-
     def sessions(self, step: int) -> dict[int, Mapping[str, Any]]:
         """The sessions of a validation, by the number of their task."""
-        from verl_mas.sessions.reader import read_sessions
+        sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
+        return {session["task"]["index"]: session for session in sessions}
 
-        found = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
-        return {session["task"]["index"]: session for session in found}
+
+def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
+    """Where they are, and a page to look at them, unless the user has switched them off."""
+    if run.trajectories is None:
+        return [("sessions", "none were recorded")]
+    page, _ = write_view(run.folder, ViewOptions(force=True))
+    return [("view", page), ("sessions", run.trajectories)]
 
 
 def _steps_in_all(overrides: list[str], settings: Settings) -> int:

@@ -14,17 +14,13 @@ Player: TypeAlias = Literal[0, 1]
 
 
 class Game(ABC):
-    """A state of a game between player 0 and player 1. It never changes; an action leads to another state.
-
-    Equal states are equal and have one hash.
-    """
+    """A state of a game between player 0 and player 1. It never changes; an action leads to another state. Equal states
+    are equal and have one hash."""
 
     name: ClassVar[str]
     rules: ClassVar[str]
-    # What a player can lose, and does lose by an illegal action.
-    stake: ClassVar[float] = 1.0
-    # Whether a start is a deal: then all of them are for training and for testing.
-    dealt: ClassVar[bool] = False
+    stake: ClassVar[float] = 1.0  # what a player can lose, and does lose by an illegal action
+    dealt: ClassVar[bool] = False  # whether a start is a deal: then all of them are for training and for testing
 
     @classmethod
     @abstractmethod
@@ -122,9 +118,6 @@ def start_of(question: str) -> Game:
     name, _, start = question.partition(" ")
     kind = GAMES[name]
     if start not in kind.starts():
-        raise DataError(
-            f"the question {question!r}",
-            rule=f"it is {name} and one of its {len(kind.starts())} starts, such as {kind.starts()[-1]!r}",
-            fix="create the rows with `verl-mas data self_play`",
-        )
+        rule = f"it is {name} and one of its {len(kind.starts())} starts, such as {kind.starts()[-1]!r}"
+        raise DataError(f"the question {question!r}", rule=rule, fix="create the rows with `verl-mas data self_play`")
     return kind.start(start)

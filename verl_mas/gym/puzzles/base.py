@@ -28,8 +28,7 @@ class Puzzle(ABC):
     rules: ClassVar[str]
     action_help: ClassVar[str]
     action_pattern: ClassVar[re.Pattern[str]]
-    # The length of the shortest plan for the generated board.
-    initial_distance: int
+    initial_distance: int  # the length of the shortest plan for the generated board
 
     @classmethod
     @abstractmethod
@@ -98,8 +97,7 @@ class Puzzle(ABC):
         for action in self.legal_actions():
             after = self.certain()
             after.step(action)
-            there = after.distance()
-            if there is not None and there < here:
+            if (there := after.distance()) is not None and there < here:
                 best.append(action)
         return best
 
@@ -117,9 +115,8 @@ def register_puzzle(name: str) -> Callable[[P], P]:
 def stream(name: str, seed: int, split: str) -> random.Random:
     """The random numbers of one board, the same on every machine."""
     if split not in (TRAIN, TEST):
-        raise ConfigError(
-            f"split {split!r} is not known", rule="a board is for training or for testing", fix="train, test"
-        )
+        rule = "a board is for training or for testing"
+        raise ConfigError(f"split {split!r} is not known", rule=rule, fix="train, test")
     return random.Random(f"{name}:{split}:{seed}")
 
 
@@ -134,11 +131,8 @@ def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
     known = list(_defaults(kind))
     for key in size:
         if key not in known:
-            raise ConfigError(
-                f"{name} {key}={size[key]}",
-                rule=f"the size of {name} is set by the arguments of its `generate`",
-                fix=nearest(key, known),
-            )
+            rule = f"the size of {name} is set by the arguments of its `generate`"
+            raise ConfigError(f"{name} {key}={size[key]}", rule=rule, fix=nearest(key, known))
     return kind.generate(seed, split, **{key: _number(kind, key, value) for key, value in size.items()})
 
 
@@ -158,8 +152,8 @@ def _number(kind: type[Puzzle], key: str, value: object) -> float | None:
 def _types(kind: type[Puzzle]) -> dict[str, tuple[type[int] | type[float], bool]]:
     """Of each size argument its type, int or float, and whether it may be None."""
     hints = get_type_hints(kind.generate)
-    found = {name: get_args(hints[name]) or (hints[name],) for name in _defaults(kind)}
-    return {name: (types[0], len(types) > 1) for name, types in found.items()}
+    types = {name: get_args(hints[name]) or (hints[name],) for name in _defaults(kind)}
+    return {name: (of[0], len(of) > 1) for name, of in types.items()}
 
 
 @functools.cache
@@ -181,7 +175,7 @@ def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
 
 def write_boards(file: Path, name: str, size: Size, split: str, count: int, first: int = 0) -> None:
     """Write `count` boards of a split, from number `first`, as rows that verl reads."""
-    from verl_mas.data.parquet import write_parquet
+    from verl_mas.data.prepare import write_parquet
 
     write_parquet([row(name, first + i, split, size) for i in range(count)], file)
 
@@ -190,11 +184,9 @@ def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
     """The board that a row names."""
     for key in (PUZZLE, SEED, SPLIT, SIZE):
         if key not in extra_info:
-            raise DataError(
-                f"extra_info has no {key!r}",
-                rule="a puzzle workflow needs rows that name a board",
-                fix="create them with verl_mas.gym.puzzles.base.row or `verl-mas data puzzle`",
-            )
+            value = f"extra_info has no {key!r}"
+            fix = "create them with verl_mas.gym.puzzles.base.row or `verl-mas data puzzle`"
+            raise DataError(value, rule="a puzzle workflow needs rows that name a board", fix=fix)
     # Parquet adds the keys of other rows in the file, with None.
     size = {key: value for key, value in extra_info[SIZE].items() if value is not None}
     return board(extra_info[PUZZLE], int(extra_info[SEED]), extra_info[SPLIT], size)

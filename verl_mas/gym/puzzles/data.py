@@ -6,37 +6,33 @@ import argparse
 import random
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from verl_mas.cli._arguments import add_settings, values, whole
-from verl_mas.config.schema import WorkflowSpec
+from verl_mas.config.values import load_dataclass
 from verl_mas.data.dataset import DATA_SETS, Loader
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.puzzles.base import Puzzle, Size, board, row
-from verl_mas.gym.puzzles.game import COMPACT, Attempt, Play, score_actions
+from verl_mas.gym.puzzles.game import COMPACT, Play, PuzzleAttempt, score_actions
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow.base import find, resolve
+from verl_mas.workflow.base import find
 
-# Turns on one board. Noise leads to states that a perfect player never reaches.
-_TURNS = 10
-# Disjoint from the seeds that reinforcement learning trains on.
-_FIRST_SEED = 10_000_000
+_TURNS = 10  # on one board; noise leads to states that a perfect player never reaches
+FIRST_SEED = 10_000_000  # disjoint from the seeds that reinforcement learning trains on
 
 
 def tiny_workflow(name: str, args: Mapping[str, object]) -> Play:
     """The workflow with prompts for a tiny model."""
     kind = find(name)
     if not issubclass(kind, Play):
-        raise ConfigError(
-            f"workflow {name}", rule="demonstrations are for workflows that play puzzles", fix="use planner_executor"
-        )
-    workflow = resolve(WorkflowSpec(name, args={"text": COMPACT, **args}))
+        rule = "demonstrations are for workflows that play puzzles"
+        raise ConfigError(f"workflow {name}", rule=rule, fix="use planner_executor")
+    workflow = load_dataclass(kind, {"text": COMPACT, **args}, "mas.workflow.args")
     workflow.check()
-    return cast(Play, workflow)
+    return workflow
 
 
 def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) -> list[str]:
@@ -53,7 +49,7 @@ def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) ->
 def lessons(workflow: Play, name: str, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless: the acts of the workflow on one board after another, with the workflow's own prompts."""
     rng = random.Random(seed)
-    number = _FIRST_SEED * (seed + 1)
+    number = FIRST_SEED * (seed + 1)
     while True:
         puzzle = board(name, number, TRAIN, size)
         number += 1
@@ -68,10 +64,10 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
     """The acts of one turn, in which an expert plays every agent, and the puzzle after it."""
     acts: list[Lesson] = []
 
-    async def choose(agent: str, state: Puzzle, prompt: str) -> Attempt:
+    async def choose(agent: str, state: Puzzle, prompt: str) -> PuzzleAttempt:
         plan = noisy_plan(state, workflow.moves, noise, rng)
         acts.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
-        return Attempt(plan, score_actions(state, plan, limit=workflow.moves))
+        return PuzzleAttempt(plan, score_actions(state, plan, limit=workflow.moves))
 
     return acts, _result(workflow.turn(puzzle, choose))
 
@@ -112,24 +108,16 @@ class PuzzleData(Generated):
     rows = (4096, 200)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "puzzle", metavar="PUZZLE", help="one that `verl-mas list puzzles` lists, or one of --plugins"
-        )
-        parser.add_argument(
-            "--plugins",
-            action="append",
-            default=[],
-            metavar="FILE",
-            help="a Python file or module that registers a puzzle or a workflow; may be given several times",
-        )
+        plugins = "a Python file or module that registers a puzzle or a workflow; may be given several times"
+        puzzle = "one that `verl-mas list puzzles` lists, or one of --plugins"
+        parser.add_argument("puzzle", metavar="PUZZLE", help=puzzle)
+        parser.add_argument("--plugins", action="append", default=[], metavar="FILE", help=plugins)
         add_settings(parser, "--size", "settings of the boards: the arguments of the puzzle's `generate`")
         add_settings(parser, "--practice", "settings of the training boards, where they differ")
-        parser.add_argument(
-            "--first-test", type=whole(0), default=0, metavar="N", help="number of the first held-out board"
-        )
-        parser.add_argument(
-            "--workflow", default="planner_executor", help="the workflow with whose prompts the model is warmed up"
-        )
+        first_test = "number of the first held-out board"
+        parser.add_argument("--first-test", type=whole(0), default=0, metavar="N", help=first_test)
+        workflow = "the workflow with whose prompts the model is warmed up"
+        parser.add_argument("--workflow", default="planner_executor", help=workflow)
         add_settings(parser, "--args", "arguments of that workflow")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
@@ -145,8 +133,8 @@ class PuzzleData(Generated):
         train = items(options.puzzle, options.train_rows, TRAIN, options.seed * options.train_rows, practice)
         # The same for every seed.
         test = items(options.puzzle, options.test_rows, TEST, options.first_test, size)
-        made = {"seed": options.seed, "size": size, "practice": practice, "first_test": options.first_test}
-        return Prepared(train, test, test, {options.puzzle: made})
+        kind = {"seed": options.seed, "size": size, "practice": practice, "first_test": options.first_test}
+        return Prepared(train, test, test, {options.puzzle: kind})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
         workflow = tiny_workflow(options.workflow, values(options.args, "--args NAME=VALUE"))

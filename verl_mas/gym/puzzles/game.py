@@ -18,17 +18,16 @@ from verl_mas.workflow.tasks import together
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Weights of the local parts."""
-
+class LocalWeights:
     format: float = 0.1
     legal: float = 0.1
     progress: float = 0.8
 
 
-DENSE = Weights()
-# Only the team reward.
-SPARSE = None
+DENSE = LocalWeights()
+SPARSE = None  # only the team reward
+REWARDS = {"dense": DENSE, "sparse": SPARSE}
+COMPACT = "compact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +37,11 @@ class ActionScore:
     after: Puzzle
     team: float
     local: float
-    # None: the reply was not a list of actions.
-    legal_share: float | None
+    legal_share: float | None  # None: the reply was not a list of actions
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A copy of a puzzle after some actions: how many were applied, and how many of those were legal."""
-
-    after: Puzzle
-    tried: int
-    legal: int
-
-
-def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> Played:
-    """Up to `limit` actions on a copy of the puzzle, until it is solved."""
+def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, float]:
+    """A copy of the puzzle after up to `limit` actions, until it is solved, and the share of those that were legal."""
     after = puzzle.copy()
     tried = legal = 0
     for action in actions[:limit]:
@@ -60,23 +49,18 @@ def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> Played:
             break
         tried += 1
         legal += after.step(action)
-    return Played(after, tried, legal)
+    return after, legal / tried if tried else 1.0
 
 
 def score_actions(
-    puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: Weights | None = DENSE
+    puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: LocalWeights | None = DENSE
 ) -> ActionScore:
-    """Try up to `limit` actions on a copy of the puzzle.
-
-    Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
-    the same state earn nothing. Format and legality are penalties: the paper's rewards minus a constant, which cancels
-    within a group of one prompt.
-    """
+    """Try up to `limit` actions on a copy of the puzzle. Solving gives a team reward of 1. Otherwise rewards are
+    differences of a state's value, so actions that return to the same state earn nothing. Format and legality are
+    penalties: the paper's rewards minus a constant, which cancels within a group of one prompt."""
     if isinstance(actions, Malformed):
         return ActionScore(puzzle.copy(), 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
-    done = played(puzzle, actions, limit)
-    after = done.after
-    share = done.legal / done.tried if done.tried else 1.0
+    after, share = played(puzzle, actions, limit)
     if weights is None:
         return ActionScore(after, float(after.solved), 0.0, share)
     team = 1.0 if after.solved else after.value() - puzzle.value()
@@ -85,12 +69,8 @@ def score_actions(
     return ActionScore(after, team, local, share)
 
 
-REWARDS = {"dense": DENSE, "sparse": SPARSE}
-COMPACT = "compact"
-
-
 @dataclass(frozen=True)
-class Attempt:
+class PuzzleAttempt:
     """One candidate: its actions and their score."""
 
     actions: Sequence[str] | Malformed
@@ -100,61 +80,56 @@ class Attempt:
     def readable(self) -> Sequence[str]:
         return () if isinstance(self.actions, Malformed) else self.actions
 
-    def ending(self, after: Puzzle) -> Attempt:
+    def ending(self, after: Puzzle) -> PuzzleAttempt:
         """The same attempt, with which the board became `after`."""
         return replace(self, score=replace(self.score, after=after))
 
 
-# (agent, puzzle, prompt) -> the committed attempt.
-Choose = Callable[[str, Puzzle, str], Awaitable[Attempt]]
-# The number of a turn, and of an act in it.
-Place = tuple[int, int]
+Choose = Callable[[str, Puzzle, str], Awaitable[PuzzleAttempt]]  # (agent, puzzle, prompt) -> the committed attempt
+Place = tuple[int, int]  # the number of a turn, and of an act in it
 
 
 @dataclass
 class Position:
-    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
-
-    A turn that is played on is called again from its start, and finds these attempts in place of new acts.
-    """
+    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents. A
+    turn that is played on is called again from its start, and finds these attempts in place of new acts."""
 
     puzzle: Puzzle
     turns: int = 0
-    made: dict[Place, tuple[str, Attempt]] = field(default_factory=dict)
-    # Of a candidate that is played on: what its agent acted on.
-    facing: Puzzle | None = None
+    attempts: dict[Place, tuple[str, PuzzleAttempt]] = field(default_factory=dict)
+    facing: Puzzle | None = None  # of a candidate that is played on: what its agent acted on
 
     def copy(self) -> Position:
-        made = {place: (agent, one.ending(restored(one.score.after))) for place, (agent, one) in self.made.items()}
-        return Position(restored(self.puzzle), self.turns, made, restored(self.facing))
+        attempts = {
+            place: (agent, attempt.ending(restored(attempt.score.after)))
+            for place, (agent, attempt) in self.attempts.items()
+        }
+        return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
         """Nothing that chance decides from here on is known to the original."""
-        for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.made.values())):
+        for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)
 
     def now(self, facing: Puzzle) -> Position:
         """The position before an act of this turn."""
-        made = {place: one for place, one in self.made.items() if place[0] == self.turns}
-        return Position(self.puzzle, self.turns, made, facing)
+        of_turn = {place: attempt for place, attempt in self.attempts.items() if place[0] == self.turns}
+        return Position(self.puzzle, self.turns, of_turn, facing)
 
-    def again(self, place: Place, agent: str) -> Attempt:
-        then, attempt = self.made[place]
+    def again(self, place: Place, agent: str) -> PuzzleAttempt:
+        then, attempt = self.attempts[place]
         if agent != then:
-            raise WorkflowError(
-                f"act {place[1]} of a turn was by {then}, and by {agent} when the turn was called again",
-                rule="a candidate is played on by calling `turn` again, which asks the same agents in the same order",
-                fix="let the order depend on the puzzle and on earlier attempts alone",
-            )
+            value = f"act {place[1]} of a turn was by {then}, and by {agent} when the turn was called again"
+            rule = "a candidate is played on by calling `turn` again, which asks the same agents in the same order"
+            fix = "let the order depend on the puzzle and on earlier attempts alone"
+            raise WorkflowError(value, rule=rule, fix=fix)
         return attempt
 
 
 class Play(Workflow):
-    """Plays one puzzle until it is solved, cannot be solved, or `max_turns` are over.
-
-    Override `agents` and `turn`. The base class owns the board, the scores and the outcome.
-    """
+    """Plays one puzzle until it is solved, cannot be solved, or `max_turns` are over. Override `agents` and `turn`. The
+    base class owns the board, the scores and the outcome."""
 
     branches = True
     max_turns: Count = 4
@@ -180,11 +155,10 @@ class Play(Workflow):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.continuations and self.forks:
-            raise ConfigError(
-                f"mas.workflow.args.fork={self.fork} with mas.workflow.args.continuations={self.continuations}",
-                rule="the candidates of a fork are all played on by acts that are trained on, which scores them",
-                fix="set mas.workflow.args.continuations=0, or mas.workflow.args.fork=none",
-            )
+            value = f"mas.workflow.args.fork={self.fork} with mas.workflow.args.continuations={self.continuations}"
+            rule = "the candidates of a fork are all played on by acts that are trained on, which scores them"
+            fix = "set mas.workflow.args.continuations=0, or mas.workflow.args.fork=none"
+            raise ConfigError(value, rule=rule, fix=fix)
 
     @property
     def probes(self) -> bool:
@@ -199,7 +173,7 @@ class Play(Workflow):
         return self.reward == "sparse" and not self.probes and not self.forks
 
     @property
-    def weights(self) -> Weights | None:
+    def weights(self) -> LocalWeights | None:
         """Of an act's own reward; with continuations the outcome alone counts."""
         return SPARSE if self.probes else REWARDS[self.reward]
 
@@ -221,18 +195,15 @@ class Play(Workflow):
             at.turns += 1
             team.draw(at.puzzle.render, f"after turn {at.turns}")
         solved = float(at.puzzle.solved)
-        return Outcome(
-            answer=at.puzzle.render(),
-            reward=at.puzzle.value() if self.reward == "dense" else solved,
-            info={"acc": solved, "turns": at.turns},
-        )
+        reward = at.puzzle.value() if self.reward == "dense" else solved
+        return Outcome(answer=at.puzzle.render(), reward=reward, info={"acc": solved, "turns": at.turns})
 
     async def _choose(
         self, team: Team, at: Position, numbers: Iterator[int], agent: str, puzzle: Puzzle, prompt: str
-    ) -> Attempt:
+    ) -> PuzzleAttempt:
         """Sample candidates for the prompt, score each on its own copy, commit one."""
         place = at.turns, next(numbers)
-        if place in at.made:
+        if place in at.attempts:
             return at.again(place, agent)
         replies = await team[agent].branch(prompt) if self._branches(team, agent) else [await team[agent].act(prompt)]
         scored = [self.attempt(reply, self._board(team, puzzle, reply), len(replies)) for reply in replies]
@@ -242,19 +213,19 @@ class Play(Workflow):
         async def play_on(team: Team, reply: Reply, state: Position) -> Outcome:
             courses[reply] = state
             assert state.facing is not None
-            state.made[place] = agent, self._taken(attempts[reply], state.facing)
+            state.attempts[place] = agent, self._taken(attempts[reply], state.facing)
             return await self._play(team, state)
 
         if self.forks and len(replies) > 1:
             await team.fork(replies, play_on, at.now(puzzle))
             # The rest of the session is that of the committed fork.
-            at.made |= next(courses[reply].made for reply in replies if reply.committed)
+            at.attempts |= next(courses[reply].attempts for reply in replies if reply.committed)
             return at.again(place, agent)
         if self.probes:
             now = at.now(puzzle)
             await together([partial(team.continue_from, reply, play_on, now, self.continuations) for reply in replies])
         attempt = self._taken(attempts[team.commit(replies)], puzzle)
-        at.made[place] = agent, attempt
+        at.attempts[place] = agent, attempt
         return attempt
 
     def _branches(self, team: Team, agent: str) -> bool:
@@ -268,24 +239,24 @@ class Play(Workflow):
         board.reseed(team.random(f"{reply.agent}/{reply.turn}/{reply.branch}"))
         return board
 
-    def _taken(self, attempt: Attempt, puzzle: Puzzle) -> Attempt:
+    def _taken(self, attempt: PuzzleAttempt, puzzle: Puzzle) -> PuzzleAttempt:
         """The attempt, made on this board."""
         if not puzzle.chance:
             return attempt.ending(restored(attempt.score.after))
-        return attempt.ending(played(puzzle, attempt.readable, self.moves).after)
+        return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
 
-    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
+    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Read and score one of `among` candidates."""
         actions = reply.parse(self.codec(puzzle))
         return self.scored(reply, actions, puzzle, among)
 
-    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> Attempt:
+    def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Set the reply's rewards. Without other candidates the act's team reward is the session's."""
         score = score_actions(puzzle, actions, limit=self.moves, weights=self.weights)
         reply.reward = score.local
         if among > 1 and not self.probes and not self.forks:
             reply.team_reward = score.team
-        return Attempt(actions, score)
+        return PuzzleAttempt(actions, score)
 
     def codec(self, puzzle: Puzzle) -> ActionList:
         """The format of replies: between tags for language models, without tags for tiny ones."""

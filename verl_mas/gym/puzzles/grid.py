@@ -8,10 +8,8 @@ from verl_mas.errors import ConfigError
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL = ".", "#"
-# Of the rows and columns of the grid.
-NAMES = string.ascii_letters
-# The letter of offset 0; larger offsets than 12 are written as 12.
-_ZERO, _FARTHEST = ord("m"), 12
+NAMES = string.ascii_letters  # of the rows and columns of the grid
+_ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0; larger offsets than 12 are written as 12
 
 
 def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from verl_mas.execution.executor import Execution
 from verl_mas.gym.puzzles.base import Puzzle
-from verl_mas.gym.puzzles.game import COMPACT, Attempt, Choose, Play
+from verl_mas.gym.puzzles.game import COMPACT, Choose, Play, PuzzleAttempt
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 
@@ -64,8 +64,7 @@ class PlannerExecutor(Play):
 @register_workflow("tool_user_planner")
 class ToolUserPlanner(Play):
     """A program that fails or prints no action list is scored as a malformed reply, plus the reward for the right form
-    of the reply.
-    """
+    of the reply."""
 
     agents = ("tool_user", "planner")
     text: Literal["words"] = "words"
@@ -79,10 +78,10 @@ class ToolUserPlanner(Play):
         self.execution.check()
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
-        found = await choose("tool_user", puzzle, self.program(puzzle))
-        return (await choose("planner", puzzle, self.decide(puzzle, found.readable))).score.after
+        printed = await choose("tool_user", puzzle, self.program(puzzle))
+        return (await choose("planner", puzzle, self.decide(puzzle, printed.readable))).score.after
 
-    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> Attempt:
+    async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         if reply.role != "tool_user":
             return await super().attempt(reply, puzzle, among)
         code = reply.parse(CodeBlock())
@@ -102,9 +101,9 @@ class ToolUserPlanner(Play):
             f"What it prints: {self.codec(puzzle).prompt()} {CodeBlock().prompt()}"
         )
 
-    def decide(self, puzzle: Puzzle, found: Sequence[str]) -> str:
-        printed = " ".join(found) or "nothing that can be read"
+    def decide(self, puzzle: Puzzle, printed: Sequence[str]) -> str:
+        text = " ".join(printed) or "nothing that can be read"
         return (
-            f"{self.scene(puzzle)}\n\nA program of your team printed: {printed}\n\nYou decide: take over what is "
+            f"{self.scene(puzzle)}\n\nA program of your team printed: {text}\n\nYou decide: take over what is "
             f"right, correct what is wrong. {self.codec(puzzle).prompt()}"
         )

@@ -19,19 +19,19 @@ _ATTEMPTS = 10_000
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
     """The number of moves from each cell to the goal; None where the goal cannot be reached."""
-    found: list[int | None] = [None] * len(table)
-    found[goal] = 0
+    lengths: list[int | None] = [None] * len(table)
+    lengths[goal] = 0
     frontier, length = [goal], 0
     while frontier:
         length += 1
         reached = []
         for cell in frontier:
             for to in table[cell].values():
-                if found[to] is None:
-                    found[to] = length
+                if lengths[to] is None:
+                    lengths[to] = length
                     reached.append(to)
         frontier = reached
-    return found
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,8 @@ class Board:
     to_goal: list[int | None]
     picture: str
     layout: str
-    # The rows of the layout, for `compact`.
-    words: str
-    # The probability that a move slips.
-    slip: float
+    words: str  # the rows of the layout, for `compact`
+    slip: float  # the probability that a move slips
 
 
 @register_puzzle("plan_path")
@@ -100,11 +98,9 @@ class PlanPath(Puzzle):
             starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
             if starts:
                 return cls(_board(size, goal, table, to_goal, layout, slip), *rng.choice(starts), seed)
-        raise ConfigError(
-            f"plan_path size={size} walls={walls} min_distance={min_distance}",
-            rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind",
-            fix="change the share of walls, use a larger grid or a smaller min_distance",
-        )
+        value = f"plan_path size={size} walls={walls} min_distance={min_distance}"
+        fix = "change the share of walls, use a larger grid or a smaller min_distance"
+        raise ConfigError(value, rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind", fix=fix)
 
     def copy(self) -> PlanPath:
         return PlanPath(self.board, self.at, self.initial_distance, self.seed, self.moved)

@@ -14,8 +14,7 @@ from verl_mas.util.splits import TRAIN, split_of
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 _ATTEMPTS = 1000
-# The largest distance table: it takes about a second and 100 MB.
-_MOST_STATES = 200_000
+_MOST_STATES = 200_000  # the largest distance table: it takes about a second and 100 MB
 
 State = tuple[int, tuple[int, ...]]
 
@@ -29,8 +28,7 @@ class Level:
     moves: tuple[dict[str, int], ...]
     distances: dict[State, int]
     layout: str
-    # The rows of walls without the outer ones, for `compact`.
-    words: str
+    words: str  # the rows of walls without the outer ones, for `compact`
 
 
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
@@ -81,14 +79,7 @@ class Sokoban(Puzzle):
 
     @classmethod
     def generate(
-        cls,
-        seed: int,
-        split: str = TRAIN,
-        *,
-        size: int = 6,
-        boxes: int = 1,
-        walls: float = 0.15,
-        min_distance: int = 3,
+        cls, seed: int, split: str = TRAIN, *, size: int = 6, boxes: int = 1, walls: float = 0.15, min_distance: int = 3
     ) -> Sokoban:
         """A level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
         check_share("walls", walls)
@@ -111,11 +102,9 @@ class Sokoban(Puzzle):
                 player, at = rng.choice(starts)
                 level = Level(size, targets, moves, distances, layout, words_of(size, layout))
                 return cls(level, player, at, distances[player, at])
-        raise ConfigError(
-            f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}",
-            rule=f"one of {_ATTEMPTS} random levels must be a {split} level of this kind",
-            fix="use fewer walls, a larger size or a smaller min_distance",
-        )
+        value = f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}"
+        rule = f"one of {_ATTEMPTS} random levels must be a {split} level of this kind"
+        raise ConfigError(value, rule=rule, fix="use fewer walls, a larger size or a smaller min_distance")
 
     def copy(self) -> Sokoban:
         return Sokoban(self.level, self.player, self.boxes, self.initial_distance)
@@ -188,15 +177,11 @@ def words_of(size: int, layout: str) -> str:
 
 def _check_states(size: int, boxes: int, free: int) -> None:
     if size < 4 or boxes < 1 or free < boxes + 2:
-        raise ConfigError(
-            f"sokoban size={size} boxes={boxes}",
-            rule="a level has space for its boxes, the player and a free cell",
-            fix="use a larger size, fewer boxes or fewer walls",
-        )
+        value = f"sokoban size={size} boxes={boxes}"
+        rule = "a level has space for its boxes, the player and a free cell"
+        raise ConfigError(value, rule=rule, fix="use a larger size, fewer boxes or fewer walls")
     states = free * math.comb(free - 1, boxes)
     if states > _MOST_STATES:
-        raise ConfigError(
-            f"sokoban size={size} boxes={boxes} has {states} states",
-            rule=f"distances are exact, from a table of at most {_MOST_STATES} states",
-            fix="use a smaller size or fewer boxes",
-        )
+        value = f"sokoban size={size} boxes={boxes} has {states} states"
+        rule = f"distances are exact, from a table of at most {_MOST_STATES} states"
+        raise ConfigError(value, rule=rule, fix="use a smaller size or fewer boxes")

@@ -12,10 +12,8 @@ from verl_mas.gym.puzzles.base import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
 EMPTY = "."
-# Tokenizers split digits; a cell named by two letters can be one token.
-_ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"
-# The digits as letters in `compact`; 0 is an empty cell.
-_LETTERS = "o" + _ROWS
+_ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"  # tokenizers split digits; a cell named by two letters can be one token
+_LETTERS = "o" + _ROWS  # the digits as letters in `compact`; 0 is an empty cell
 _SIGNS = (EMPTY + "123456789").encode().ljust(256)
 _BLANKS = {4: 9, 9: 45}
 
@@ -55,14 +53,14 @@ def solutions(cells: list[int], size: int, most: int = 2) -> int:
     if narrowest is None:
         return 1
     cell, digits = narrowest
-    found = 0
+    count = 0
     for digit in digits:
         cells[cell] = digit
-        found += solutions(cells, size, most - found)
-        if found >= most:
+        count += solutions(cells, size, most - count)
+        if count >= most:
             break
     cells[cell] = 0
-    return found
+    return count
 
 
 def fill(rng: random.Random, cells: list[int], size: int) -> bool:
