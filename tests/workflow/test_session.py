@@ -347,11 +347,7 @@ def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, mon
 
 
 def test_an_abandoned_act_is_cancelled_at_the_engine(run):
-    llm = ScriptedLLM(
-        "x",
-        latency=lambda rng: 5.0,
-        fault=None,
-    )
+    llm = ScriptedLLM("x", latency=lambda rng: 5.0, fault=None)
     failing = ScriptedLLM("x", fault=lambda r: RuntimeError("no"))
 
     class Mixed:

@@ -47,12 +47,7 @@ class ScriptedLLM:
     """
 
     def __init__(
-        self,
-        rules: Script | Mapping[str, Script],
-        *,
-        latency: Latency = 0.0,
-        fault: Fault | None = None,
-        seed: int = 0,
+        self, rules: Script | Mapping[str, Script], *, latency: Latency = 0.0, fault: Fault | None = None, seed: int = 0
     ):
         self.rules, self.latency, self.fault = rules, latency, fault
         self.requests: list[Request] = []

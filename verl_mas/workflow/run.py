@@ -133,10 +133,7 @@ def refuse_in_loop(call: str, instead: str) -> None:
 
 
 async def run_session(
-    workflow: Callable[[], Workflow],
-    task: Task,
-    config: SessionConfig,
-    score: Scorer | None = None,
+    workflow: Callable[[], Workflow], task: Task, config: SessionConfig, score: Scorer | None = None
 ) -> SessionResult:
     """Run the workflow on the task; after a failure retry as often as `mas.faults` says.
 
