@@ -57,11 +57,8 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         def add(entry: T) -> T:
             if self._entries.get(name, entry) is not entry:
-                raise ConfigError(
-                    f"{self.noun} {name!r} is registered twice",
-                    rule=f"every {self.noun} has one name",
-                    fix="rename one of the two",
-                )
+                value = f"{self.noun} {name!r} is registered twice"
+                raise ConfigError(value, rule=f"every {self.noun} has one name", fix="rename one of the two")
             self._entries[name] = entry
             return entry
 
@@ -76,11 +73,9 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._import(name)
         if name not in self._entries:
-            raise ConfigError(
-                f"{setting}={name}" if setting else f"{self.noun} {name!r} is not known",
-                rule=f"{_a(self.noun)} is one that we ship, one of an installed package, or one of mas.plugins",
-                fix=nearest(name, self.names()),
-            )
+            value = f"{setting}={name}" if setting else f"{self.noun} {name!r} is not known"
+            rule = f"{_a(self.noun)} is one that we ship, one of an installed package, or one of mas.plugins"
+            raise ConfigError(value, rule=rule, fix=nearest(name, self.names()))
         return self._entries[name]
 
     def __getitem__(self, name: str) -> T:
@@ -97,19 +92,15 @@ class Registry(Generic[T]):
         points = [point for point in self._installed() if point.name == name]
         modules = shipped + [point.module for point in points]
         if len(modules) > 1:
-            raise ConfigError(
-                f"{self.noun} {name!r} is in {' and in '.join(modules)}",
-                rule=f"every {self.noun} has one name",
-                fix="uninstall one of the packages, or ask its authors for another name",
-            )
+            value = f"{self.noun} {name!r} is in {' and in '.join(modules)}"
+            fix = "uninstall one of the packages, or ask its authors for another name"
+            raise ConfigError(value, rule=f"every {self.noun} has one name", fix=fix)
         for module in modules:
             import_module(module)
         if points and name not in self._entries:
-            raise ConfigError(
-                f"entry point {self._group}: {name} = {points[0].value}",
-                rule=f"that module registers {_a(self.noun)} named {name!r}",
-                fix=f"register it under that name in {points[0].module}, or correct the entry point",
-            )
+            value = f"entry point {self._group}: {name} = {points[0].value}"
+            fix = f"register it under that name in {points[0].module}, or correct the entry point"
+            raise ConfigError(value, rule=f"that module registers {_a(self.noun)} named {name!r}", fix=fix)
 
     def _in_folder(self) -> list[str]:
         if self.package is None:

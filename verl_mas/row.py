@@ -134,11 +134,9 @@ class RowTags(Act):
         try:
             return cls(**{name: tag[name] for name in _TAG_NAMES})
         except KeyError as missing:
-            raise DataError(
-                f"a row without the tag {missing}",
-                rule="every row is tagged with its agent, policy and rewards",
-                fix="set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows",
-            ) from None
+            value = f"a row without the tag {missing}"
+            fix = "set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows"
+            raise DataError(value, rule="every row is tagged with its agent, policy and rewards", fix=fix) from None
 
 
 _TAG_NAMES = tuple(field.name for field in dataclass_fields(RowTags))

@@ -26,11 +26,9 @@ def load_module(where: str, setting: str) -> ModuleType:
     try:
         return _load_file(where, setting) if where.endswith(".py") else _import(where, setting)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{setting}={where}: {_place(error)}: {error}",
-            rule="every package that it imports is installed on every node of the run",
-            fix=f"install {error.name}, or put its folder on PYTHONPATH",
-        ) from error
+        value = f"{setting}={where}: {_place(error)}: {error}"
+        rule = "every package that it imports is installed on every node of the run"
+        raise ConfigError(value, rule=rule, fix=f"install {error.name}, or put its folder on PYTHONPATH") from error
 
 
 def _load_file(where: str, setting: str) -> ModuleType:

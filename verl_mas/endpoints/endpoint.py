@@ -86,11 +86,8 @@ def check_key(variable: str, setting: str) -> Iterator[ConfigError]:
     value = os.environ.get(variable)
     if value is None or not value:
         state = "not set" if value is None else "empty"
-        yield ConfigError(
-            setting_text,
-            rule=f"the key is read from that environment variable, and it is {state}",
-            fix=_set(variable if setting_text != setting else "<the variable>"),
-        )
+        rule = f"the key is read from that environment variable, and it is {state}"
+        yield ConfigError(setting_text, rule=rule, fix=_set(variable if setting_text != setting else "<the variable>"))
     elif not KEY.fullmatch(value):
         place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
         yield ConfigError(

@@ -141,34 +141,26 @@ class _Server:
     def missing(self) -> Iterator[ConfigError]:
         """What the server needs and this machine does not have."""
         if importlib.util.find_spec("mcp") is None:
-            yield ConfigError(
-                f"mas.mcp.{self.name}, and the package mcp is not installed",
-                rule="MCP servers are used through their official client package",
-                fix='pip install "verl-mas[mcp]"',
-            )
+            value = f"mas.mcp.{self.name}, and the package mcp is not installed"
+            rule = "MCP servers are used through their official client package"
+            yield ConfigError(value, rule=rule, fix='pip install "verl-mas[mcp]"')
         elif self.spec.command and shutil.which(self.spec.command[0]) is None:
-            yield ConfigError(
-                f"{self}: {self.spec.command[0]} is not a program of this machine",
-                rule="an MCP server is started on every node with agent-loop workers",
-                fix="install it, or give its whole path",
-            )
+            value = f"{self}: {self.spec.command[0]} is not a program of this machine"
+            rule = "an MCP server is started on every node with agent-loop workers"
+            yield ConfigError(value, rule=rule, fix="install it, or give its whole path")
         for variable in self.spec.pass_env:
             if variable not in os.environ:
-                yield ConfigError(
-                    f"mas.mcp.{self.name}.pass_env has {variable}, which is not set",
-                    rule="the server gets these variables of the run's environment",
-                    fix=f"export {variable}=..., or remove it from the list",
-                )
+                value = f"mas.mcp.{self.name}.pass_env has {variable}, which is not set"
+                rule = "the server gets these variables of the run's environment"
+                yield ConfigError(value, rule=rule, fix=f"export {variable}=..., or remove it from the list")
 
     async def listed(self) -> list[mcp_types.Tool] | ConfigError:
         try:
             return (await self._connected()).tools
         except EngineLost as error:
-            return ConfigError(
-                str(error),
-                rule=f"an MCP server starts and lists its tools within {self.spec.start_timeout_s:g} s",
-                fix=f"start it by hand, or raise mas.mcp.{self.name}.start_timeout_s",
-            )
+            value = str(error)
+            rule = f"an MCP server starts and lists its tools within {self.spec.start_timeout_s:g} s"
+            return ConfigError(value, rule=rule, fix=f"start it by hand, or raise mas.mcp.{self.name}.start_timeout_s")
 
     async def call(self, tool: str, arguments: JsonObject) -> str:
         """The result as text. Raises McpError if the call failed, and EngineLost if the server cannot be used."""

@@ -81,11 +81,9 @@ class ScriptedLLM:
         for name in (agent, role_of(agent)):
             if name in self.rules:
                 return self.rules[name]
-        raise InvalidInput(
-            f"no scripted reply for agent {agent}",
-            rule="the replies name every agent that acts, or its role",
-            fix=f"add {agent!r}; there are {', '.join(self.rules)}",
-        )
+        value = f"no scripted reply for agent {agent}"
+        rule = "the replies name every agent that acts, or its role"
+        raise InvalidInput(value, rule=rule, fix=f"add {agent!r}; there are {', '.join(self.rules)}")
 
     def answer(self, request: Request, branch: int) -> Answer:
         rule = self._rule(request.agent)

@@ -79,11 +79,8 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
 def checked(rendered: str, value: object, parsed: object) -> str:
     """For codecs: the rendered text; refused if `parse` would not read it as the same value."""
     if isinstance(parsed, Malformed) or parsed != value:
-        raise DataError(
-            f"{value!r} cannot be rendered",
-            rule="parse(render(value)) == value",
-            fix="remove the marks of the format, <think> tags, and blanks at both ends",
-        )
+        fix = "remove the marks of the format, <think> tags, and blanks at both ends"
+        raise DataError(f"{value!r} cannot be rendered", rule="parse(render(value)) == value", fix=fix)
     return rendered
 
 
@@ -319,17 +316,12 @@ class ActionList:
     def __post_init__(self) -> None:
         if isinstance(self.actions, re.Pattern):
             if self.help is None:
-                raise DataError(
-                    f"actions={self.actions.pattern!r} without help",
-                    rule="a pattern needs help, which the prompt shows",
-                    fix="give help='U, D: one cell up, down'",
-                )
+                value = f"actions={self.actions.pattern!r} without help"
+                rule = "a pattern needs help, which the prompt shows"
+                raise DataError(value, rule=rule, fix="give help='U, D: one cell up, down'")
         elif len(self._words) < len(self.actions) or not all(re.fullmatch(r"\w+", word) for word in self._words):
-            raise DataError(
-                f"actions={self.actions}",
-                rule="actions are different words of letters, digits and _",
-                fix="rename them, or give a pattern",
-            )
+            rule = "actions are different words of letters, digits and _"
+            raise DataError(f"actions={self.actions}", rule=rule, fix="rename them, or give a pattern")
 
     def prompt(self) -> str:
         place = f" between <{self.tag}> and </{self.tag}>" if self.tag else ""

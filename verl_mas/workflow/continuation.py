@@ -59,11 +59,9 @@ def untouched(state: object) -> Iterator[None]:
     for name, content in _contents(state).items():
         if content != before.get(name):
             kind = type(state).__name__
-            raise WorkflowError(
-                f"{kind}.{name} changed while a copy of its {kind} was played on",
-                rule="the copy of a state shares nothing with it that changes",
-                fix=f"copy {name} in {kind}.copy(), with what is inside it",
-            )
+            value = f"{kind}.{name} changed while a copy of its {kind} was played on"
+            rule = "the copy of a state shares nothing with it that changes"
+            raise WorkflowError(value, rule=rule, fix=f"copy {name} in {kind}.copy(), with what is inside it")
 
 
 def _contents(state: object) -> dict[str, str]:

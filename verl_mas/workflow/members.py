@@ -121,11 +121,9 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
         yield ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
         return
     if not agents:
-        yield ConfigError(
-            f"agents = {agents!r}",
-            rule="a workflow names at least one agent",
-            fix='name them in its class: agents = ("solver", "verifier")',
-        )
+        value = f"agents = {agents!r}"
+        rule = "a workflow names at least one agent"
+        yield ConfigError(value, rule=rule, fix='name them in its class: agents = ("solver", "verifier")')
     yield from wrong_names("agent", dict.fromkeys(agents))
     for name in dict.fromkeys(agents):
         if agents.count(name) > 1:
@@ -144,11 +142,8 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
     value = f"{SWAP}=[{','.join(swap.agents)}]"
     unknown = [name for name in swap.agents if name not in own]
     for name in unknown:
-        yield ConfigError(
-            f"{value}: there is no agent {name}",
-            rule="agents of the workflow exchange policies; a role is not an agent",
-            fix=nearest(name, list(own)),
-        )
+        rule = "agents of the workflow exchange policies; a role is not an agent"
+        yield ConfigError(f"{value}: there is no agent {name}", rule=rule, fix=nearest(name, list(own)))
     if unknown:
         return
     if len(set(swap.agents)) != len(swap.agents) or len(swap.agents) < 2:

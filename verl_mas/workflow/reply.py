@@ -24,11 +24,8 @@ def check_reward(name: str, value: object) -> None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise WorkflowError(
-            f"{name} is {value!r:.200}",
-            rule="a reward is a finite number",
-            fix="set None where there is no reward, and a number for a reply that could not be read",
-        )
+        fix = "set None where there is no reward, and a number for a reply that could not be read"
+        raise WorkflowError(f"{name} is {value!r:.200}", rule="a reward is a finite number", fix=fix)
 
 
 @dataclass(eq=False, repr=False)

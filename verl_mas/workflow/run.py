@@ -162,11 +162,9 @@ async def _attempt(workflow: Workflow, session: Session) -> None:
             limit = session.config.faults.session_timeout_s
             outcome = await _within(_outcome(workflow, session), limit)
             if not isinstance(outcome, Outcome):
-                raise WorkflowError(
-                    f"{type(workflow).__name__}.run returned {outcome!r}",
-                    rule="the `run` of a workflow returns an Outcome",
-                    fix="return Outcome(answer=reply) or Outcome(reward=...)",
-                )
+                value = f"{type(workflow).__name__}.run returned {outcome!r}"
+                rule = "the `run` of a workflow returns an Outcome"
+                raise WorkflowError(value, rule=rule, fix="return Outcome(answer=reply) or Outcome(reward=...)")
             session.outcome = outcome
             if session.scorer is not None and needs_score(session.outcome, session.replies):
                 session.score = await asyncio.wait_for(session.scorer(session), limit)
@@ -179,11 +177,9 @@ async def _outcome(workflow: Workflow, session: Session) -> Outcome:
         return await workflow.run(session.task, Team(session))
     except SystemExit as error:
         # Left alone, it would end the event loop, and with it every session of the worker.
-        raise WorkflowError(
-            f"{type(workflow).__name__}.run called sys.exit({error.code!r})",
-            rule="a workflow ends one session, not the process",
-            fix="raise an exception to drop the session, or return Outcome(reward=0)",
-        ) from error
+        value = f"{type(workflow).__name__}.run called sys.exit({error.code!r})"
+        fix = "raise an exception to drop the session, or return Outcome(reward=0)"
+        raise WorkflowError(value, rule="a workflow ends one session, not the process", fix=fix) from error
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:

@@ -148,11 +148,9 @@ class Session:
         spec = self.config.branch
         rule = COMMIT_RULES[spec.commit]
         if rule.needs_scores and any(reply.reward is None and reply.team_reward is None for reply in replies):
-            raise WorkflowError(
-                f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward",
-                rule=f"the rule {spec.commit!r} compares rewards",
-                fix="set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform",
-            )
+            value = f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward"
+            fix = "set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform"
+            raise WorkflowError(value, rule=f"the rule {spec.commit!r} compares rewards", fix=fix)
         scores = [candidate_score(reply, self.config.members, self.config.reward) for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
@@ -173,11 +171,9 @@ class Session:
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:
-            raise WorkflowError(
-                "a candidate was played on to an outcome without a reward",
-                rule="the outcome of a candidate that is played on has a reward, or verl's reward function scores it",
-                fix="return Outcome(reward=...) or a number",
-            )
+            value = "a candidate was played on to an outcome without a reward"
+            rule = "the outcome of a candidate that is played on has a reward, or verl's reward function scores it"
+            raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...) or a number")
         # The scorer reads the outcome from its session; this one's own is not there yet.
         ended = copy.copy(self)
         ended.outcome = outcome
@@ -288,11 +284,9 @@ class Session:
         # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
         await asyncio.sleep(0)
         if line.over and not self._over:
-            raise WorkflowError(
-                "an act after a fork",
-                rule="a fork plays every candidate on to the end of the session, so no act follows it",
-                fix="act in the `play` that is given to `fork`, with the team that it is given",
-            )
+            rule = "a fork plays every candidate on to the end of the session, so no act follows it"
+            fix = "act in the `play` that is given to `fork`, with the team that it is given"
+            raise WorkflowError("an act after a fork", rule=rule, fix=fix)
         if line.probe and not self._over:
             raise SessionFault(
                 FaultKind.LIMIT,

@@ -37,11 +37,8 @@ class Team:
         members = self._session.config.members
         full = self._prefix + name
         if full not in members:
-            raise WorkflowError(
-                f"team has no agent {full!r}",
-                rule="a workflow names every agent in its `agents`",
-                fix=nearest(full, list(members)),
-            )
+            rule = "a workflow names every agent in its `agents`"
+            raise WorkflowError(f"team has no agent {full!r}", rule=rule, fix=nearest(full, list(members)))
         return Agent(self._session, members[full], self._line)
 
     def __getattr__(self, name: str) -> Agent:
@@ -141,11 +138,9 @@ class Team:
             return outcome
         if isinstance(outcome, Real):
             return Outcome(reward=float(outcome))
-        raise WorkflowError(
-            f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}",
-            rule="`play(team, candidate, state)` returns an Outcome, or its reward as a number",
-            fix="return Outcome(reward=...)",
-        )
+        value = f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}"
+        rule = "`play(team, candidate, state)` returns an Outcome, or its reward as a number"
+        raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...)")
 
 
 def _place(reply: Reply) -> str:
@@ -254,11 +249,9 @@ class Conversation:
         self, prompt: Sequence[Message], sampling: Mapping[str, object], n: int, state: Continuation | None
     ) -> list[Reply]:
         if "tools" in sampling:
-            raise WorkflowError(
-                f"tools in an act of {self._agent.name}'s conversation",
-                rule="the first prompt of a conversation has the schemas of its tools",
-                fix="give them where it begins: conversation(tools=[...])",
-            )
+            value = f"tools in an act of {self._agent.name}'s conversation"
+            rule = "the first prompt of a conversation has the schemas of its tools"
+            raise WorkflowError(value, rule=rule, fix="give them where it begins: conversation(tools=[...])")
         return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
 
     def after(self, candidate: Reply, team: Team) -> Conversation:

@@ -126,37 +126,27 @@ def read_team(folder: Path) -> TeamFile:
     try:
         content = yaml.safe_load(path.read_bytes())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{path} cannot be read: {str(error).splitlines()[0]}",
-            rule="it describes the team, as a run or verl-mas export writes it",
-            fix="give a checkpoint of a run, or the folder of an export",
-        ) from error
+        value = f"{path} cannot be read: {str(error).splitlines()[0]}"
+        rule = "it describes the team, as a run or verl-mas export writes it"
+        raise ConfigError(value, rule=rule, fix="give a checkpoint of a run, or the folder of an export") from error
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
-        raise ConfigError(
-            f"{path}: format {content['format']}",
-            rule=f"this version of verl-mas reads format {FORMAT}",
-            fix="use the version of verl-mas that wrote it, or a later one",
-        )
+        value = f"{path}: format {content['format']}"
+        rule = f"this version of verl-mas reads format {FORMAT}"
+        raise ConfigError(value, rule=rule, fix="use the version of verl-mas that wrote it, or a later one")
     team = load_dataclass(TeamFile, content, str(path))
     # They are names of folders, which the file of someone else could place anywhere.
     raise_all(wrong_names("policy", team.policies))
     for name, policy in team.policies.items():
         if policy.folder not in (None, name):
-            raise ConfigError(
-                f"{path}: policies.{name}.folder={policy.folder}",
-                rule="the folder of a policy has its name",
-                fix=f"set it to {name}",
-            )
+            value = f"{path}: policies.{name}.folder={policy.folder}"
+            raise ConfigError(value, rule="the folder of a policy has its name", fix=f"set it to {name}")
     references = {f"policies.{name}.adapter_of": policy.adapter_of for name, policy in team.policies.items()}
     references |= {f"policies.{name}.snapshot_of": policy.snapshot_of for name, policy in team.policies.items()}
     references |= {f"agents.{name}.policy": agent.policy for name, agent in team.agents.items()}
     for where, named in references.items():
         if named is not None and named not in team.policies:
-            raise ConfigError(
-                f"{path}: {where}={named}",
-                rule="it names a policy of the file",
-                fix=nearest(named, list(team.policies)),
-            )
+            value = f"{path}: {where}={named}"
+            raise ConfigError(value, rule="it names a policy of the file", fix=nearest(named, list(team.policies)))
     return team
 
 

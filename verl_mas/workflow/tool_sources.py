@@ -33,11 +33,9 @@ def tool_of(given: ToolLike) -> Tool:
     if hasattr(tool, "tool_schema"):
         return Tool(verl_tools.schema(tool), _call_of(tool))
     if not callable(tool):
-        raise WorkflowError(
-            f"tools=[{given!r:.80}]",
-            rule="a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema",
-            fix="give the function itself; names of configured tools go to mas.agents.<name>.tools",
-        )
+        rule = "a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema"
+        fix = "give the function itself; names of configured tools go to mas.agents.<name>.tools"
+        raise WorkflowError(f"tools=[{given!r:.80}]", rule=rule, fix=fix)
     # It may belong to an environment, where `press` before `look` is not `look` before `press`.
     return Tool(schema_of(tool), call_function(tool), in_order=True)
 
@@ -47,11 +45,8 @@ def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
     named: dict[str, Tool] = {}
     for tool in map(tool_of, given):
         if tool.name in named:
-            raise WorkflowError(
-                f"two tools named {tool.name!r}",
-                rule="a model calls a tool by its name",
-                fix="rename one of them, or give the agent only one",
-            )
+            fix = "rename one of them, or give the agent only one"
+            raise WorkflowError(f"two tools named {tool.name!r}", rule="a model calls a tool by its name", fix=fix)
         named[tool.name] = tool
     return named
 
@@ -63,21 +58,16 @@ def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str,
     sets = [tools_of([*configured, *_listed(given())]) for _ in range(n)]
     for other in sets[1:]:
         if [tool.schema for tool in other.values()] != [tool.schema for tool in sets[0].values()]:
-            raise WorkflowError(
-                f"tools={given!r:.80} made {list(sets[0])} and {list(other)}",
-                rule="the candidates of a branch have one prompt, and so tools of the same schemas",
-                fix="make the same tools each time, with a state of their own",
-            )
+            value = f"tools={given!r:.80} made {list(sets[0])} and {list(other)}"
+            rule = "the candidates of a branch have one prompt, and so tools of the same schemas"
+            raise WorkflowError(value, rule=rule, fix="make the same tools each time, with a state of their own")
     return sets
 
 
 def _listed(given: object) -> Iterable[ToolLike]:
     if not isinstance(given, list | tuple):
-        raise WorkflowError(
-            f"tools={given!r:.80}",
-            rule="tools are a list, or a function without arguments that makes the list for each candidate",
-            fix="write tools=[...]",
-        )
+        rule = "tools are a list, or a function without arguments that makes the list for each candidate"
+        raise WorkflowError(f"tools={given!r:.80}", rule=rule, fix="write tools=[...]")
     return given
 
 
@@ -102,11 +92,8 @@ def _call_of(tool: Any) -> CallTool:
     if hasattr(tool, "fn"):
         return verl_tools.with_results_of_verl(call_function(tool.fn))
     if not hasattr(tool, "call"):
-        raise WorkflowError(
-            f"tools=[{tool!r:.80}]",
-            rule="an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool",
-            fix="add `async def call(self, parameters)`",
-        )
+        rule = "an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool"
+        raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="add `async def call(self, parameters)`")
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
         return await _called(tool.call, arguments)

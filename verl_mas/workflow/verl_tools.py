@@ -87,11 +87,8 @@ def extra_fields_of(state: Mapping[str, object]) -> Mapping[str, object]:
 
 def _result(response: ToolResponse, reward: float | None) -> ToolResult:
     if response.video:
-        raise WorkflowError(
-            "a tool returned a video",
-            rule="verl 0.9.1 passes texts and images of tools to the model",
-            fix="return some of its frames as images",
-        )
+        rule = "verl 0.9.1 passes texts and images of tools to the model"
+        raise WorkflowError("a tool returned a video", rule=rule, fix="return some of its frames as images")
     return ToolResult(response.text or "", reward, [image for image in response.image or () if image is not None])
 
 
