@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from verl_mas.errors import DataError
 
-# The tags of a row as TransferQueue stores them: ours, and those that verl adds.
-TagValues: TypeAlias = dict[str, Any]
+TagValues: TypeAlias = dict[str, Any]  # the tags of a row as TransferQueue stores them: ours, and those that verl adds
 
 # -- fields of a row, by verl's names -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError
-from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.check_workflow import Watch, check_workflow
 from verl_mas.testing.scripted_llm import calls
 from verl_mas.workflow import Boxed, Outcome, Workflow, instances
 from verl_mas.workflow.base import WORKFLOWS
@@ -335,3 +335,20 @@ def test_what_an_earlier_program_forgot_to_await_is_not_reported():
     cycle.append(cycle)
     del cycle
     assert "never awaited" not in str(check_workflow(Collects))
+
+
+def blocking():
+    time.sleep(1.0)
+
+
+@pytest.mark.parametrize(("what", "lines"), [(blocking, 1), (time.sleep, 0)], ids=["here", "elsewhere"])
+def test_only_what_the_loop_runs_is_blamed_and_not_the_file_that_runs_the_loop(what, lines):
+    watch = Watch(__file__)
+
+    async def run():
+        with watch.running():
+            asyncio.get_running_loop().call_soon(what, *([] if what is blocking else [1.0]))
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert len(watch.places) == lines

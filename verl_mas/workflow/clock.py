@@ -12,10 +12,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Seconds that cancelled work has to end.
-GRACE_S = 1.0
-# How soon a clock that stood still is looked at again.
-STANDING_S = 0.05
+GRACE_S = 1.0  # seconds that cancelled work has to end
+STANDING_S = 0.05  # how soon a clock that stood still is looked at again
 
 
 class Clock:

@@ -308,10 +308,8 @@ class ActionList:
 
     actions: tuple[str, ...] | re.Pattern[str]
     at_most: int = 64
-    # None: the whole reply is the list.
-    tag: str | None = "actions"
-    # What an action is, for the prompt; required with a pattern.
-    help: str | None = None
+    tag: str | None = "actions"  # None: the whole reply is the list
+    help: str | None = None  # what an action is, for the prompt; required with a pattern
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, re.Pattern):
@@ -365,8 +363,7 @@ class Letters:
 
     alphabet: str
     at_most: int
-    # None: the whole reply is the letters.
-    tag: str | None
+    tag: str | None  # None: the whole reply is the letters
 
     def prompt(self) -> str:
         many = "one letter" if self.at_most == 1 else f"1 to {self.at_most} letters"

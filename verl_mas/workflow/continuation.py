@@ -13,8 +13,7 @@ from verl_mas.errors import WorkflowError
 
 State = TypeVar("State")
 CONTAINERS = (list, dict, set, bytearray, deque)
-# Their copies may be the same object.
-CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))
+CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))  # their copies may be the same object
 
 
 def restored(state: State, rng: random.Random | None = None) -> State:

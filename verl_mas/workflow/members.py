@@ -18,8 +18,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # First parts of metric names that agents and policies cannot have.
 RESERVED = {"session", "rows", "timing", "group", "padding"}
 SWAP = "mas.swap.agents"
-# The overrides that every check of an agent with its policy reads.
-ALIKE = ("model", "rollout")
+ALIKE = ("model", "rollout")  # the overrides that every check of an agent with its policy reads
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:

@@ -47,8 +47,7 @@ class SessionConfig:
     branch: BranchSpec = field(default_factory=BranchSpec)
     reward: RewardSpec = field(default_factory=RewardSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
-    # What `mas.agents.<name>.tools` names.
-    tools: Mapping[str, Tool] = field(default_factory=dict)
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # what `mas.agents.<name>.tools` names
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
 
@@ -63,21 +62,7 @@ class Ask:
     n: int = 1
     instance: int = 0
     tools: Tools = ()
-    # The conversation that the act continues.
-    continues: Continuation | None = None
-
-
-@dataclass(frozen=True)
-class Board:
-    """A state of the environment as text, after so many acts."""
-
-    title: str
-    text: str
-    acts: int
-
-    def record(self) -> Record:
-        """`after`: the number of the last act before it, None at the start."""
-        return {"title": self.title, "text": self.text, "after": self.acts - 1 if self.acts else None}
+    continues: Continuation | None = None  # the conversation that the act continues
 
 
 class Session:
@@ -86,7 +71,7 @@ class Session:
     def __init__(self, task: Task, config: SessionConfig, attempt: int = 0):
         self.task, self.config, self.attempt = task, config, attempt
         self.replies: list[Reply] = []
-        self.boards: list[Board] = []
+        self.boards: list[Record] = []
         self.outcome: Outcome | None = None
         self.score: Score | None = None
         self.started, self.seconds = time.time(), 0.0
@@ -198,9 +183,10 @@ class Session:
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
 
     def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
-        """See `Team.draw`."""
+        """See `Team.draw`. `after`: the number of the last act before it, None at the start."""
         if not line.alone:
-            self.boards.append(Board(title, board() if callable(board) else board, len(self.replies)))
+            after = len(self.replies) - 1 if self.replies else None
+            self.boards.append({"title": title, "text": board() if callable(board) else board, "after": after})
 
     @property
     def answer(self) -> str | None:
@@ -244,7 +230,7 @@ class Session:
                 "data_source": task.data_source,
                 "index": task.extra_info.get("index"),
             },
-            "boards": [board.record() for board in self.boards],
+            "boards": self.boards,
             "acts": [act_record(reply, by_act[id(reply)], clip) for reply in self.replies],
             "outcome": {"answer": clip.text(self.answer), "reward": self.team_reward, "info": self.reported},
             "faults": [fault_record(attempt, fault) for attempt, fault in enumerate(faults)],

@@ -21,8 +21,7 @@ from verl_mas.workflow.tools import CallContext, Tool, ToolResult
 
 Generate = Callable[[Request], Awaitable[Generation]]
 logger = logging.getLogger(__name__)
-# verl does not cut errors; this leaves whole what a person would write.
-ERROR_CHARS = 4096
+ERROR_CHARS = 4096  # verl does not cut errors; this leaves whole what a person would write
 # Tools and the types of their errors: the first of each was logged, with its traceback.
 _LOGGED: set[tuple[str, type[BaseException]]] = set()
 
