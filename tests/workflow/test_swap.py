@@ -33,29 +33,17 @@ def members(every=2, agents=NAMES[:2], **policies):
     return members_of(NAMES, mas.agents, mas.policies, mas.swap)
 
 
-def at(step, found, **task):
-    return "".join(found[name].policy(Task([], step=step, **task)) for name in NAMES)
+def at(steps, members, **task):
+    """The policies of the three agents, by step."""
+    return ["".join(members[name].policy(Task([], step=step, **task)) for name in NAMES) for step in steps]
 
 
 def test_agents_exchange_their_policies_after_so_many_training_steps_and_others_keep_theirs():
-    found = members(every=2)
-    assert [at(step, found) for step in range(1, 8)] == ["abc", "abc", "bac", "bac", "abc", "abc", "bac"]
-    assert at(0, found) == "abc", "outside of training"
-
-
-def test_three_agents_pass_their_policies_around():
-    found = members(every=1, agents=NAMES)
-    assert [at(step, found) for step in range(1, 5)] == ["abc", "bca", "cab", "abc"]
-
-
-def test_every_policy_is_played_by_one_agent_at_every_step():
-    found = members(every=3, agents=NAMES)
-    assert all(sorted(at(step, found)) == ["a", "b", "c"] for step in range(1, 40))
-
-
-def test_validation_is_with_the_configured_policies():
-    found = members(every=1)
-    assert {at(step, found, validate=True) for step in range(6)} == {"abc"}
+    two, three = members(every=2), members(every=1, agents=NAMES)
+    assert at(range(8), two) == ["abc", "abc", "abc", "bac", "bac", "abc", "abc", "bac"], "0 is outside of training"
+    assert at(range(1, 5), three) == ["abc", "bca", "cab", "abc"]
+    assert all(sorted(policies) == ["a", "b", "c"] for policies in at(range(1, 40), members(every=3, agents=NAMES)))
+    assert {*at(range(6), three, validate=True)} == {"abc"}, "validation is with the configured policies"
 
 
 class Both(Workflow):
@@ -71,9 +59,7 @@ def test_an_act_is_served_by_the_policy_of_its_step_and_recorded_with_it(step, p
     clients = {name: ScriptedLLM(f"by {name}") for name in "abc"}
     config = SessionConfig(members(every=2), clients)
     result = asyncio.run(run_session(Both, replace(Task.of("q"), step=step), config))
-    replies = result.session.replies
-    assert [reply.policy for reply in replies] == played
-    assert [reply.text for reply in replies] == [f"by {name}" for name in played]
+    assert [(reply.policy, reply.text) for reply in result.session.replies] == [(name, f"by {name}") for name in played]
 
 
 @pytest.mark.parametrize(
@@ -101,19 +87,16 @@ def test_agents_of_one_policy_have_nothing_to_exchange():
 
 def test_policies_that_do_not_exist_are_left_to_the_check_of_all_agents():
     mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
-    found = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
-    assert found["first"].policies == ("x", "y")
+    swapping = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
+    assert swapping["first"].policies == ("x", "y")
 
 
 def test_exchanged_policies_may_differ_in_their_optimiser():
-    assert at(3, members(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == "bac"
+    assert at([3], members(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == ["bac"]
 
 
 def test_a_run_resumes_with_the_agents_that_exchanged_and_its_period_may_change(two):
-    def identity(**settings):
-        config = two(mas__swap=settings)
-        return run_identity(Run.of(config))
+    def identity(*agents, every=3):
+        return run_identity(Run.of(two(mas__swap={"agents": list(agents), "every": every})))
 
-    plain = identity(agents=[])
-    assert identity(agents=["solver", "verifier"], every=3) != plain
-    assert identity(agents=["solver", "verifier"], every=3) == identity(agents=["solver", "verifier"], every=4)
+    assert identity() != identity("solver", "verifier") == identity("solver", "verifier", every=4)
