@@ -7,7 +7,7 @@ import re
 import pytest
 
 from verl_mas.config import load
-from verl_mas.config.schema import AgentSpec
+from verl_mas.config.schema import AgentSpec, PolicySpec, RemoteSpec
 from verl_mas.errors import ConfigError
 from verl_mas.workflow import Task
 from verl_mas.workflow.members import members_of
@@ -18,25 +18,14 @@ def member(agent, **policy):
     return members_of(("a",), mas.agents, mas.policies)["a"]
 
 
-def test_agents_given_as_one_text_are_refused():
-    with pytest.raises(ConfigError, match=re.escape("agents = ('solver',)")):
-        members_of("solver", {}, {})
-
-
 @pytest.mark.parametrize(
     ("agents", "says"),
     [
+        ("solver", r"agents = \('solver',\)"),
         ((), "at least one agent"),
-        (None, "a tuple of names"),
-        (5, "a tuple of names"),
-        ((1, 2), "a tuple of names"),
-        ({"a", "b"}, "a tuple of names"),
+        *((agents, "a tuple of names") for agents in (None, 5, (1, 2), {"a", "b"})),
         (("a", "b", "a"), "'a' is there twice"),
-        (("../../x",), "names are part of metric names"),
-        (("a b",), "names are part of metric names"),
-        (("rows",), "names are part of metric names"),
-        (("",), "names are part of metric names"),
-        (("a\n",), "names are part of metric names"),
+        *(((name,), "names are part of metric names") for name in ("../../x", "a b", "rows", "", "a\n")),
     ],
 )
 def test_agents_that_are_not_distinct_or_cannot_be_written_into_metrics_are_refused(agents, says):
@@ -86,3 +75,19 @@ def test_a_penalty_is_refused_only_for_an_agent_that_trains(sampling):
         member({"sampling": sampling})
     assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == {"repetition_penalty": 1.1}
     member({"validation_sampling": sampling})
+
+
+def test_a_mistyped_agent_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'solver'"):
+        members_of(("solver", "verifier"), {"slover": AgentSpec()}, {})
+
+
+def test_agents_of_frozen_and_remote_policies_do_not_train():
+    policies = {
+        "main": PolicySpec(),
+        "cold": PolicySpec(trainable=False),
+        "far": PolicySpec(remote=RemoteSpec("http://x", "m")),
+    }
+    specs = {"a": AgentSpec("main"), "b": AgentSpec("cold"), "c": AgentSpec("far"), "d": AgentSpec(trainable=False)}
+    members = members_of(tuple("abcd"), specs, policies)
+    assert [members[name].trainable for name in "abcd"] == [True, False, False, False]
