@@ -65,12 +65,9 @@ def _import(where: str, setting: str) -> ModuleType:
 
 
 def _missing(where: str, setting: str) -> ConfigError:
-    return ConfigError(
-        f"{setting}={where}",
-        rule="it must be a Python file or the name of a module",
-        fix="give a path that exists on every node of the run, such as one on a shared disk; put the module's folder "
-        "on PYTHONPATH; or send the command's folder to all nodes: ++ray_kwargs.ray_init.runtime_env.working_dir=.",
-    )
+    fix = "give a path that exists on every node of the run, such as one on a shared disk; put the module's folder on "
+    fix += "PYTHONPATH; or send the command's folder to all nodes: ++ray_kwargs.ray_init.runtime_env.working_dir=."
+    return ConfigError(f"{setting}={where}", rule="it must be a Python file or the name of a module", fix=fix)
 
 
 def _place(error: ModuleNotFoundError) -> str:

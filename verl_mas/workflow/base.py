@@ -124,13 +124,14 @@ def find(name: str, path: str | None = None) -> type[Workflow]:
     in_file = _classes(path) if path is not None else {}
     if name in in_file or name in WORKFLOWS:
         return _runnable(in_file[name] if name in in_file else WORKFLOWS[name])
-    raise ConfigError(
-        f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
-        rule="a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or "
-        "module at mas.workflow.path",
-        fix=nearest(name, [*in_file, *WORKFLOWS])
-        + (f"; classes of that file: {', '.join(in_file) or 'none'}" if path else ""),
+    value, fix = f"mas.workflow.name={name}", nearest(name, [*in_file, *WORKFLOWS])
+    if path:
+        value += f", mas.workflow.path={path}"
+        fix += f"; classes of that file: {', '.join(in_file) or 'none'}"
+    rule = (
+        "a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or module "
     )
+    raise ConfigError(value, rule=f"{rule}at mas.workflow.path", fix=fix)
 
 
 def _runnable(kind: type[Workflow]) -> type[Workflow]:

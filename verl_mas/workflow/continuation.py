@@ -21,11 +21,11 @@ def restored(state: State, rng: random.Random | None = None) -> State:
     `rng` where the state has a `reseed(rng)`: a copy with the chance of the original would know the future."""
     copied = _copied(state)
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
-        raise WorkflowError(
-            f"the copy of a state of type {type(state).__name__} is {'the same object' if copied is state else copied}",
-            rule="a candidate is played on from its own copy of the state, and the session from the original",
-            fix=f"give {type(state).__name__} a copy() that returns an independent copy, or none, for copy.deepcopy",
-        )
+        kind = type(state).__name__
+        value = f"the copy of a state of type {kind} is {'the same object' if copied is state else copied}"
+        rule = "a candidate is played on from its own copy of the state, and the session from the original"
+        fix = f"give {kind} a copy() that returns an independent copy, or none, for copy.deepcopy"
+        raise WorkflowError(value, rule=rule, fix=fix)
     if rng is not None and (reseed := getattr(copied, "reseed", None)) is not None:
         reseed(rng)
     return copied
@@ -41,13 +41,14 @@ def _copied(state: State) -> State:
         return copy.deepcopy(state)
     except (TypeError, copy.Error, NotImplementedError, RecursionError) as error:
         kind = type(state).__name__
-        raise WorkflowError(
+        fix = f"give {kind} a copy() that returns an independent copy"
+        if isinstance(state, CONTAINERS):
+            fix = f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
+        value, rule = (
             f"a state of type {kind} cannot be copied: {error}",
-            rule="a candidate is played on from its own copy of the state",
-            fix=f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
-            if isinstance(state, CONTAINERS)
-            else f"give {kind} a copy() that returns an independent copy",
-        ) from error
+            "a candidate is played on from its own copy of the state",
+        )
+        raise WorkflowError(value, rule=rule, fix=fix) from error
 
 
 @contextmanager

@@ -252,13 +252,9 @@ class Session:
         """The number of a new instance of an agent."""
         limit = self.config.faults.max_acts
         if line.spawned >= limit:
-            raise SessionFault(
-                FaultKind.LIMIT,
-                f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
-                f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts",
-                agent=member.name,
-                turn=0,
-            )
+            cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
+            cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
+            raise SessionFault(FaultKind.LIMIT, cause, agent=member.name, turn=0)
         return line.new_instance(member.name)
 
     async def _admit(self, n: int, line: Line) -> None:

@@ -72,9 +72,8 @@ class Team:
         nothing to compare: nothing is played, and None is returned.
         """
         if n < 1:
-            raise WorkflowError(
-                f"continue_from with n={n}", rule="a candidate is played on 1 or more times", fix="use n=1"
-            )
+            rule = "a candidate is played on 1 or more times"
+            raise WorkflowError(f"continue_from with n={n}", rule=rule, fix="use n=1")
         if candidate.among == 1:
             return None
 

@@ -74,15 +74,14 @@ def _listed(given: object) -> Iterable[ToolLike]:
 def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[ConfigError]:
     """The names in `mas.agents.<name>.tools` that no tool has."""
     names = sorted(known)
+    rule = (
+        "a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or without verl one of "
+    )
+    rule += "run(..., tools=[...])"
     for member in members:
         for name in member.spec.tools:
             if name not in names:
-                yield ConfigError(
-                    f"mas.agents.{member.name}.tools has {name!r}",
-                    rule="a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or "
-                    "without verl one of run(..., tools=[...])",
-                    fix=nearest(name, names),
-                )
+                yield ConfigError(f"mas.agents.{member.name}.tools has {name!r}", rule=rule, fix=nearest(name, names))
 
 
 def _call_of(tool: Any) -> CallTool:
@@ -177,18 +176,17 @@ def _parameters(function: Callable[..., object], name: str) -> Iterator[tuple[in
     try:
         hints, signature = get_type_hints(hinted), inspect.signature(function)
     except (NameError, TypeError, ValueError) as error:
-        raise _wrong(
-            f"{name}: {error}", "a tool has type hints that can be read", "import the types at the top of the file"
-        ) from error
+        fix = "import the types at the top of the file"
+        raise _wrong(f"{name}: {error}", "a tool has type hints that can be read", fix) from error
     for parameter in signature.parameters.values():
         if parameter.kind in VARIADIC:
             raise _wrong(f"{name}({parameter})", "a model gives each argument by its name", "name every parameter")
         if parameter.name not in hints:
-            raise _wrong(
+            value, rule = (
                 f"{name}({parameter.name}) without a type hint",
                 "a model knows the type of an argument from its hint",
-                f"write {parameter.name}: str, or its type",
             )
+            raise _wrong(value, rule, f"write {parameter.name}: str, or its type")
         yield parameter, hints[parameter.name]
 
 
@@ -196,11 +194,8 @@ def _docstring(function: Callable[..., object], name: str) -> tuple[str, dict[st
     """The text before its sections, and the descriptions of arguments."""
     whole = inspect.getdoc(function) if inspect.isroutine(function) else inspect.getdoc(type(function))
     if not whole:
-        raise _wrong(
-            f"{name} without a docstring",
-            "a model knows what a tool does from its docstring",
-            'write """What it does, and what it returns."""',
-        )
+        rule = "a model knows what a tool does from its docstring"
+        raise _wrong(f"{name} without a docstring", rule, 'write """What it does, and what it returns."""')
     text, *sections = SECTION.split(whole)
     described = dict[str, str]()
     for title, section in zip(sections[::2], sections[1::2], strict=True):
@@ -227,11 +222,8 @@ def _property(hint: object, where: str) -> JsonObject:
         if origin is dict and len(args) == 2:
             schema["additionalProperties"] = _property(args[1], where)
         return schema
-    raise _wrong(
-        where,
-        "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them",
-        "take one of these and convert it in the function",
-    )
+    rule = "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them"
+    raise _wrong(where, rule, "take one of these and convert it in the function")
 
 
 def _wrong(value: str, rule: str, fix: str) -> WorkflowError:
