@@ -86,9 +86,8 @@ def check_key(variable: str, setting: str) -> Iterator[ConfigError]:
         place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
         text = f"{setting_text}: character {place} of {len(value)} of the key is a space, a line break or not ASCII"
         fix = f"export {variable} again, such as {variable}=$(tr -d '\\r\\n ' < key.txt)"
-        yield ConfigError(
-            text, rule="a key is printable ASCII without spaces, as it is part of an HTTP header", fix=fix
-        )
+        rule = "a key is printable ASCII without spaces, as it is part of an HTTP header"
+        yield ConfigError(text, rule=rule, fix=fix)
 
 
 def _set(variable: str) -> str:

@@ -128,10 +128,8 @@ def find(name: str, path: str | None = None) -> type[Workflow]:
     if path:
         value += f", mas.workflow.path={path}"
         fix += f"; classes of that file: {', '.join(in_file) or 'none'}"
-    rule = (
-        "a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or module "
-    )
-    raise ConfigError(value, rule=f"{rule}at mas.workflow.path", fix=fix)
+    rule = "a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or "
+    raise ConfigError(value, rule=f"{rule}module at mas.workflow.path", fix=fix)
 
 
 def _runnable(kind: type[Workflow]) -> type[Workflow]:

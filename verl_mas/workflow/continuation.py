@@ -44,11 +44,8 @@ def _copied(state: State) -> State:
         fix = f"give {kind} a copy() that returns an independent copy"
         if isinstance(state, CONTAINERS):
             fix = f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
-        value, rule = (
-            f"a state of type {kind} cannot be copied: {error}",
-            "a candidate is played on from its own copy of the state",
-        )
-        raise WorkflowError(value, rule=rule, fix=fix) from error
+        rule = "a candidate is played on from its own copy of the state"
+        raise WorkflowError(f"a state of type {kind} cannot be copied: {error}", rule=rule, fix=fix) from error
 
 
 @contextmanager

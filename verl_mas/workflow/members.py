@@ -102,10 +102,8 @@ def _penalties(member: Member) -> Iterator[ConfigError]:
 
 
 def wrong_names(noun: str, names: Iterable[str]) -> Iterator[ConfigError]:
-    rule = (
-        "names are part of metric names, file names and actor names: a letter, then letters, digits, '_' or '-', and "
-    )
-    rule += f"none of {', '.join(sorted(RESERVED))}"
+    rule = "names are part of metric names, file names and actor names: a letter, then letters, digits, '_' or '-', "
+    rule += f"and none of {', '.join(sorted(RESERVED))}"
     for name in names:
         if not NAME.fullmatch(name) or name in RESERVED:
             yield ConfigError(f"{noun} name {name!r}", rule=rule, fix=f"rename the {noun}")

@@ -74,10 +74,8 @@ def _listed(given: object) -> Iterable[ToolLike]:
 def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[ConfigError]:
     """The names in `mas.agents.<name>.tools` that no tool has."""
     names = sorted(known)
-    rule = (
-        "a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or without verl one of "
-    )
-    rule += "run(..., tools=[...])"
+    rule = "a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or without verl "
+    rule += "one of run(..., tools=[...])"
     for member in members:
         for name in member.spec.tools:
             if name not in names:
@@ -182,11 +180,8 @@ def _parameters(function: Callable[..., object], name: str) -> Iterator[tuple[in
         if parameter.kind in VARIADIC:
             raise _wrong(f"{name}({parameter})", "a model gives each argument by its name", "name every parameter")
         if parameter.name not in hints:
-            value, rule = (
-                f"{name}({parameter.name}) without a type hint",
-                "a model knows the type of an argument from its hint",
-            )
-            raise _wrong(value, rule, f"write {parameter.name}: str, or its type")
+            value, fix = f"{name}({parameter.name}) without a type hint", f"write {parameter.name}: str, or its type"
+            raise _wrong(value, "a model knows the type of an argument from its hint", fix)
         yield parameter, hints[parameter.name]
 
 
