@@ -15,9 +15,8 @@ from verl_mas.errors import FaultKind, WorkflowError
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Task, Workflow
-from verl_mas.workflow.continuation import restored
 from verl_mas.workflow.rewards import Score
-from verl_mas.workflow.team import Conversation
+from verl_mas.workflow.team import Conversation, restored
 
 UNIFORM = BranchSpec(k=3, commit="uniform")
 

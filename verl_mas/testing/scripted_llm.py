@@ -26,11 +26,11 @@ class Calls:
 
 def calls(*called: tuple[str, JsonObject | str], text: str = "") -> Calls:
     """A reply that calls tools: `calls(("press", {"button": "red"}))`. Arguments that are a text stay as they are."""
-    made = [
+    tool_calls = [
         ToolCall(name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), f"call_{number}")
         for number, (name, given) in enumerate(called)
     ]
-    return Calls(made, text)
+    return Calls(tool_calls, text)
 
 
 Answer = str | Calls

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -43,19 +43,15 @@ class Clock:
 
 
 _CLOCK: ContextVar[Clock | None] = ContextVar("the clock of the act", default=None)
-_CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar(
-    "every clock that runs: of the session, of a tool, of the act", default=()
-)
+# Every clock that runs: of the session, of a tool, of the act.
+_CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar("the clocks that run", default=())
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
     """What happens inside takes none of the time of the act that it belongs to, if any; its session's clock runs."""
     clock = _CLOCK.get()
-    if clock is None:
-        yield
-        return
-    with clock.stopped():
+    with nullcontext() if clock is None else clock.stopped():
         yield
 
 

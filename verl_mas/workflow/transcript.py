@@ -84,14 +84,9 @@ def as_html(record: Record) -> str:
 
 
 def _heading(record: Record) -> str:
-    known = {
-        "step": record["step"],
-        "": record["partition"] if record.get("status") else None,
-        " ": record.get("status"),
-        "acts": len([act for act in record["acts"] if not act["probe"]]),
-    }
-    facts = [f"{name} {value}".strip() for name, value in known.items() if value is not None]
-    return _shown(f"Session {record['uid']}_{record['session']} · {' · '.join(facts)}")
+    status = f"{record['partition']} · {record['status']} · " if record.get("status") else ""
+    acts = sum(not act["probe"] for act in record["acts"])
+    return _shown(f"Session {record['uid']}_{record['session']} · step {record['step']} · {status}acts {acts}")
 
 
 def _place(act: Record) -> tuple[object, ...]:
