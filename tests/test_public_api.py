@@ -79,8 +79,6 @@ def test_names_that_need_no_torch_load_neither_torch_nor_verl_nor_ray():
 
 
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
-
-
 # The tutorial's tiny model is made by them, in place of a real one; the page says that they are not stable.
 UNSTABLE = {"tutorial.md": {"verl_mas.gym.warmup"}}
 

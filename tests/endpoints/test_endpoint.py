@@ -98,26 +98,20 @@ def test_a_key_that_cannot_be_sent_is_refused_without_being_repeated(monkeypatch
     assert "SECRET" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"timeout": -5}, {"timeout": float("nan")}, {"timeout": True}, {"concurrency": 0}]
-)
-def test_limits_have_the_ranges_of_the_configuration(settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        verl_mas.OpenAIClient("http://host", "m", **settings)
+@pytest.mark.parametrize(("name", "value"), [*(("timeout", n) for n in (-5, float("nan"), True)), ("concurrency", 0)])
+def test_limits_have_the_ranges_of_the_configuration(name, value):
+    with pytest.raises(ConfigError, match=name):
+        verl_mas.OpenAIClient("http://host", "m", **{name: value})
 
 
 @pytest.mark.parametrize(
-    ("url", "warned"),
+    ("hosts", "warned"),
     [
-        ("http://api.example.com/v1", True),
-        ("http://8.8.8.8/v1", True),
-        ("https://api.example.com/v1", False),
-        ("http://127.0.0.1:8000/v1", False),
-        ("http://[::1]:8000/v1", False),
-        ("http://10.0.0.7:8000/v1", False),
-        ("http://node7:8000/v1", False),
+        ("http://api.example.com http://8.8.8.8", True),
+        ("https://api.example.com http://127.0.0.1:80 http://[::1]:80 http://10.0.0.7:80 http://node7:80", False),
     ],
 )
-def test_a_key_over_an_open_connection_into_the_internet_is_warned_of(url, warned):
-    found = list(check_endpoint(url, "TEAM_KEY", ""))
-    assert [type(problem) for problem in found] == [ConfigWarning] * warned
+def test_a_key_over_an_open_connection_into_the_internet_is_warned_of(hosts, warned):
+    for host in hosts.split():
+        problems = list(check_endpoint(f"{host}/v1", "TEAM_KEY", ""))
+        assert [type(problem) for problem in problems] == [ConfigWarning] * warned, host
