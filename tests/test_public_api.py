@@ -76,6 +76,8 @@ def test_names_that_need_no_torch_load_neither_torch_nor_verl_nor_ray():
     light = [name for module, names in typed(verl_mas).items() if module not in LOADS_TORCH for name in names]
     assert "Workflow" in light
     assert not loaded(f"from verl_mas import {', '.join(light)}") & {"torch", "verl", "ray", "transformers"}
+    teams = "import verl_mas.workflow.session, verl_mas.workflows.ensemble"
+    assert not loaded(teams) & {"torch", "verl", "ray", "httpx"}
 
 
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]

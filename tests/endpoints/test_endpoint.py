@@ -66,12 +66,9 @@ def test_a_key_that_no_header_can_hold_is_hidden_in_the_cause(monkeypatch, serve
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("localhost:8000/v1", "an address like"),
-        ("http://host:99999/v1", "an address like"),
         ("http://host/v1?api-key=PASSWORD", "not repeated"),
         ("http://me:PASSWORD@host/v1", "user name or password"),
         ("http://me:PASSWORD@host:99999/v1", "not repeated"),
-        ("http://host/v1/chat/completions/", "http://host/v1"),
     ],
 )
 def test_an_address_that_cannot_work_is_refused_without_its_password(url, says):
@@ -85,7 +82,6 @@ def test_an_address_that_cannot_work_is_refused_without_its_password(url, says):
     [
         ("sk-proj-SECRET", None, "not the name of an environment variable"),
         ("sk_proj_SECRET", None, "not set"),
-        ("EMPTY", "", "it is empty"),
         ("TORN", "SECRET\n", "character 7 of 7"),
         ("SPACED", "Bearer SECRET", "character 7 of 13"),
     ],

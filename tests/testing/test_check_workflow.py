@@ -7,6 +7,8 @@ import gc
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -17,45 +19,14 @@ from verl_mas.testing.scripted_llm import calls
 from verl_mas.workflow import Boxed, Outcome, Workflow, instances
 from verl_mas.workflow.base import WORKFLOWS
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 
 class Team(Workflow):
     agents = ("a",)
-
-
-class Trusting(Team):
-    async def run(self, task, team):
-        answer = (await team.a.act("q")).parse(Boxed())
-        return Outcome(reward=1.0 if answer + "." == "4." else 0.0)
-
-
-class Swallowing(Team):
-    async def run(self, task, team):
-        try:
-            return Outcome(answer=await team.a.act("q"))
-        except Exception:  # noqa: BLE001  # the defect that the case must find
-            return Outcome(answer="", reward=0.0)
-
-
-class Undecided(Team):
-    async def run(self, task, team):
-        replies = await team.a.branch("q")
-        return Outcome(answer=replies[0])
-
-
-class Unawaited(Team):
-    async def run(self, task, team):
-        return Outcome(answer=team.a.act("q"))
-
-
-class Unscored(Team):
-    async def run(self, task, team):
-        await team.a.act("q")
-        return Outcome()
-
-
-class Misspelled(Team):
-    async def run(self, task, team):
-        return Outcome(answer=await team.a.act("q", temprature=0.3))
 
 
 class Blocking(Team):
@@ -63,31 +34,6 @@ class Blocking(Team):
         reply = await team.a.act("q")
         time.sleep(0.3)
         return Outcome(answer=reply)
-
-
-class Unrewarded(Workflow):
-    agents = ("a", "b")
-
-    async def run(self, task, team):
-        first, second = await asyncio.gather(team.a.act("q"), team.b.act("q"))
-        first.reward = 1.0
-        return Outcome(answer=second)
-
-
-class NotANumber(Team):
-    async def run(self, task, team):
-        await team.a.act("q")
-        return Outcome(reward=float("nan"))
-
-
-class Listing(Team):
-    async def run(self, task, team):
-        return Outcome(answer=[await team.a.act("q")])
-
-
-class Replying(Team):
-    async def run(self, task, team):
-        return await team.a.act("q")
 
 
 class Forking(Team):
@@ -112,12 +58,6 @@ def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_for
     assert report.ok and len(report.cases) == 11, str(report)
 
 
-class Exiting(Team):
-    async def run(self, task, team):
-        await team.a.act("q")
-        sys.exit(0)
-
-
 class Sharing(Team):
     branches = probes = True
 
@@ -139,30 +79,25 @@ class Position:
         return replace(self)
 
 
-class Empty(Team):
-    async def run(self, task, team):
-        return Outcome(reward=1.0)
+def defects():
+    for name, defect in tomllib.loads((Path(__file__).parent / "defects.toml").read_text())["defects"].items():
+        names = {"Boxed": Boxed, "Outcome": Outcome, "asyncio": asyncio, "sys": sys}
+        exec("async def run(self, task, team):\n" + indent(defect["run"], "    "), names)
+        yield type(name, (Team,), {"run": names["run"], "agents": defect.get("agents", ["a"])}), defect
+
+
+DEFECTS = {workflow.__name__: (workflow, defect["case"], defect["says"]) for workflow, defect in defects()}
 
 
 @pytest.mark.parametrize(
     ("workflow", "case", "words"),
     [
-        (Trusting, "malformed replies", "unsupported operand"),
-        (Swallowing, "refused acts", "swallowed"),
-        (Undecided, "4 branches", "never committed"),
-        (Unawaited, "good replies", "the answer is the coroutine Agent.act, as `await` is missing"),
-        (Empty, "good replies", "no agent acted"),
-        (Unscored, "good replies", "neither an answer nor a reward"),
-        (Misspelled, "good replies", "a.act.temprature=0.3: it is a sampling setting of an engine; did you mean 'temp"),
+        *DEFECTS.values(),
         # In any case: on a busy machine, the watching thread may not see each of them.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
-        (Unrewarded, "good replies", "the reward of b is never set"),
-        (NotANumber, "good replies", "ended in workflow: WorkflowError: the reward of an Outcome is nan"),
-        (Listing, "good replies", "the answer is [<Reply of a"),
-        (Replying, "good replies", "ended in workflow: WorkflowError: Replying.run returned <Reply of a"),
         (Sharing, "4 branches", f"{__file__}:{Sharing.run.__code__.co_firstlineno + 2}"),
-        (Exiting, "good replies", "ended in workflow: WorkflowError: Exiting.run called sys.exit(0)"),
     ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_defect_is_found(workflow, case, words):
     report = check_workflow(workflow, "\\boxed{4}")
@@ -183,7 +118,7 @@ def test_a_missing_await_is_reported_once():
 
 
 def test_a_problem_of_several_cases_is_printed_once():
-    report = check_workflow(Misspelled)
+    report = check_workflow(DEFECTS["Misspelled"][0])
     assert sum("did you mean 'temperature'" in problem for problem in report.problems) > 3
     assert str(report).count("did you mean 'temperature'") == 1 and "       as in: good replies" in str(report)
 

@@ -9,7 +9,7 @@ import pytest
 
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.errors import ConfigError, ConfigErrors
-from verl_mas.workflow.base import WORKFLOWS, resolve
+from verl_mas.workflow.base import resolve
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflows.ensemble import Ensemble
 from verl_mas.workflows.single import Single
@@ -28,11 +28,7 @@ class Mine(Workflow):
 """
 
 
-def test_every_shipped_workflow_is_found_by_its_file_name():
-    assert {"single", "solver_verifier", "ensemble"} <= set(WORKFLOWS)
-    for name in WORKFLOWS:
-        assert resolve(WorkflowSpec(name=name)).agents
-    # Arguments set fields.
+def test_arguments_set_fields():
     assert resolve(WorkflowSpec("ensemble", args={"reasoners": 2})).agents == ("reasoner_0", "reasoner_1", "judge")
 
 
@@ -60,8 +56,6 @@ def test_a_workflow_without_an_async_run_is_refused(tmp_path, run, says):
         (WorkflowSpec("singel"), "did you mean 'single'"),
         (WorkflowSpec("solver_verifier", args={"max_round": 2}), "did you mean 'max_rounds'"),
         (WorkflowSpec("x", path="/no/such/file.py"), "must be a Python file"),
-        (WorkflowSpec("x", path="no_such_module.at_all"), "the name of a module"),
-        (WorkflowSpec("x", path="my team.txt"), "the name of a module"),
         (WorkflowSpec("x", path="json"), "a class of the file or module"),
         # A rule between fields.
         (WorkflowSpec("solver_verifier", args={"verdict_reward": 0.5}), r"verdict_reward=0\.5 with score=verl"),

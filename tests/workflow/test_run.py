@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 
@@ -90,10 +88,3 @@ def test_run_inside_an_event_loop_is_refused_with_arun_as_the_fix():
 
     with pytest.raises(WorkflowError, match="arun"):
         asyncio.run(wrong())
-
-
-def test_importing_the_package_or_a_workflow_loads_nothing_heavy():
-    code = "import sys, verl_mas.workflow.session, verl_mas.workflows.ensemble\n"
-    code += "print([name for name in ('verl', 'torch', 'ray', 'httpx') if name in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "[]"
