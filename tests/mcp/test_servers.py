@@ -84,7 +84,7 @@ def test_a_server_gets_the_variables_that_are_named_and_no_others_and_has_a_log(
     (tool,) = start("good", env={"MODE": "fast"}, pass_env=["SERVER_KEY"])
     environment = json.loads(call(tool, "environment"))
     assert environment["SERVER_KEY"] == "for the server" and environment["MODE"] == "fast"
-    assert environment.keys() <= {"SERVER_KEY", "MODE", "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE"}
+    assert environment.keys() <= {*"SERVER_KEY MODE HOME LOGNAME PATH SHELL TERM USER LC_CTYPE".split()}
 
     assert "ready" in (tmp_path / f"good-{os.getpid()}.log").read_text()
 
@@ -125,18 +125,10 @@ def test_a_server_that_dies_is_started_again(start, caplog, tmp_path):
     assert before(5, lambda: "exit code 3" in log.read_text()), log.read_text()
 
 
-def test_a_server_that_is_lost_twice_without_an_answer_ends_the_run(start):
-    (tool,) = start("dies")
-    for _ in range(2):
-        with pytest.raises(McpError):
-            call(tool)
-    with pytest.raises(EngineLost, match="lost 2 times"):
-        call(tool)
-
-
-def test_a_server_that_hangs_is_ended_and_started_again(start, monkeypatch, caplog):
+@pytest.mark.parametrize("kind", ["dies", "hangs"])
+def test_a_server_that_is_lost_twice_without_an_answer_ends_the_run(start, monkeypatch, caplog, kind):
     monkeypatch.setattr(mcp, "PROBE_S", 0.3)
-    (tool,) = start("hangs")
+    (tool,) = start(kind)
     with pytest.raises(EngineLost, match="lost 2 times"):  # noqa: PT012  # the call that finds it is any of them
         for _ in range(50):
             with suppress(asyncio.TimeoutError, McpError):

@@ -34,15 +34,13 @@ def test_waiting_for_a_turn_takes_none_of_the_time_of_an_act():
     in_time, task = run(act, 0.04)
     assert in_time and task.result() == "reply"
 
-
-def test_work_after_the_wait_has_only_the_time_that_was_left():
-    async def act():
+    async def too_long():
         await asyncio.sleep(0.03)
         await wait(0.05)
         await asyncio.sleep(60)
 
-    in_time, task = run(act, 0.05)
-    assert not in_time and task.cancelled()
+    in_time, task = run(too_long, 0.05)
+    assert not in_time and task.cancelled(), "work after the wait has only the time that was left"
 
 
 def test_an_act_whose_caller_is_cancelled_is_cancelled_with_it():

@@ -76,12 +76,24 @@ def test_sampling_goes_from_agent_to_act_and_validation_keeps_its_own_decoding(r
     assert greedy == {"stop": ["."]}
 
 
+def contents(request):
+    return [message["content"] for message in request.messages]
+
+
 def test_the_system_prompt_of_the_config_replaces_the_workflows(run):
     llm = ScriptedLLM("x")
     task = Task([{"role": "system", "content": "old"}, *QUESTION])
     run(Pair, llm, task=task, agents={"a": AgentSpec(system_prompt="new")})
-    assert [m["content"] for m in llm.requests[0].messages] == ["new", "q"]
-    assert [m["role"] for m in llm.requests[1].messages] == ["user"]
+    assert [contents(request) for request in llm.requests[:2]] == [["new", "q"], ["x"]]
+
+    async def talk(task, team):
+        return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
+
+    llm = ScriptedLLM("x")
+    run(talk, llm)
+    run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
+    # The opening messages of a conversation follow it.
+    assert [contents(request) for request in llm.requests] == [["S", "rules", "hi"], ["new", "rules", "hi"]]
 
 
 def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
@@ -120,21 +132,15 @@ def test_a_cold_softmax_takes_the_best_and_a_hot_one_takes_each_equally_often(te
 
 def test_a_commit_of_unscored_candidates_says_what_to_do(run):
     async def lazy(task, team):
-        team.commit(await team.a.branch("q", k=2))
+        replies = await team.a.branch("q", k=2)
+        team.commit(replies)
+        # A candidate may have a team reward of its own.
+        replies[0].team_reward, replies[1].team_reward = 0.25, 0.75
+        return Outcome(reward=9.0)
 
     done = run(lazy, ScriptedLLM("x"))
     assert done.failed and "set reply.reward" in done.faults[-1].cause
-    assert not run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()[0].malformed
-
-
-def test_a_candidate_may_have_its_own_team_reward(run):
-    async def own(task, team):
-        replies = await team.a.branch("q", k=2)
-        replies[0].team_reward, replies[1].team_reward = 0.25, 0.75
-        team.commit(replies)
-        return Outcome(reward=9.0)
-
-    rows = run(own, ScriptedLLM("x")).session.rows()
+    rows = run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()
     assert [row.reward.team for row in rows] == [0.25, 0.75]
 
 
@@ -153,17 +159,6 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
     assert data.response_mask == [1] * 3 + [0] * 21 + [1] * 3
     assert [r.turn for r in row.replies] == [0, 1] and row.first.turn == 0
     assert [m["role"] for m in done.session.replies[1].messages] == ["system", "user", "assistant", "user"]
-
-
-def test_the_opening_messages_of_a_conversation_follow_its_system_prompt_which_the_config_may_replace(run):
-    async def talk(task, team):
-        return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
-
-    llm = ScriptedLLM("x")
-    run(talk, llm)
-    run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
-    contents = [[m["content"] for m in request.messages] for request in llm.requests]
-    assert contents == [["S", "rules", "hi"], ["new", "rules", "hi"]]
 
 
 def test_a_session_and_a_reply_are_shown_in_one_line_without_token_ids(run):

@@ -50,27 +50,15 @@ def called(tool: Tool, arguments: dict) -> object:
 
 
 def test_a_schema_is_made_of_type_hints_and_docstring():
-    assert tool_of(press).schema == {
-        "type": "function",
-        "function": {
-            "name": "press",
-            "description": "Press a button.\n\nIt makes a noise.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "button": {
-                        "type": "string",
-                        "enum": ["red", "blue"],
-                        "description": "Its name, in English: short.",
-                    },
-                    "times": {"type": "integer", "description": "How often."},
-                    "labels": {"type": "array", "items": {"type": "string"}, "nullable": True},
-                    "how": {"type": "object"},
-                },
-                "required": ["button"],
-            },
-        },
+    properties = {
+        "button": {"type": "string", "enum": ["red", "blue"], "description": "Its name, in English: short."},
+        "times": {"type": "integer", "description": "How often."},
+        "labels": {"type": "array", "items": {"type": "string"}, "nullable": True},
+        "how": {"type": "object"},
     }
+    parameters = {"type": "object", "properties": properties, "required": ["button"]}
+    function = {"name": "press", "description": "Press a button.\n\nIt makes a noise.", "parameters": parameters}
+    assert tool_of(press).schema == {"type": "function", "function": function}
 
 
 def test_a_schema_is_that_of_verl_for_the_same_function():
