@@ -105,13 +105,6 @@ def test_verl_finds_the_installed_plugin(user_python, tmp_path):
     assert file.startswith(str(user_python.parents[1]))
 
 
-def test_hydra_finds_the_installed_config_groups(user_python, tmp_path):
-    program = (
-        "from verl_mas.config.compose import compose\nprint(compose(['+platform=cpu']).actor_rollout_ref.rollout.name)"
-    )
-    assert ask(user_python, program, tmp_path).split() == ["transformers"]
-
-
 def test_a_recipe_of_each_folder_composes_from_any_folder(user_python, tmp_path):
     """By the command in the file's first lines. That the wheel has every file is asserted above."""
     files = {file.parent.name: file for file in sorted(ROOT.glob("recipes/*/*.yaml")) if runs(file)}

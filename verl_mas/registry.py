@@ -31,9 +31,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"{hint}known: {', '.join(sorted(known)) or 'none'}"
 
 
-def installed(group: str) -> list[EntryPoint]:
+def installed(group: str | None) -> list[EntryPoint]:
     """The entry points of installed packages in a group, sorted by name."""
-    return list(_installed(group, tuple(sys.path)))
+    return list(_installed(group, tuple(sys.path))) if group else []
 
 
 @cache
@@ -66,7 +66,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Every name that can be found; nothing is imported."""
-        return sorted({*self._entries, *self._in_folder(), *(point.name for point in self._installed())})
+        return sorted({*self._entries, *self._in_folder(), *(point.name for point in installed(self._group))})
 
     def find(self, name: str, setting: str | None = None) -> T:
         """The entry of that name. An error names the `setting` that holds the name."""
@@ -89,7 +89,7 @@ class Registry(Generic[T]):
 
     def _import(self, name: str) -> None:
         shipped = [f"{self.package}.{name}"] if name in self._in_folder() else []
-        points = [point for point in self._installed() if point.name == name]
+        points = [point for point in installed(self._group) if point.name == name]
         modules = shipped + [point.module for point in points]
         if len(modules) > 1:
             value = f"{self.noun} {name!r} is in {' and in '.join(modules)}"
@@ -107,9 +107,6 @@ class Registry(Generic[T]):
             return []
         modules = pkgutil.iter_modules(import_module(self.package).__path__)
         return [module.name for module in modules if not module.name.startswith("_")]
-
-    def _installed(self) -> list[EntryPoint]:
-        return installed(self._group) if self._group else []
 
 
 def _a(noun: str) -> str:

@@ -79,8 +79,7 @@ class Session:
         seed = f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}"
         self.rng = random.Random(seed)
         self.line = Line(seed)
-        # verl's reward function, for outcomes without a reward.
-        self.scorer: Scorer | None = None
+        self.scorer: Scorer | None = None  # verl's reward function, for outcomes without a reward
         self._new_row = count()
         self._acts = {False: 0, True: 0}  # of the session, and of probes
         self._pending: set[asyncio.Future[list[Acted]]] = set()
