@@ -19,6 +19,7 @@ from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.team import Conversation, restored
 
 UNIFORM = BranchSpec(k=3, commit="uniform")
+VALIDATION = replace(Task.of("t"), validate=True)
 
 
 class Sum(Workflow):
@@ -129,7 +130,7 @@ def test_probes_read_what_the_session_would_read(run):
     assert acts(probes, "turn", "branch") == [(0, 0)] * 2
 
 
-@pytest.mark.parametrize("task", [Task.of("t"), replace(Task.of("t"), validate=True)])
+@pytest.mark.parametrize("task", [Task.of("t"), VALIDATION])
 def test_an_act_without_other_candidates_is_not_played_on(run, task):
     branch = BranchSpec(k=3 if task.validate else 1)
     session = run(lambda: Sum(n=5), ScriptedLLM("1"), branch=branch, task=task).session
@@ -206,8 +207,7 @@ def test_no_act_follows_a_fork_because_it_would_have_the_place_of_an_act_of_one(
 
 
 def test_a_fork_of_one_candidate_is_the_session_itself(run):
-    task = replace(Task.of("t"), validate=True)
-    session = run(lambda: Sum(forks_at=0), ScriptedLLM("1"), branch=UNIFORM, task=task).session
+    session = run(lambda: Sum(forks_at=0), ScriptedLLM("1"), branch=UNIFORM, task=VALIDATION).session
     assert acts(session.replies, "turn", "branch", "team_reward") == [(turn, 0, None) for turn in (0, 0, 1)]
     assert session.team_reward == 3.0
 

@@ -171,7 +171,7 @@ def test_results_are_texts_json_and_numbers_of_numpy_and_are_cut(run):
     assert cut == {"left": "(truncated)...def", "right": "abc...(truncated)", "middle": "a...(truncated)...f"}
 
 
-def test_a_tool_that_blocks_does_not_block_the_loop(run):
+def test_a_tool_that_blocks_does_not_block_the_loop_and_its_time_is_not_that_of_the_act(run):
     beats = []
 
     async def beating(task, team):
@@ -181,7 +181,7 @@ def test_a_tool_that_blocks_does_not_block_the_loop(run):
             beats.append(act)
         return Outcome(answer=act.result(), reward=0.0)
 
-    acting(run, [calls(("sleeps", {})), "x"], play=beating)
+    acting(run, [calls(("sleeps", {})), "x"], play=beating, faults=FaultSpec(retries=0, act_timeout_s=0.2))
     assert len(beats) > 10
 
 
@@ -210,10 +210,11 @@ def test_what_a_model_writes_can_be_recorded_and_sent_again(run):
     _, reply, _ = acting(run, [script, "x"], [fails])
     json.dumps([reply.steps, [call.arguments for call in reply.tool_calls]], ensure_ascii=False).encode()
     assert reply.steps[0]["tool_calls"][0]["function"]["arguments"] == {"text": "\\ud800"}
-
-
-def test_the_time_of_tools_is_not_that_of_the_act(run):
-    acting(run, [calls(("sleeps", {})), "x"], [sleeps], faults=FaultSpec(retries=0, act_timeout_s=0.2))
+    # Arguments that JSON cannot hold stay as they were written.
+    deep = "[" * 100_000
+    _, reply, _ = acting(run, [calls(("fails", deep)), "x"], [fails])
+    assert reply.steps[0]["tool_calls"][0]["function"]["arguments"] == deep and json.dumps(reply.steps)
+    assert reply.tool_calls[0].error.startswith("Invalid JSON in arguments for 'fails'")
 
 
 def test_an_act_ends_after_its_rounds_and_the_last_calls_are_not_made(run):
@@ -326,14 +327,6 @@ def test_an_act_that_is_cancelled_cancels_its_tools(run):
 
     run(slow, ScriptedLLM(calls(("waits", {}))))
     assert ended == [True]
-
-
-def test_arguments_that_json_cannot_hold_stay_as_they_were_written(run):
-    deep = "[" * 100_000
-    _, reply, _ = acting(run, [calls(("fails", deep)), "x"], [fails])
-    assert reply.steps[0]["tool_calls"][0]["function"]["arguments"] == deep
-    assert reply.tool_calls[0].error.startswith("Invalid JSON in arguments for 'fails'")
-    assert json.dumps(reply.steps)
 
 
 def test_each_candidate_of_a_branch_has_its_own_loop_and_state(run):
