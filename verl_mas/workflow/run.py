@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 Question: TypeAlias = Task | str | Sequence[Message]
+Clients: TypeAlias = LLMClient | Mapping[str, LLMClient]
 CONCURRENCY = 64
 
 
@@ -45,12 +46,7 @@ class RunSettings(TypedDict, total=False):
     tool_limits: ToolLimits | None
 
 
-async def arun(
-    workflow: str | Workflow,
-    task: Question,
-    clients: LLMClient | Mapping[str, LLMClient],
-    **settings: Unpack[RunSettings],
-) -> Session:
+async def arun(workflow: str | Workflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
@@ -62,12 +58,7 @@ async def arun(
     return finished.session
 
 
-def run(
-    workflow: str | Workflow,
-    task: Question,
-    clients: LLMClient | Mapping[str, LLMClient],
-    **settings: Unpack[RunSettings],
-) -> Session:
+def run(workflow: str | Workflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """`arun`, for code that is not async: the same arguments, the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
@@ -76,7 +67,7 @@ def run(
 def run_many(
     workflow: str | Workflow,
     tasks: Iterable[Question],
-    clients: LLMClient | Mapping[str, LLMClient],
+    clients: Clients,
     *,
     concurrency: int = CONCURRENCY,
     ordered: bool = True,
@@ -96,7 +87,7 @@ def run_many(
 
 def _sessions(
     workflow: str | Workflow,
-    clients: LLMClient | Mapping[str, LLMClient],
+    clients: Clients,
     *,
     agents: Mapping[str, AgentSpec] | None = None,
     branch: BranchSpec | None = None,
