@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from contextlib import suppress
 
 import pytest
@@ -277,30 +276,12 @@ def test_an_error_of_the_workflow_is_data_with_its_cause(run):
     assert [r.agent for r in done.session.replies] == ["a"]
 
 
-async def forgetful(task, team):
-    pass
+def test_a_workflow_without_an_outcome_is_an_error_and_its_record_has_none(run):
+    async def forgetful(task, team):
+        pass
 
-
-async def replying(task, team):
-    return await team.a.act("q")
-
-
-async def exiting(task, team):
-    sys.exit(3)
-
-
-@pytest.mark.parametrize(
-    ("workflow", "says"),
-    [
-        (forgetful, "return Outcome"),
-        (replying, "return Outcome(answer=reply)"),
-        # It ends one session, and not the process.
-        (exiting, "exiting.run called sys.exit(3)"),
-    ],
-)
-def test_a_workflow_without_an_outcome_is_an_error_and_its_record_has_none(run, workflow, says):
-    done = run(workflow, ScriptedLLM("x"), faults=FaultSpec(retries=0))
-    assert done.faults[0].kind is FaultKind.WORKFLOW and says in done.faults[0].cause
+    done = run(forgetful, ScriptedLLM("x"), faults=FaultSpec(retries=0))
+    assert done.faults[0].kind is FaultKind.WORKFLOW and "return Outcome(answer=reply)" in done.faults[0].cause
     assert done.session.answer is None and done.session.reported == {}
 
 
