@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -13,9 +14,8 @@ from verl_mas.workflow.loop_thread import LoopThread
 
 @pytest.fixture
 def loop():
-    made = LoopThread("test")
-    yield made
-    made.close()
+    with closing(LoopThread("test")) as loop:
+        yield loop
 
 
 class Items:

@@ -58,20 +58,16 @@ def test_log_probs_are_stored_in_hundredths_and_what_is_not_a_number_is_none(giv
     assert act["tokens"] == [list(token) for token in zip("abc", stored, strict=True)]
 
 
-def test_a_local_reward_of_several_parts_names_them(with_tools):
+def test_a_record_of_a_live_session_is_plain_data_and_names_the_parts_of_a_local_reward(with_tools):
     with_tools.replies[0].reward = 0.25
-    (act,) = with_tools.record()["acts"]
+    record = with_tools.record()
+    assert unpacked(packed(record)) == record and (record["status"], record["group"]) == (None, "task")
+    (act,) = record["acts"]
+    assert act["tool_calls"][0]["result"] == "red is on"
     parts = {"act": 0.25, "tools": 0.5}
     assert act["reward"] == {"team": 0.0, "local": 0.75, "penalty": 0.0, "score": 0.75, "parts": parts}
     (plain,) = verl_mas.run("single", "q", ScriptedLLM("x")).record()["acts"]
     assert plain["reward"]["parts"] == {}
-
-
-def test_a_record_of_a_live_session_is_plain_data(with_tools):
-    record = with_tools.record()
-    assert unpacked(packed(record)) == record
-    assert (record["status"], record["group"]) == (None, "task")
-    assert record["acts"][0]["tool_calls"][0]["result"] == "red is on"
 
 
 def test_an_image_is_what_the_recording_makes_of_it():

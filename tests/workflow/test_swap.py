@@ -79,19 +79,14 @@ def test_an_exchange_that_cannot_be_is_refused(agents, policies, says):
         members(agents=agents, **policies)
 
 
-def test_agents_of_one_policy_have_nothing_to_exchange():
+def test_agents_of_one_policy_have_nothing_to_exchange_and_unknown_policies_are_left_to_the_check_of_all_agents():
     mas = load({"swap": {"agents": ["first", "second"]}})
     with pytest.raises(ConfigError, match=r"nothing to exchange(.|\n)*\+\+mas.agents.second.policy=llm1"):
         members_of(NAMES, mas.agents, mas.policies, mas.swap)
-
-
-def test_policies_that_do_not_exist_are_left_to_the_check_of_all_agents():
     mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
     swapping = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
     assert swapping["first"].policies == ("x", "y")
-
-
-def test_exchanged_policies_may_differ_in_their_optimiser():
+    # They may differ in their optimiser.
     assert at([3], members(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == ["bac"]
 
 
