@@ -229,7 +229,7 @@ class Session:
                 "data_source": task.data_source,
                 "index": task.extra_info.get("index"),
             },
-            "boards": self.boards,
+            "boards": list(self.boards),
             "acts": [act_record(reply, by_act[id(reply)], clip) for reply in self.replies],
             "outcome": {"answer": clip.text(self.answer), "reward": self.team_reward, "info": self.reported},
             "faults": [fault_record(attempt, fault) for attempt, fault in enumerate(faults)],
