@@ -25,14 +25,8 @@ from verl_mas.workflow.rewards import rows_of
 PACKAGE = Path(row.__file__).parent
 number, amount = st.integers(0, 10**6), st.floats(-1e6, 1e6)
 KEYS = st.builds(RowKey, uid=st.text(min_size=1), session=number, index=number)
-TAGS = st.builds(
-    RowTags,
-    **dict.fromkeys("prompt_len response_len global_steps instance turn branch session observation".split(), number),
-    **dict.fromkeys("min_global_steps max_global_steps".split(), st.none() | number),
-    **dict.fromkeys("policy agent role".split(), st.text()),
-    **dict.fromkeys("trainable committed malformed".split(), st.booleans()),
-    **dict.fromkeys("team_reward local_reward penalty temperature".split(), amount),
-)
+OF_TYPE = {"int": number, "int | None": st.none() | number, "float": amount, "str": st.text(), "bool": st.booleans()}
+TAGS = st.builds(RowTags, **{field.name: OF_TYPE[field.type] for field in fields(RowTags)})
 
 
 @given(KEYS)
