@@ -112,11 +112,6 @@ def sleeps():
     time.sleep(0.5)
 
 
-def huge():
-    """Much."""
-    return "x" * 10_000_000
-
-
 def strange():
     """An object."""
     return object()
@@ -161,12 +156,13 @@ def test_what_is_wrong_with_a_call_is_its_result(run, called, error):
 def test_results_are_texts_json_and_numbers_of_numpy_and_are_cut(run):
     def give(what: str):
         """Gives."""
-        return {"array": np.arange(2), "none": None, "text": "ä", "surrogate": "\ud800"}[what]
+        return results[what]
 
-    script = [calls(*(("give", {"what": what}) for what in ("array", "none", "text", "surrogate")), ("huge", {})), "x"]
-    _, reply, _ = acting(run, script, [give, huge], limits=ToolLimits(result_chars=11))
-    results = ["[0, 1]", "null", "ä", "\\ud800", "xxxxx...(truncated)...xxxxx"]
-    assert [call.result for call in reply.tool_calls] == results
+    results = {"array": np.arange(2), "none": None, "text": "ä", "surrogate": "\ud800", "huge": "x" * 10_000_000}
+    script = [calls(*(("give", {"what": what}) for what in results)), "x"]
+    _, reply, _ = acting(run, script, [give], limits=ToolLimits(result_chars=11))
+    texts = ["[0, 1]", "null", "ä", "\\ud800", "xxxxx...(truncated)...xxxxx"]
+    assert [call.result for call in reply.tool_calls] == texts
     cut = {side: ToolLimits(result_chars=3, truncate_side=side).cut("abcdef") for side in ("left", "right", "middle")}
     assert cut == {"left": "(truncated)...def", "right": "abc...(truncated)", "middle": "a...(truncated)...f"}
 
