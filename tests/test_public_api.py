@@ -36,11 +36,10 @@ def test_the_page_has_every_stable_name_once_and_no_other():
     assert sorted(re.findall(r"^### `(\w+)`$", PAGE.read_text(), re.MULTILINE)) == sorted(verl_mas.__all__)
 
 
-@pytest.mark.parametrize("name", sorted(set(verl_mas.__all__) - ALIASES))
-def test_every_stable_name_has_a_docstring_that_starts_with_a_sentence(name):
-    doc = inspect.getdoc(getattr(verl_mas, name)) or ""
-    assert doc and not doc.startswith(f"{name}("), f"{name} has no docstring of its own"
-    assert doc.splitlines()[0].endswith("."), "the first line of the docstring is a whole sentence"
+def test_every_stable_name_has_a_docstring_of_its_own_that_starts_with_a_sentence():
+    for name in set(verl_mas.__all__) - ALIASES:
+        doc = inspect.getdoc(getattr(verl_mas, name)) or ""
+        assert doc.partition("\n")[0].endswith(".") and not doc.startswith(f"{name}("), name
 
 
 @pytest.mark.parametrize("package", [verl_mas, verl_mas.advantage])

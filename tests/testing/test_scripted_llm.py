@@ -36,13 +36,10 @@ def test_faults_and_latencies_come_from_functions_too():
     assert llm.in_flight == 0 and len(llm.requests) == 2
 
 
-def test_a_token_is_a_byte():
+def test_a_token_is_a_byte_and_a_reply_can_call_tools():
     (generation,) = generate(ScriptedLLM("hé"))
     assert bytes(generation.prompt_ids) == b"<user>q<assistant>"
     assert bytes(generation.response_ids) == "hé".encode() and generation.response_mask == [1, 1, 1]
-
-
-def test_a_reply_can_call_tools():
     (generation,) = generate(ScriptedLLM([calls(("press", {"button": "rot"}), ("look", "{"), text="See:"), "x"]))
     assert [(call.id, call.name, call.arguments) for call in generation.tool_calls] == [
         ("call_0", "press", '{"button": "rot"}'),

@@ -100,14 +100,11 @@ def test_the_clocks_of_an_act_and_its_session_stand_still_for_what_is_not_their_
     assert nested(work, session, act) == in_time
 
 
-def test_a_clock_that_stands_still_at_its_end_is_looked_at_seldom():
+def test_a_clock_continues_with_the_time_that_it_was_stopped_at_and_is_looked_at_seldom_meanwhile(monkeypatch):
     clock = Clock(0.01)
     with clock.stopped():
         assert clock.next_look == STANDING_S
     assert clock.next_look <= 0.01
-
-
-def test_a_clock_continues_with_the_time_that_it_was_stopped_at(monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     clock = Clock(10)

@@ -65,6 +65,7 @@ def test_the_parts_of_a_reward_add_up_to_its_score(rows, spec):
 
 
 def test_verdicts_in_info_are_refused():
+    assert Outcome(verdicts={"verifier": [(True, False)]}).info == {}
     with pytest.raises(WorkflowError, match=r"Outcome\(verdicts="):
         Outcome(info={"verdicts": {"verifier": [(True, False)]}})
 
