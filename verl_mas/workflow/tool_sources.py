@@ -10,7 +10,7 @@ import textwrap
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from verl_mas.errors import ConfigError, WorkflowError
@@ -119,30 +119,18 @@ async def in_thread(work: Callable[[], object]) -> object:
 
     Not a thread of a pool: one that hangs would keep its place there, and the end of the process would wait for it.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[object] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def report(result: object, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
+    done, context = Future[object](), contextvars.copy_context()
+    done.set_running_or_notify_cancel()  # the end of a caller does not cancel it
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = context.run(work)
+            done.set_result(context.run(work))
         except (Exception, SystemExit) as raised:  # noqa: BLE001  boundary: raised again in the loop
-            # A future refuses StopIteration.
-            error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised
-        with suppress(RuntimeError):  # the loop may be closed by now
-            loop.call_soon_threadsafe(report, result, error)
+            # A future of the loop refuses StopIteration.
+            done.set_exception(RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
