@@ -185,8 +185,8 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     return task.result()
 
 
-# A record or a log line should hold the user's frames and the message, not a page of a library's frames.
-LIMIT = 4000
+# Of a traceback: a record or a log line should hold the user's frames and the message, not a page of a library's frames.
+MOST_CHARS = 4000
 _HERE = Path(__file__).parent
 # Frames that every session has. Without them the first frame is the user's.
 MACHINERY = (
@@ -197,7 +197,7 @@ MACHINERY = (
 )
 
 
-def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
+def traceback_of(fault: SessionFault) -> str:
     """The user's frames first, then those of the client or library, then the exception; the middle is cut out."""
     origin = fault.__cause__ or fault
     frames = list(extract_tb(fault.__traceback__))
@@ -207,7 +207,7 @@ def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
     of_users = [frame for frame in frames if not frame.filename.startswith(MACHINERY)]
     whole.stack = StackSummary.from_list(of_users or frames)
     text = encodable("".join(whole.format()).rstrip())
-    if len(text) <= limit:
+    if len(text) <= MOST_CHARS:
         return text
-    half = limit // 2
+    half = MOST_CHARS // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
