@@ -185,7 +185,7 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     return task.result()
 
 
-# Of a traceback: a record or a log line should hold the user's frames and the message, not a page of a library's frames.
+# Of a traceback: a record or a log line holds the user's frames and the message, not a page of a library's frames.
 MOST_CHARS = 4000
 _HERE = Path(__file__).parent
 # Frames that every session has. Without them the first frame is the user's.
