@@ -45,8 +45,8 @@ def calls(monkeypatch):
     return calls
 
 
-def stored(tags, uid, **fields):
-    return StoredRow(RowKey(uid, 0, 0), {"prompts": torch.zeros(2), **fields}, tags())
+def stored(tags, task, **fields):
+    return StoredRow(RowKey(task, 0, 0), {"prompts": torch.zeros(2), **fields}, tags())
 
 
 def batch(keys, fields=None, **extra_info):
