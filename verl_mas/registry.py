@@ -78,8 +78,7 @@ class Registry(Generic[T]):
             raise ConfigError(value, rule=rule, fix=nearest(name, self.names()))
         return self._entries[name]
 
-    def __getitem__(self, name: str) -> T:
-        return self.find(name)
+    __getitem__ = find
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries or name in self.names()
