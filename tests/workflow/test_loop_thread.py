@@ -68,6 +68,7 @@ def test_an_interrupted_iteration_ends_its_generator(loop, early, monkeypatch):
 
     def interrupt():
         items.waiting.wait()
+        time.sleep(0.05)  # a signal that comes as the caller begins to wait is noticed when the wait ends
         os.kill(os.getpid(), signal.SIGINT)
 
     def started_late(coroutine):
