@@ -68,11 +68,8 @@ def test_sglang_is_offered_only_with_the_file_that_makes_it_resolvable():
     lines = [install for install in DOCUMENTED if "sglang" in install.extras]
     assert lines and all(install.files == {"versions/overrides-sglang.txt"} for install in lines)
     assert all(install.line.startswith("uv ") for install in lines), "pip cannot override"
-
-
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_the_command_of_an_engine_installs_its_extra(engine):
-    assert installs.read(ENGINES[engine].install).extras == {engine}
+    for engine in ("sglang", "vllm"):
+        assert installs.read(ENGINES[engine].install).extras == {engine}
 
 
 def test_the_files_agree_with_each_other_and_with_verls_pins():
@@ -140,8 +137,5 @@ def test_commands_are_found_in_blocks_sentences_and_fixes():
     assert third.resolver_input() == f"verl-mas[plots] @ {ROOT.as_uri()}\n"
     (fix,) = installs.of_module("fix = 'pip install peft, or set x'\nother = f'pip install {name}'")
     assert fix.requirements == ("peft",)
-
-
-def test_an_option_that_the_script_does_not_know_is_an_error():
     with pytest.raises(ValueError, match="does not know --pre"):
         installs.read("pip install --pre .")

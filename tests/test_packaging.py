@@ -39,15 +39,6 @@ def built(tmp_path_factory) -> Path:
     return out
 
 
-def in_wheel(built: Path) -> set[str]:
-    return set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
-
-
-def in_sdist(built: Path) -> set[str]:
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-        return {file.name.split("/", 1)[1] for file in archive.getmembers() if not file.isdir()}
-
-
 def in_repository(*options: str) -> set[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("needs the git repository")
@@ -56,7 +47,8 @@ def in_repository(*options: str) -> set[str]:
 
 
 def test_the_sdist_has_every_file_of_the_repository_and_no_other(built):
-    sdist = in_sdist(built)
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        sdist = {file.name.split("/", 1)[1] for file in archive.getmembers() if not file.isdir()}
     assert {name for name in in_repository() - sdist if not name.startswith(LEFT_OUT)} == set()
     known = in_repository("--cached", "--others", "--exclude-standard")
     assert {name for name in sdist - known if not name.startswith(GENERATED)} == set()
@@ -65,7 +57,7 @@ def test_the_sdist_has_every_file_of_the_repository_and_no_other(built):
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(built):
     """Settings, recipes, the viewer's page, the files of a new team, and py.typed are among them."""
     packaged = {name for name in in_repository() if name.startswith(("verl_mas/", "hydra_plugins/"))} - {LINK}
-    wheel = in_wheel(built)
+    wheel = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
     assert packaged - wheel == set()
     recipes = {name for name in wheel if name.startswith(f"{LINK}/")}
     assert {name for name in wheel - packaged - recipes if ".dist-info/" not in name} == set()
@@ -103,13 +95,6 @@ def test_verl_finds_the_installed_plugin(user_python, tmp_path):
     active, file = ask(user_python, program, tmp_path).split()
     assert active == "True"
     assert file.startswith(str(user_python.parents[1]))
-
-
-def test_hydra_finds_the_installed_config_groups(user_python, tmp_path):
-    program = (
-        "from verl_mas.config.compose import compose\nprint(compose(['+platform=cpu']).actor_rollout_ref.rollout.name)"
-    )
-    assert ask(user_python, program, tmp_path).split() == ["transformers"]
 
 
 def test_a_recipe_of_each_folder_composes_from_any_folder(user_python, tmp_path):

@@ -8,15 +8,10 @@ import pytest
 from verl_mas import plugin
 
 
-@pytest.mark.parametrize("registrar", plugin.HOOKS.values())
-def test_every_registrar_of_a_hook_exists(registrar):
+@pytest.mark.parametrize(("hooked", "registrar"), plugin.HOOKS.items())
+def test_every_hook_names_a_module_of_verl_and_a_registrar_that_exists(hooked, registrar):
     module, function = registrar.split(":")
-    assert callable(getattr(importlib.import_module(module), function))
-
-
-@pytest.mark.parametrize("module", plugin.HOOKS)
-def test_every_hook_names_a_module_of_verl(module):
-    assert importlib.util.find_spec(module) is not None
+    assert importlib.util.find_spec(hooked) and callable(getattr(importlib.import_module(module), function))
 
 
 def test_import_verl_loads_the_plugin_and_nothing_heavy_of_ours():

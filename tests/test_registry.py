@@ -33,29 +33,22 @@ def install(folder, name, module, source):
     (info / "entry_points.txt").write_text(f"[zoo_of_test]\n{name} = {module}\n")
 
 
-def test_names_are_listed_without_an_import(animals, tmp_path):
-    install(tmp_path, "lynx", "zoo_lynx", "raise RuntimeError('imported')")
-    animals.register("crow")("a crow")
-    assert animals.names() == list(animals) == ["bear", "crow", "lynx"]
-    assert "zoo_of_test.bear" not in sys.modules and "bear" in animals
-
-
-def test_an_unknown_name_is_searched_in_the_folder_and_then_in_installed_packages(animals, tmp_path):
+def test_names_are_listed_without_an_import_and_found_in_the_folder_and_in_installed_packages(animals, tmp_path):
     install(tmp_path, "lynx", "zoo_lynx", "from zoo_registry import animals\nanimals.register('lynx')('a lynx')")
+    animals.register("crow")("a crow")
+    assert animals.names() == list(animals) == ["bear", "crow", "lynx"] and "bear" in animals
+    assert not {"zoo_of_test.bear", "zoo_lynx"} & sys.modules.keys()
     assert (animals["bear"], animals["lynx"]) == ("a bear", "a lynx")
 
 
-def test_two_entries_of_one_name_are_refused(animals, tmp_path):
+def test_two_entries_of_one_name_and_an_entry_point_that_registers_nothing_are_refused(animals, tmp_path):
     animals.register("crow")("a crow")
     with pytest.raises(ConfigError, match="registered twice"):
         animals.register("crow")("another")
     install(tmp_path, "bear", "zoo_bears", "")
+    install(tmp_path, "lynx", "zoo_lynx", "")
     with pytest.raises(ConfigError, match=r"is in zoo_of_test.bear and in zoo_bears"):
         animals["bear"]
-
-
-def test_an_entry_point_that_registers_nothing_is_refused(animals, tmp_path):
-    install(tmp_path, "lynx", "zoo_lynx", "")
     with pytest.raises(ConfigError, match="registers an animal named 'lynx'"):
         animals["lynx"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
@@ -24,26 +25,13 @@ from verl_mas.workflow.rewards import rows_of
 PACKAGE = Path(row.__file__).parent
 number, amount = st.integers(0, 10**6), st.floats(-1e6, 1e6)
 KEYS = st.builds(RowKey, uid=st.text(min_size=1), session=number, index=number)
-TAGS = st.builds(
-    RowTags,
-    **dict.fromkeys(
-        ("prompt_len", "response_len", "global_steps", "instance", "turn", "branch", "session", "observation"), number
-    ),
-    **dict.fromkeys(("min_global_steps", "max_global_steps"), st.none() | number),
-    **dict.fromkeys(("policy", "agent", "role"), st.text()),
-    **dict.fromkeys(("trainable", "committed", "malformed"), st.booleans()),
-    **dict.fromkeys(("team_reward", "local_reward", "penalty", "temperature"), amount),
-)
+OF_TYPE = {"int": number, "int | None": st.none() | number, "float": amount, "str": st.text(), "bool": st.booleans()}
+TAGS = st.builds(RowTags, **{field.name: OF_TYPE[field.type] for field in fields(RowTags)})
 
 
 @given(KEYS)
-def test_a_key_is_parsed_back_for_any_uid(key):
-    assert RowKey.parse(str(key)) == key
-
-
-def test_a_key_is_task_session_and_number():
-    assert RowKey.parse("12-3_4_5") == RowKey("12-3", 4, 5)
-    assert str(RowKey("u", 1, 23)) == "u_1_23"
+def test_a_key_is_task_session_and_number_and_is_parsed_back_for_any_uid(key):
+    assert str(key) == f"{key.uid}_{key.session}_{key.index}" and RowKey.parse(str(key)) == key
 
 
 @given(TAGS)
@@ -73,43 +61,28 @@ def test_every_name_of_an_act_is_a_tag_a_part_of_the_record_and_a_column(tags):
 
 # Words that are also something else where they stand.
 OTHER_MEANINGS = {
-    ("trainer/timeline.py", "policy"): "an argument of a trace event",
-    ("rollout/truncation.py", "role"): "a message's",
-    ("trainer/metrics.py", "penalty"): "a metric",
-    ("trainer/metrics.py", "malformed"): "a metric",
-    ("trainer/metrics.py", "advantages"): "a phase of the step",
-    ("trainer/validation.py", "malformed"): "a metric",
-    ("trainer/policies/local_policy.py", "global_steps"): "the trainer's attribute",
-    ("rollout/resumed_reply.py", "extra_fields"): "a field of verl's TokenOutput",
-    ("trainer/loss_weights.py", "agent"): "a weighting",
-    ("trainer/loss_weights.py", "session"): "a weighting",
-    ("rollout/verl_client.py", "temperature"): "a sampling setting",
-    ("trainer/recorded.py", "branch"): "of git",
-    ("trainer/recorded.py", "status"): "a command of git",
-    ("trainer/recorded.py", "versions"): "of packages",
-    ("trainer/recorded.py", "finished"): "how a run ended",
-    ("rollout/worker.py", "finished"): "the status of a session on disk",
+    "trainer/timeline.py": {"policy"},  # an argument of a trace event
+    "rollout/truncation.py": {"role"},  # a message's
+    "trainer/metrics.py": {"penalty", "malformed", "advantages"},  # metrics, and a phase of the step
+    "trainer/validation.py": {"malformed"},  # a metric
+    "trainer/policies/local_policy.py": {"global_steps"},  # the trainer's attribute
+    "rollout/resumed_reply.py": {"extra_fields"},  # a field of verl's TokenOutput
+    "trainer/loss_weights.py": {"agent", "session"},  # weightings
+    "rollout/verl_client.py": {"temperature"},  # a sampling setting
+    # Git's branch and its command, versions of packages, how a run ended.
+    "trainer/recorded.py": {"branch", "status", "versions", "finished"},
+    "rollout/worker.py": {"finished"},  # the status of a session on disk
 }
-# The record of a session on disk has names of its own.
-OWN_FORMAT = {"rollout/trajectories.py"}
 
 
 def test_no_other_module_spells_a_tag_or_a_field():
     names = {value for name, value in vars(row).items() if name.isupper() and isinstance(value, str)}
     names |= {field.name for field in fields(RowTags)} | {"seq_len"}
-    spelt = {
-        (path, node.value)
-        for path, tree in trees("rollout", "trainer")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and node.value in names
-    }
-    assert spelt - OTHER_MEANINGS.keys() == set()
-    assert OTHER_MEANINGS.keys() - spelt == set(), "an exception that nothing needs"
-
-
-def trees(*folders: str):
-    for folder in folders:
-        for file in sorted((PACKAGE / folder).rglob("*.py")):
-            path = file.relative_to(PACKAGE).as_posix()
-            if path not in OWN_FORMAT:
-                yield path, ast.parse(file.read_text())
+    spelt = defaultdict(set)
+    for file in (file for folder in ("rollout", "trainer") for file in (PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and node.value in names:
+                spelt[file.relative_to(PACKAGE).as_posix()].add(node.value)
+    # The record of a session on disk has names of its own.
+    spelt.pop("rollout/trajectories.py")
+    assert spelt == OTHER_MEANINGS

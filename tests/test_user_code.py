@@ -19,13 +19,10 @@ def test_a_missing_file_or_module_is_refused_with_the_setting_that_names_it(wher
         load_user_code(MasConfig(plugins=[where]))
 
 
-def test_a_package_that_a_file_imports_and_that_is_not_installed_is_named_with_its_line(tmp_path):
+def test_a_package_that_is_not_installed_is_named_with_its_line_and_exceptions_pass_through_on_every_load(tmp_path):
     (tmp_path / "mine.py").write_text("x = 1\nimport no_such_package\n")
     with pytest.raises(ConfigError, match=r"mine.py:2: No module named 'no_such_package'"):
         load_module(str(tmp_path / "mine.py"), "mas.plugins")
-
-
-def test_an_exception_of_the_users_code_passes_through_on_every_load(tmp_path):
     (tmp_path / "broken.py").write_text("{}['key']\n")
     for _ in range(2):
         with pytest.raises(KeyError, match="key"):

@@ -17,8 +17,7 @@ from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_
 
 from verl_mas.row import FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
 
-# verl's partitions.
-TRAIN, VALIDATION = "train", "val"
+TRAIN, VALIDATION = "train", "val"  # verl's partitions
 
 
 class Rows(Protocol):

@@ -74,9 +74,9 @@ class ConfigErrors(ConfigError):
         return ConfigErrors, (self.errors,)
 
 
-def raise_all(found: Iterable[ConfigError]) -> None:
+def raise_all(problems: Iterable[ConfigError]) -> None:
     """Raises one error as it is and several as one `ConfigErrors`; does nothing without errors."""
-    errors = [part for error in found for part in (error.errors if isinstance(error, ConfigErrors) else [error])]
+    errors = [part for error in problems for part in (error.errors if isinstance(error, ConfigErrors) else [error])]
     if errors:
         raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
 
@@ -160,8 +160,8 @@ class SessionFault(MasError):
         return f"{self.kind.value}: {first}{self._where}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        made = partial(SessionFault, agent=self.agent, turn=self.turn, traceback=self.traceback)
-        return made, (self.kind, self.cause)
+        place = partial(SessionFault, agent=self.agent, turn=self.turn, traceback=self.traceback)
+        return place, (self.kind, self.cause)
 
 
 @contextmanager

@@ -31,9 +31,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"{hint}known: {', '.join(sorted(known)) or 'none'}"
 
 
-def installed(group: str) -> list[EntryPoint]:
+def installed(group: str | None) -> list[EntryPoint]:
     """The entry points of installed packages in a group, sorted by name."""
-    return list(_installed(group, tuple(sys.path)))
+    return list(_installed(group, tuple(sys.path))) if group else []
 
 
 @cache
@@ -57,11 +57,8 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         def add(entry: T) -> T:
             if self._entries.get(name, entry) is not entry:
-                raise ConfigError(
-                    f"{self.noun} {name!r} is registered twice",
-                    rule=f"every {self.noun} has one name",
-                    fix="rename one of the two",
-                )
+                value = f"{self.noun} {name!r} is registered twice"
+                raise ConfigError(value, rule=f"every {self.noun} has one name", fix="rename one of the two")
             self._entries[name] = entry
             return entry
 
@@ -69,22 +66,19 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Every name that can be found; nothing is imported."""
-        return sorted({*self._entries, *self._in_folder(), *(point.name for point in self._installed())})
+        return sorted({*self._entries, *self._in_folder(), *(point.name for point in installed(self._group))})
 
     def find(self, name: str, setting: str | None = None) -> T:
         """The entry of that name. An error names the `setting` that holds the name."""
         if name not in self._entries:
             self._import(name)
         if name not in self._entries:
-            raise ConfigError(
-                f"{setting}={name}" if setting else f"{self.noun} {name!r} is not known",
-                rule=f"{_a(self.noun)} is one that we ship, one of an installed package, or one of mas.plugins",
-                fix=nearest(name, self.names()),
-            )
+            value = f"{setting}={name}" if setting else f"{self.noun} {name!r} is not known"
+            rule = f"{_a(self.noun)} is one that we ship, one of an installed package, or one of mas.plugins"
+            raise ConfigError(value, rule=rule, fix=nearest(name, self.names()))
         return self._entries[name]
 
-    def __getitem__(self, name: str) -> T:
-        return self.find(name)
+    __getitem__ = find
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries or name in self.names()
@@ -94,31 +88,24 @@ class Registry(Generic[T]):
 
     def _import(self, name: str) -> None:
         shipped = [f"{self.package}.{name}"] if name in self._in_folder() else []
-        points = [point for point in self._installed() if point.name == name]
+        points = [point for point in installed(self._group) if point.name == name]
         modules = shipped + [point.module for point in points]
         if len(modules) > 1:
-            raise ConfigError(
-                f"{self.noun} {name!r} is in {' and in '.join(modules)}",
-                rule=f"every {self.noun} has one name",
-                fix="uninstall one of the packages, or ask its authors for another name",
-            )
+            value = f"{self.noun} {name!r} is in {' and in '.join(modules)}"
+            fix = "uninstall one of the packages, or ask its authors for another name"
+            raise ConfigError(value, rule=f"every {self.noun} has one name", fix=fix)
         for module in modules:
             import_module(module)
         if points and name not in self._entries:
-            raise ConfigError(
-                f"entry point {self._group}: {name} = {points[0].value}",
-                rule=f"that module registers {_a(self.noun)} named {name!r}",
-                fix=f"register it under that name in {points[0].module}, or correct the entry point",
-            )
+            value = f"entry point {self._group}: {name} = {points[0].value}"
+            fix = f"register it under that name in {points[0].module}, or correct the entry point"
+            raise ConfigError(value, rule=f"that module registers {_a(self.noun)} named {name!r}", fix=fix)
 
     def _in_folder(self) -> list[str]:
         if self.package is None:
             return []
         modules = pkgutil.iter_modules(import_module(self.package).__path__)
         return [module.name for module in modules if not module.name.startswith("_")]
-
-    def _installed(self) -> list[EntryPoint]:
-        return installed(self._group) if self._group else []
 
 
 def _a(noun: str) -> str:

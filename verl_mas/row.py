@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from verl_mas.errors import DataError
 
-# The tags of a row as TransferQueue stores them: ours, and those that verl adds.
-TagValues: TypeAlias = dict[str, Any]
+TagValues: TypeAlias = dict[str, Any]  # the tags of a row as TransferQueue stores them: ours, and those that verl adds
 
 # -- fields of a row, by verl's names -----------------------------------------------------------------------
 
@@ -134,11 +133,9 @@ class RowTags(Act):
         try:
             return cls(**{name: tag[name] for name in _TAG_NAMES})
         except KeyError as missing:
-            raise DataError(
-                f"a row without the tag {missing}",
-                rule="every row is tagged with its agent, policy and rewards",
-                fix="set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows",
-            ) from None
+            value = f"a row without the tag {missing}"
+            fix = "set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows"
+            raise DataError(value, rule="every row is tagged with its agent, policy and rewards", fix=fix) from None
 
 
 _TAG_NAMES = tuple(field.name for field in dataclass_fields(RowTags))

@@ -26,11 +26,11 @@ def load_module(where: str, setting: str) -> ModuleType:
     try:
         return _load_file(where, setting) if where.endswith(".py") else _import(where, setting)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{setting}={where}: {_place(error)}: {error}",
-            rule="every package that it imports is installed on every node of the run",
-            fix=f"install {error.name}, or put its folder on PYTHONPATH",
-        ) from error
+        # File and line of the import that failed.
+        frame = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][-1]
+        value = f"{setting}={where}: {frame.filename}:{frame.lineno}: {error}"
+        rule = "every package that it imports is installed on every node of the run"
+        raise ConfigError(value, rule=rule, fix=f"install {error.name}, or put its folder on PYTHONPATH") from error
 
 
 def _load_file(where: str, setting: str) -> ModuleType:
@@ -67,15 +67,6 @@ def _import(where: str, setting: str) -> ModuleType:
 
 
 def _missing(where: str, setting: str) -> ConfigError:
-    return ConfigError(
-        f"{setting}={where}",
-        rule="it must be a Python file or the name of a module",
-        fix="give a path that exists on every node of the run, such as one on a shared disk; put the module's folder "
-        "on PYTHONPATH; or send the command's folder to all nodes: ++ray_kwargs.ray_init.runtime_env.working_dir=.",
-    )
-
-
-def _place(error: ModuleNotFoundError) -> str:
-    """File and line of the import that failed."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    return f"{frames[-1].filename}:{frames[-1].lineno}"
+    fix = "give a path that exists on every node of the run, such as one on a shared disk; put the module's folder on "
+    fix += "PYTHONPATH; or send the command's folder to all nodes: ++ray_kwargs.ray_init.runtime_env.working_dir=."
+    return ConfigError(f"{setting}={where}", rule="it must be a Python file or the name of a module", fix=fix)

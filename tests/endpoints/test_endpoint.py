@@ -66,12 +66,9 @@ def test_a_key_that_no_header_can_hold_is_hidden_in_the_cause(monkeypatch, serve
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("localhost:8000/v1", "an address like"),
-        ("http://host:99999/v1", "an address like"),
         ("http://host/v1?api-key=PASSWORD", "not repeated"),
         ("http://me:PASSWORD@host/v1", "user name or password"),
         ("http://me:PASSWORD@host:99999/v1", "not repeated"),
-        ("http://host/v1/chat/completions/", "http://host/v1"),
     ],
 )
 def test_an_address_that_cannot_work_is_refused_without_its_password(url, says):
@@ -85,7 +82,6 @@ def test_an_address_that_cannot_work_is_refused_without_its_password(url, says):
     [
         ("sk-proj-SECRET", None, "not the name of an environment variable"),
         ("sk_proj_SECRET", None, "not set"),
-        ("EMPTY", "", "it is empty"),
         ("TORN", "SECRET\n", "character 7 of 7"),
         ("SPACED", "Bearer SECRET", "character 7 of 13"),
     ],
@@ -98,26 +94,20 @@ def test_a_key_that_cannot_be_sent_is_refused_without_being_repeated(monkeypatch
     assert "SECRET" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"timeout": -5}, {"timeout": float("nan")}, {"timeout": True}, {"concurrency": 0}]
-)
-def test_limits_have_the_ranges_of_the_configuration(settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        verl_mas.OpenAIClient("http://host", "m", **settings)
+@pytest.mark.parametrize(("name", "value"), [*(("timeout", n) for n in (-5, float("nan"), True)), ("concurrency", 0)])
+def test_limits_have_the_ranges_of_the_configuration(name, value):
+    with pytest.raises(ConfigError, match=name):
+        verl_mas.OpenAIClient("http://host", "m", **{name: value})
 
 
 @pytest.mark.parametrize(
-    ("url", "warned"),
+    ("hosts", "warned"),
     [
-        ("http://api.example.com/v1", True),
-        ("http://8.8.8.8/v1", True),
-        ("https://api.example.com/v1", False),
-        ("http://127.0.0.1:8000/v1", False),
-        ("http://[::1]:8000/v1", False),
-        ("http://10.0.0.7:8000/v1", False),
-        ("http://node7:8000/v1", False),
+        ("http://api.example.com http://8.8.8.8", True),
+        ("https://api.example.com http://127.0.0.1:80 http://[::1]:80 http://10.0.0.7:80 http://node7:80", False),
     ],
 )
-def test_a_key_over_an_open_connection_into_the_internet_is_warned_of(url, warned):
-    found = list(check_endpoint(url, "TEAM_KEY", ""))
-    assert [type(problem) for problem in found] == [ConfigWarning] * warned
+def test_a_key_over_an_open_connection_into_the_internet_is_warned_of(hosts, warned):
+    for host in hosts.split():
+        problems = list(check_endpoint(f"{host}/v1", "TEAM_KEY", ""))
+        assert [type(problem) for problem in problems] == [ConfigWarning] * warned, host

@@ -46,24 +46,21 @@ called: list[int] = []
 
 
 def call(kind: str, number: int, text: object) -> None:
-    content: object = [{"type": "text", "text": text}]
     if kind == "dies" or text == "die":
         os._exit(3)
-    elif kind == "hangs" or text == "wait":
-        return
-    elif text == "binary":
+    if text == "binary":
         os.write(1, b"\xff\xfe\x00 binary\n")
+    if kind == "hangs" or text in ("wait", "binary"):
         return
-    elif kind == "nonsense":
+    if text == "environment":
+        text = json.dumps(dict(os.environ))
+    elif text == "pids":
+        text = json.dumps([os.getpid(), *pids])
+    content: object = [{"type": "text", "text": "x" * 10_000_000 if kind == "big" else text}]
+    if kind == "nonsense":
         content = "nonsense"
-    elif kind == "big":
-        content = [{"type": "text", "text": "x" * 10_000_000}]
     elif kind == "image":
         content = [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]
-    elif text == "environment":
-        content = [{"type": "text", "text": json.dumps(dict(os.environ))}]
-    elif text == "pids":
-        content = [{"type": "text", "text": json.dumps([os.getpid(), *pids])}]
     send({"id": number, "result": {"content": content, "isError": kind == "error"}})
 
 

@@ -7,71 +7,26 @@ import gc
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import indent
 
 import pytest
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError
-from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.check_workflow import Watch, check_workflow
 from verl_mas.testing.scripted_llm import calls
 from verl_mas.workflow import Boxed, Outcome, Workflow, instances
 from verl_mas.workflow.base import WORKFLOWS
 
-REPLY = "<verify>approve</verify> \\boxed{4}"
-
-
-@pytest.mark.parametrize("name", ["ensemble", "single", "solver_verifier"])
-def test_the_shipped_workflows_pass(name):
-    report = check_workflow(WORKFLOWS[name], REPLY)
-    assert report.ok, str(report)
-    assert len(report.cases) == 11
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 class Team(Workflow):
     agents = ("a",)
-
-
-class Trusting(Team):
-    async def run(self, task, team):
-        answer = (await team.a.act("q")).parse(Boxed())
-        return Outcome(reward=1.0 if answer + "." == "4." else 0.0)
-
-
-class Swallowing(Team):
-    async def run(self, task, team):
-        try:
-            return Outcome(answer=await team.a.act("q"))
-        except Exception:  # noqa: BLE001  # the defect that the case must find
-            return Outcome(answer="", reward=0.0)
-
-
-class Undecided(Team):
-    async def run(self, task, team):
-        replies = await team.a.branch("q")
-        return Outcome(answer=replies[0])
-
-
-class Unawaited(Team):
-    async def run(self, task, team):
-        return Outcome(answer=team.a.act("q"))
-
-
-class UnawaitedReview(Team):
-    async def run(self, task, team):
-        reply = await team.a.act("q")
-        team.a.act("review")
-        return Outcome(answer=reply)
-
-
-class Unscored(Team):
-    async def run(self, task, team):
-        await team.a.act("q")
-        return Outcome()
-
-
-class Misspelled(Team):
-    async def run(self, task, team):
-        return Outcome(answer=await team.a.act("q", temprature=0.3))
 
 
 class Blocking(Team):
@@ -79,31 +34,6 @@ class Blocking(Team):
         reply = await team.a.act("q")
         time.sleep(0.3)
         return Outcome(answer=reply)
-
-
-class Unrewarded(Workflow):
-    agents = ("a", "b")
-
-    async def run(self, task, team):
-        first, second = await asyncio.gather(team.a.act("q"), team.b.act("q"))
-        first.reward = 1.0
-        return Outcome(answer=second)
-
-
-class NotANumber(Team):
-    async def run(self, task, team):
-        await team.a.act("q")
-        return Outcome(reward=float("nan"))
-
-
-class Listing(Team):
-    async def run(self, task, team):
-        return Outcome(answer=[await team.a.act("q")])
-
-
-class Replying(Team):
-    async def run(self, task, team):
-        return await team.a.act("q")
 
 
 class Forking(Team):
@@ -122,15 +52,10 @@ class Forking(Team):
         return Outcome(answer=candidate, reward=-float(candidate.branch))
 
 
-def test_an_act_of_a_fork_that_is_not_committed_is_no_branch_that_was_forgotten():
-    report = check_workflow(Forking)
-    assert report.ok, str(report)
-
-
-class Exiting(Team):
-    async def run(self, task, team):
-        await team.a.act("q")
-        sys.exit(0)
+@pytest.mark.parametrize("workflow", [Forking, *map(WORKFLOWS.find, ("ensemble", "single", "solver_verifier"))])
+def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_forks(workflow):
+    report = check_workflow(workflow, "<verify>approve</verify> \\boxed{4}")
+    assert report.ok and len(report.cases) == 11, str(report)
 
 
 class Sharing(Team):
@@ -154,35 +79,25 @@ class Position:
         return replace(self)
 
 
-class Empty(Team):
-    async def run(self, task, team):
-        return Outcome(reward=1.0)
+def defects():
+    for name, defect in tomllib.loads((Path(__file__).parent / "defects.toml").read_text())["defects"].items():
+        names = {"Boxed": Boxed, "Outcome": Outcome, "asyncio": asyncio, "sys": sys}
+        exec("async def run(self, task, team):\n" + indent(defect["run"], "    "), names)
+        yield type(name, (Team,), {"run": names["run"], "agents": defect.get("agents", ["a"])}), defect
+
+
+DEFECTS = {workflow.__name__: (workflow, defect["case"], defect["says"]) for workflow, defect in defects()}
 
 
 @pytest.mark.parametrize(
     ("workflow", "case", "words"),
     [
-        (Trusting, "malformed replies", "unsupported operand"),
-        (Swallowing, "refused acts", "swallowed"),
-        (Undecided, "4 branches", "never committed"),
-        (Unawaited, "good replies", "the answer is the coroutine Agent.act, as `await` is missing"),
-        (UnawaitedReview, "good replies", "'Agent.act' was never awaited"),
-        (Empty, "good replies", "no agent acted"),
-        (Unscored, "good replies", "neither an answer nor a reward"),
-        (
-            Misspelled,
-            "good replies",
-            "a.act.temprature=0.3: it is a sampling setting of an engine; did you mean 'temperature'?",
-        ),
+        *DEFECTS.values(),
         # In any case: on a busy machine, the watching thread may not see each of them.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
-        (Unrewarded, "good replies", "the reward of b is never set"),
-        (NotANumber, "good replies", "ended in workflow: WorkflowError: the reward of an Outcome is nan"),
-        (Listing, "good replies", "the answer is [<Reply of a"),
-        (Replying, "good replies", "ended in workflow: WorkflowError: Replying.run returned <Reply of a"),
         (Sharing, "4 branches", f"{__file__}:{Sharing.run.__code__.co_firstlineno + 2}"),
-        (Exiting, "good replies", "ended in workflow: WorkflowError: Exiting.run called sys.exit(0)"),
     ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_defect_is_found(workflow, case, words):
     report = check_workflow(workflow, "\\boxed{4}")
@@ -203,18 +118,14 @@ def test_a_missing_await_is_reported_once():
 
 
 def test_a_problem_of_several_cases_is_printed_once():
-    report = check_workflow(Misspelled)
+    report = check_workflow(DEFECTS["Misspelled"][0])
     assert sum("did you mean 'temperature'" in problem for problem in report.problems) > 3
     assert str(report).count("did you mean 'temperature'") == 1 and "       as in: good replies" in str(report)
 
 
 def test_the_report_says_where_verl_has_to_score_the_answer():
-    class Scored(Team):
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q"))
-
-    words = "rewards: a 0; and that of the answer, which verl's reward function gives"
-    assert words in str(check_workflow(Scored)) and words not in str(check_workflow(Debate))
+    words, scored = "; and that of the answer, which verl's reward function gives", check_workflow(WORKFLOWS["single"])
+    assert f"rewards: solver 0{words}" in str(scored) and words not in str(check_workflow(Debate))
 
 
 class Counting(Team):
@@ -228,12 +139,7 @@ class Counting(Team):
 
 def test_every_case_starts_with_the_first_reply():
     report = check_workflow(Counting, ["more", "more", "stop"])
-    assert [case.acts for case in report.cases if case.name in ("good replies", "4 branches", "validation")] == [
-        3,
-        3,
-        3,
-    ]
-    assert report.ok, str(report)
+    assert report.ok and [case.acts for case in report.cases[:3]] == [3, 3, 3], str(report)
 
 
 class Debate(Workflow):
@@ -247,8 +153,7 @@ class Debate(Workflow):
 
 def test_replies_are_named_by_agent_or_role():
     report = check_workflow(Debate, {"debater": "one", "debater_1": "two", "judge": "three"})
-    assert report.ok, str(report)
-    assert report.cases[0].answer == "three"
+    assert report.ok and report.cases[0].answer == "three", str(report)
     missing = check_workflow(Debate, {"debater": "one"})
     assert any("no scripted reply for agent judge" in problem for problem in missing.problems)
 
@@ -273,12 +178,9 @@ def test_an_exception_is_shown_with_its_place_and_its_traceback_once():
 
     report = check_workflow(Broken, "x")
     place = f"{__file__}:{Broken.run.__code__.co_firstlineno + 2}"
-    assert f"good replies: ended in workflow: ValueError: could not convert string to float: 'x' ({place})" in (
-        report.problems
-    )
-    text = str(report)
-    assert text.count("return Outcome(reward=float(reply.text))") == 1
-    assert len(text) < 5000
+    problem = f"good replies: ended in workflow: ValueError: could not convert string to float: 'x' ({place})"
+    assert problem in report.problems and len(str(report)) < 5000
+    assert str(report).count("return Outcome(reward=float(reply.text))") == 1
 
 
 def press(button: str) -> str:
@@ -321,9 +223,7 @@ def test_a_workflow_that_takes_a_call_for_granted_is_found():
     assert not report.ok and any("empty replies" in problem and "IndexError" in problem for problem in report.problems)
 
 
-class Collects(Workflow):
-    agents = ("a",)
-
+class Collects(Team):
     async def run(self, task, team):
         gc.collect()
         return Outcome(answer=await team.a.act("x"), reward=1.0)
@@ -335,3 +235,20 @@ def test_what_an_earlier_program_forgot_to_await_is_not_reported():
     cycle.append(cycle)
     del cycle
     assert "never awaited" not in str(check_workflow(Collects))
+
+
+def blocking():
+    time.sleep(1.0)
+
+
+@pytest.mark.parametrize(("what", "lines"), [(blocking, 1), (time.sleep, 0)], ids=["here", "elsewhere"])
+def test_only_what_the_loop_runs_is_blamed_and_not_the_file_that_runs_the_loop(what, lines):
+    watch = Watch(__file__)
+
+    async def run():
+        with watch.running():
+            asyncio.get_running_loop().call_soon(what, *([] if what is blocking else [1.0]))
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert len(watch.places) == lines

@@ -7,21 +7,15 @@ import sys
 from verl_mas.util import worker_folder
 
 
-def test_a_worker_goes_to_the_folder_of_the_command_and_its_children_stay_where_they_start(tmp_path, monkeypatch):
-    monkeypatch.chdir("/")
-    monkeypatch.setenv(worker_folder.VARIABLE, str(tmp_path))
-    worker_folder.enter()
-    assert os.getcwd() == str(tmp_path)
-    monkeypatch.chdir("/")
-    worker_folder.enter()
-    assert os.getcwd() == "/"
-
-
-def test_a_worker_stays_where_it_is_if_its_node_does_not_have_the_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(worker_folder.VARIABLE, str(tmp_path / "of_another_node"))
-    worker_folder.enter()
-    assert os.getcwd() == str(tmp_path)
+def test_a_worker_goes_to_the_folder_of_the_command_if_its_node_has_it(tmp_path, monkeypatch):
+    for folder, entered in ((tmp_path, str(tmp_path)), (tmp_path / "of_another_node", "/")):
+        monkeypatch.chdir("/")
+        monkeypatch.setenv(worker_folder.VARIABLE, str(folder))
+        worker_folder.enter()
+        assert os.getcwd() == entered
+        monkeypatch.chdir("/")
+        worker_folder.enter()
+        assert os.getcwd() == "/", "its children stay where they start"
 
 
 def test_the_plugin_enters_it(tmp_path):

@@ -43,9 +43,7 @@ def _run(
     settings.setdefault("faults", FaultSpec(backoff_s=0.0))
     policies = policies or {"main": PolicySpec()}
     config = SessionConfig(
-        members=members_of(workflow().agents, agents or {}, policies),
-        clients=dict.fromkeys(policies, llm),
-        **settings,
+        members=members_of(workflow().agents, agents or {}, policies), clients=dict.fromkeys(policies, llm), **settings
     )
     return asyncio.run(run_session(workflow, task or Task.of("2 + 2?"), config, score))
 

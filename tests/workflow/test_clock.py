@@ -34,15 +34,13 @@ def test_waiting_for_a_turn_takes_none_of_the_time_of_an_act():
     in_time, task = run(act, 0.04)
     assert in_time and task.result() == "reply"
 
-
-def test_work_after_the_wait_has_only_the_time_that_was_left():
-    async def act():
+    async def too_long():
         await asyncio.sleep(0.03)
         await wait(0.05)
         await asyncio.sleep(60)
 
-    in_time, task = run(act, 0.05)
-    assert not in_time and task.cancelled()
+    in_time, task = run(too_long, 0.05)
+    assert not in_time and task.cancelled(), "work after the wait has only the time that was left"
 
 
 def test_an_act_whose_caller_is_cancelled_is_cancelled_with_it():
@@ -57,10 +55,6 @@ def test_an_act_whose_caller_is_cancelled_is_cancelled_with_it():
         assert act.cancelled()
 
     asyncio.run(main())
-
-
-def test_outside_an_act_there_is_no_clock_to_stop():
-    asyncio.run(wait(0))
 
 
 async def hold(seconds):
@@ -85,32 +79,32 @@ def nested(work, session, act):
     return asyncio.run(main())
 
 
-def test_while_engines_take_no_requests_the_clocks_of_act_and_session_stand_still():
-    assert nested(lambda: hold(0.6), 0.3, 0.3) == (True, True)
+async def away():
+    await asyncio.sleep(0.03)
+    await hold(0.08)
+    await asyncio.sleep(60)
 
 
-def test_a_session_has_the_time_in_which_its_acts_wait_for_tools():
-    assert nested(lambda: wait(0.15), 0.05, 0.05) == (False, False)
+@pytest.mark.parametrize(
+    ("work", "session", "act", "in_time"),
+    [
+        # While engines take no requests, both clocks stand still; then each has only the time that was left.
+        (lambda: hold(0.6), 0.3, 0.3, (True, True)),
+        (away, 60, 0.05, (True, False)),
+        (away, 0.05, 60, (False, False)),
+        # A session has the time in which its acts wait for tools.
+        (lambda: wait(0.15), 0.05, 0.05, (False, False)),
+    ],
+)
+def test_the_clocks_of_an_act_and_its_session_stand_still_for_what_is_not_their_own(work, session, act, in_time):
+    assert nested(work, session, act) == in_time
 
 
-def test_what_runs_after_the_engines_were_away_has_only_the_time_that_was_left():
-    async def work():
-        await asyncio.sleep(0.03)
-        await hold(0.08)
-        await asyncio.sleep(60)
-
-    assert nested(work, 60, 0.05) == (True, False)
-    assert nested(work, 0.05, 60) == (False, False)
-
-
-def test_a_clock_that_stands_still_at_its_end_is_looked_at_seldom():
+def test_a_clock_continues_with_the_time_that_it_was_stopped_at_and_is_looked_at_seldom_meanwhile(monkeypatch):
     clock = Clock(0.01)
     with clock.stopped():
         assert clock.next_look == STANDING_S
     assert clock.next_look <= 0.01
-
-
-def test_a_clock_continues_with_the_time_that_it_was_stopped_at(monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     clock = Clock(10)
@@ -123,9 +117,10 @@ def test_a_clock_continues_with_the_time_that_it_was_stopped_at(monkeypatch):
         assert clock.left == left
 
 
-def test_of_a_session_only_acts_can_wait_uncounted():
+def test_outside_an_act_there_is_no_clock_to_stop():
     async def main():
         clock = Clock(0.05)
         return await ended(start(wait(0.15), clock, session=True), clock)
 
-    assert not asyncio.run(main())
+    asyncio.run(wait(0))
+    assert not asyncio.run(main()), "nor is that of a session"

@@ -62,7 +62,8 @@ def test_ten_thousand_strings_raise_nothing_and_every_parsed_value_can_be_render
     for _ in range(10_000):
         value = codec.parse(adversarial(rng))
         if isinstance(value, Malformed):
-            assert not value and value.reason
+            # It equals only itself, so it cannot win a vote.
+            assert not value and value.reason and value != Malformed(value.reason)
         else:
             read += 1
             assert codec.parse(codec.render(value)) == value
@@ -123,16 +124,10 @@ def test_what_cannot_be_read_is_malformed(codec, text):
     assert isinstance(codec.parse(text), Malformed)
 
 
-@pytest.mark.parametrize(
-    ("codec", "piece"),
-    [
-        (Boxed(), "\\boxed{1}"),
-        (Boxed(), "\\boxed{{"),
-        (Boxed(), "{}"),
-        (Tag(), "<answer>1</answer>"),
-        (Tag(), "<answer>"),
-    ],
-)
+LONG = {Boxed(): ("\\boxed{1}", "\\boxed{{", "{}"), Tag(): ("<answer>1</answer>", "<answer>")}
+
+
+@pytest.mark.parametrize(("codec", "piece"), [(codec, piece) for codec, pieces in LONG.items() for piece in pieces])
 def test_ten_megabytes_are_read_in_one_pass(codec, piece):
     """Replies are read in the event loop that all sessions share."""
     text = piece * (10_000_000 // len(piece))
@@ -141,10 +136,6 @@ def test_ten_megabytes_are_read_in_one_pass(codec, piece):
     # A pass takes about a second; copying the rest for each piece takes minutes.
     assert time.process_time() - started < 10
     assert value == "1" if "1" in piece else isinstance(value, Malformed)
-
-
-def test_malformed_equals_only_itself_so_it_cannot_win_a_vote():
-    assert Malformed("no box") != Malformed("no box")
 
 
 @pytest.mark.parametrize(
@@ -161,12 +152,17 @@ def test_json_is_neither_deep_nor_infinite_and_its_keys_have_their_types(keys, t
     assert JsonBlock().parse('{"a": 1e99}') == {"a": 1e99}
 
 
-def test_boxes_may_hold_braces():
-    assert Boxed().parse(r"so \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
-
-
-def test_actions_may_come_as_a_python_list():
-    assert MOVES.parse('<actions>["UP", "left"]</actions>') == ["up", "left"]
+@pytest.mark.parametrize(
+    ("codec", "text", "value"),
+    [
+        (Boxed(), r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (MOVES, '<actions>["UP", "left"]</actions>', ["up", "left"]),
+        (Letters("abcdefgh", 3, "message"), "So: <message>C, e, f</message>", "cef"),
+        (LETTERS, " cef ", "cef"),
+    ],
+)
+def test_boxes_hold_braces_actions_come_as_a_python_list_and_letters_in_any_case(codec, text, value):
+    assert codec.parse(text) == value
 
 
 def test_actions_may_be_a_pattern_and_the_whole_reply():
@@ -183,11 +179,5 @@ def test_ambiguous_actions_and_a_pattern_without_help_are_refused(actions):
         ActionList(actions)
 
 
-@pytest.mark.parametrize("name", CODECS)
-def test_the_prompt_says_how_to_answer(name):
-    assert len(CODECS[name].prompt()) > 20
-
-
-def test_letters_are_read_in_any_case_and_with_commas():
-    assert Letters("abcdefgh", 3, "message").parse("So: <message>C, e, f</message>") == "cef"
-    assert LETTERS.parse(" cef ") == "cef"
+def test_the_prompt_says_how_to_answer():
+    assert all(len(codec.prompt()) > 20 for codec in CODECS.values())

@@ -15,11 +15,11 @@ from verl_mas.errors import FaultKind, WorkflowError
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Task, Workflow
-from verl_mas.workflow.continuation import restored
 from verl_mas.workflow.rewards import Score
-from verl_mas.workflow.team import Conversation
+from verl_mas.workflow.team import Conversation, restored
 
 UNIFORM = BranchSpec(k=3, commit="uniform")
+VALIDATION = replace(Task.of("t"), validate=True)
 
 
 class Sum(Workflow):
@@ -37,11 +37,8 @@ class Sum(Workflow):
     async def play(self, team, digits):
         for place in range(len(digits), 3):
             agent = team["first" if place != 1 else "second"]
-            candidates = (
-                await agent.branch(f"digits {digits}")
-                if self.forks_at in (-1, place)
-                else [await agent.act(f"digits {digits}")]
-            )
+            k = None if self.forks_at in (-1, place) else 1
+            candidates = await agent.branch(f"digits {digits}", k)
             if place == self.forks_at:
                 outcomes = await team.fork(candidates, self.after, digits)
                 return next(one for one, reply in zip(outcomes, candidates, strict=True) if reply.committed)
@@ -59,28 +56,22 @@ def by_branch(request, branch):
     return str(branch)
 
 
-def coins(seed=0):
-    rng = random.Random(seed)
-    return lambda request, branch: str(rng.randrange(2))
-
-
 def played(session):
     return [reply for reply in session.replies if not reply.probe]
 
 
-def told(replies):
-    return [
-        (one.agent, one.instance, one.turn, one.branch, one.text, one.committed, one.trainable, one.messages)
-        for one in replies
-    ]
+def acts(replies, *names):
+    return [tuple(getattr(reply, name) for name in names) for reply in replies]
 
 
 def test_the_mean_of_the_continuations_is_the_value_of_the_candidate(run):
     # A digit and two coins after it, then one coin, then nothing.
-    session = run(lambda: Sum(n=300), ScriptedLLM(coins()), branch=BranchSpec(k=2, commit="first")).session
+    rng = random.Random(0)
+    coins = ScriptedLLM(lambda request, branch: str(rng.randrange(2)))
+    session = run(lambda: Sum(n=300), coins, branch=BranchSpec(k=2, commit="first")).session
     chosen = 0
     for place, coins_left in enumerate((2, 1, 0)):
-        candidates = [one for one in played(session)][2 * place : 2 * place + 2]
+        candidates = played(session)[2 * place : 2 * place + 2]
         for one in candidates:
             exact = chosen + int(one.text) + 0.5 * coins_left
             assert one.team_reward == pytest.approx(exact, abs=4 * 0.5 * coins_left**0.5 / 300**0.5 + 1e-9)
@@ -93,7 +84,8 @@ def test_the_session_is_the_same_with_and_without_probes(run, commit):
     branch = BranchSpec(k=3, commit=commit)
     probed = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=branch).session
     plain = run(lambda: Sum(scores=False), ScriptedLLM(by_branch), branch=branch).session
-    assert told(played(probed)) == told(plain.replies)
+    names = "agent", "instance", "turn", "branch", "text", "committed", "trainable", "messages"
+    assert acts(played(probed), *names) == acts(plain.replies, *names)
     assert [row.key for row in probed.rows() if row.key] == [row.key for row in plain.rows()]
     assert len(probed.replies) > len(plain.replies)
 
@@ -101,14 +93,14 @@ def test_the_session_is_the_same_with_and_without_probes(run, commit):
 def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agents(run):
     result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM)
     session, record = result.session, result.session.record("finished")
+    probes = [act for act in record["acts"] if act["probe"]]
     # After the first act two acts each, after the second one; three candidates, two continuations.
-    assert sum(act["probe"] for act in record["acts"]) == 3 * 2 * (2 + 1)
-    assert {act["key"] for act in record["acts"] if act["probe"]} == {None}
+    assert len(probes) == 3 * 2 * (2 + 1)
+    assert {(act["key"], act["trainable"], act["committed"]) for act in probes} == {(None, False, False)}
     # Each names its candidate, and how often that was played on before.
     assert {act["line"] for act in record["acts"] if not act["probe"]} == {""}
-    candidates = {tuple(act["line"].rsplit("/", 2)[1:]) for act in record["acts"] if act["probe"]}
+    candidates = {tuple(act["line"].rsplit("/", 2)[1:]) for act in probes}
     assert candidates == {(candidate, number) for candidate in "012" for number in "01"}
-    assert not any(act["trainable"] or act["committed"] for act in record["acts"] if act["probe"])
     assert len([row for row in session.rows() if row.key]) == 9
     metrics = SessionCounts.of(result).metrics()
     assert metrics["session/acts/mean"] == 9
@@ -124,24 +116,21 @@ def test_a_malformed_probe_costs_no_row_a_penalty(run):
             reply.mark_malformed("always")
             return 1.0
 
-    agents = {name: AgentSpec(format_penalty=0.5) for name in Sum.agents}
-    session = run(
-        Marks, ScriptedLLM(by_branch), branch=UNIFORM, agents=agents, reward=RewardSpec(penalty_on="session")
-    ).session
+    agents, reward = dict.fromkeys(Sum.agents, AgentSpec(format_penalty=0.5)), RewardSpec(penalty_on="session")
+    session = run(Marks, ScriptedLLM(by_branch), branch=UNIFORM, agents=agents, reward=reward).session
     assert {row.reward.penalty for row in session.rows() if row.key} == {0.0}
 
 
 def test_probes_read_what_the_session_would_read(run):
-    llm = ScriptedLLM(by_branch)
-    session = run(Sum, llm, branch=BranchSpec(k=2, commit="first")).session
+    session = run(Sum, ScriptedLLM(by_branch), branch=BranchSpec(k=2, commit="first")).session
     [second] = [one for one in played(session) if one.turn == 0 and one.agent == "second" and one.branch == 0]
     probes = [one for one in session.replies if one.probe and one.agent == "second"]
     # The first candidate was committed, so what was played on from it is what came next.
     assert second.messages in [one.messages for one in probes]
-    assert [(one.turn, one.branch) for one in probes] == [(0, 0)] * 2
+    assert acts(probes, "turn", "branch") == [(0, 0)] * 2
 
 
-@pytest.mark.parametrize("task", [Task.of("t"), replace(Task.of("t"), validate=True)])
+@pytest.mark.parametrize("task", [Task.of("t"), VALIDATION])
 def test_an_act_without_other_candidates_is_not_played_on(run, task):
     branch = BranchSpec(k=3 if task.validate else 1)
     session = run(lambda: Sum(n=5), ScriptedLLM("1"), branch=branch, task=task).session
@@ -177,7 +166,7 @@ def test_an_outcome_without_a_reward_is_scored_by_the_reward_function(run):
         return Score(float(session.answer or 0) * 10)
 
     session = run(Answers, ScriptedLLM(by_branch), branch=UNIFORM, score=score).session
-    assert [one.team_reward for one in session.replies] == [0, 10, 20] * 3 and session.outcome.answer
+    assert acts(session.replies, "team_reward") == [(0,), (10,), (20,)] * 3 and session.outcome.answer
     result = run(Answers, ScriptedLLM(by_branch), branch=UNIFORM)
     assert "an outcome without a reward" in str(result.faults[0])
 
@@ -197,9 +186,8 @@ def test_forks_are_trained_on_each_with_the_reward_of_its_own_end(run):
     shared, *forks = session.replies
     # 1, then 1 to 3, then 1.
     assert (shared.branch, shared.committed, shared.team_reward) == (0, True, pytest.approx(4.0))
-    assert sorted((one.agent, one.turn, one.branch, one.team_reward) for one in forks) == [
-        *(("first", 1, branch, 3.0 + branch) for branch in range(3)),
-        *(("second", 0, branch, 3.0 + branch) for branch in range(3)),
+    assert sorted(acts(forks, "agent", "turn", "branch", "team_reward")) == [
+        (agent, turn, branch, 3.0 + branch) for agent, turn in (("first", 1), ("second", 0)) for branch in range(3)
     ]
     [kept] = {one.branch for one in forks if one.committed}
     assert sum(one.committed for one in forks) == 2 and session.team_reward == 3.0 + kept
@@ -219,58 +207,43 @@ def test_no_act_follows_a_fork_because_it_would_have_the_place_of_an_act_of_one(
 
 
 def test_a_fork_of_one_candidate_is_the_session_itself(run):
-    task = replace(Task.of("t"), validate=True)
-    session = run(lambda: Sum(forks_at=0), ScriptedLLM("1"), branch=UNIFORM, task=task).session
-    assert [(one.turn, one.branch, one.team_reward) for one in session.replies] == [
-        (0, 0, None),
-        (0, 0, None),
-        (1, 0, None),
-    ]
+    session = run(lambda: Sum(forks_at=0), ScriptedLLM("1"), branch=UNIFORM, task=VALIDATION).session
+    assert acts(session.replies, "turn", "branch", "team_reward") == [(turn, 0, None) for turn in (0, 0, 1)]
     assert session.team_reward == 3.0
 
 
 def test_a_conversation_and_a_spawned_agent_are_continued_on_the_line_of_the_probe(run):
-    class Talks(Workflow):
-        agents = ("talker",)
-        branches = True
+    async def talks(task, team):
+        worker = team.spawn("a")
+        await worker.act("work")
+        talk = team.a.conversation(system="be brief")
+        await talk.act("one")
+        candidates = await talk.branch("two")
 
-        async def run(self, task, team):
-            worker = team.spawn("talker")
-            await worker.act("work")
-            talk = team.talker.conversation(system="be brief")
-            await talk.act("one")
-            candidates = await talk.branch("two")
+        async def on(team, candidate, state):
+            twin = talk.after(candidate, team)
+            assert isinstance(twin, Conversation)
+            await twin.act("three")
+            await team.twin(worker).act("more work")
+            return 1.0
 
-            async def on(team, candidate, state):
-                twin = talk.after(candidate, team)
-                assert isinstance(twin, Conversation)
-                await twin.act("three")
-                await team.twin(worker).act("more work")
-                return 1.0
+        for one in candidates:
+            await team.continue_from(one, on, None)
+        talk.commit(candidates)
+        await talk.act("three")
+        return Outcome(reward=1.0)
 
-            for one in candidates:
-                await team.continue_from(one, on, None)
-            talk.commit(candidates)
-            await talk.act("three")
-            return Outcome(reward=1.0)
-
-    session = run(Talks, ScriptedLLM(by_branch), branch=BranchSpec(k=2, commit="first")).session
+    session = run(talks, ScriptedLLM(by_branch), branch=BranchSpec(k=2, commit="first")).session
     end = session.replies[-1]
     probes = [one for one in session.replies if one.probe]
     assert (end.instance, end.turn, end.messages[-1]["content"]) == (2, 2, "three")
-    assert [(one.instance, one.turn) for one in probes] == [(2, 2), (1, 1)] * 2
+    assert acts(probes, "instance", "turn") == [(2, 2), (1, 1)] * 2
     assert probes[0].messages == end.messages != probes[2].messages
     assert len([row for row in session.rows() if row.key]) == 5
 
 
-class Itself:
-    def copy(self):
-        return self
-
-
-class Nothing:
-    def copy(self):
-        return None
+Itself = type("Itself", (), {"copy": lambda self: self})
+Nothing = type("Nothing", (), {"copy": lambda self: None})
 
 
 class Locked:
@@ -297,39 +270,35 @@ class Shares:
     ],
 )
 def test_a_state_that_cannot_be_restored_is_refused_with_the_fix(run, state, says):
-    class Keeps(Sum):
-        async def run(self, task, team):
-            [one, _] = await team.first.branch("x")
-            await team.continue_from(one, self.after, state)
+    async def after(team, candidate, state):
+        return 1.0
 
-        async def after(self, team, candidate, state):
-            return 1.0
+    async def keeps(task, team):
+        [one, _] = await team.a.branch("x")
+        await team.continue_from(one, after, state)
 
     with pytest.raises(WorkflowError, match=says):
         restored(state)
-    assert run(Keeps, ScriptedLLM("1"), branch=BranchSpec(k=2)).faults[0].kind is FaultKind.WORKFLOW
+    assert run(keeps, ScriptedLLM("1"), branch=BranchSpec(k=2)).faults[0].kind is FaultKind.WORKFLOW
 
 
 def test_a_copy_that_shares_what_changes_is_refused_and_one_that_shares_what_does_not_is_not(run):
-    def keeps(change):
-        class Keeps(Sum):
-            async def run(self, task, team):
-                candidates = await team.first.branch("x")
-                for one in candidates:
-                    await team.continue_from(one, self.after, Shares())
-                return Outcome(reward=1.0)
+    async def append(team, candidate, state):
+        state.grid.append([2])
+        return 1.0
 
-            async def after(self, team, candidate, state):
-                if change:
-                    state.grid[0][0] = 1
-                else:
-                    state.grid.append([2])
-                return 1.0
+    async def change(team, candidate, state):
+        state.grid[0][0] = 1
+        return 1.0
 
-        return run(Keeps, ScriptedLLM("1"), branch=BranchSpec(k=2))
+    async def keeps(task, team):
+        for one in await team.a.branch("x"):
+            await team.continue_from(one, task.ground_truth, Shares())
+        return Outcome(reward=1.0)
 
-    assert not keeps(change=False).failed
-    assert "Shares.grid changed while a copy of its Shares was played on" in str(keeps(change=True).faults[0])
+    ok, refused = (run(keeps, ScriptedLLM("1"), branch=UNIFORM, task=Task([], after)) for after in (append, change))
+    assert not ok.failed
+    assert "Shares.grid changed while a copy of its Shares was played on" in str(refused.faults[0])
 
 
 @pytest.mark.parametrize("state", [[[1]], {"a": [1]}, {1}, (1, [2]), "text", None, 3])
@@ -358,10 +327,8 @@ def test_a_copy_draws_its_chance_anew_and_so_does_not_know_the_future_of_the_ori
 
     async def one(task, team):
         die = Die(random.Random(7))
-        candidates = await team.a.branch("q", k=2)
-        for candidate in candidates:
+        for candidate in await team.a.branch("q", k=2):
             await team.continue_from(candidate, play, die)
-        team.commit(candidates)
         drawn.append(die.rng.random())
         return Outcome(reward=0.0)
 
@@ -374,7 +341,7 @@ def test_no_two_generations_of_a_session_have_the_same_place(run):
     for workflow in (lambda: Sum(n=2), lambda: Sum(forks_at=1)):
         llm = ScriptedLLM(by_branch)
         run(workflow, llm, branch=UNIFORM)
-        places = [(one.line, one.agent, one.instance, one.turn) for one in llm.requests]
+        places = acts(llm.requests, "line", "agent", "instance", "turn")
         assert len(set(places)) == len(places) and ("", "first", 0, 0) in places
 
 

@@ -26,25 +26,19 @@ class Crew(Workflow):
         return Outcome(answer=await team.leader.act("sum up"), reward=1.0)
 
 
-def acts(session):
-    return {(reply.agent, reply.instance, reply.turn, reply.messages[-1]["content"]) for reply in session.replies}
-
-
 def test_turns_of_spawned_agents_do_not_depend_on_who_answers_first():
-    slow_first = run(Crew(workers=3), "t", ScriptedLLM("x"))
-    assert acts(slow_first) == {
+    replies = run(Crew(workers=3), "t", ScriptedLLM("x")).replies
+    assert {(reply.agent, reply.instance, reply.turn, reply.messages[-1]["content"]) for reply in replies} == {
         *(("worker", number + 1, part, f"{number}, part {part}") for number in range(3) for part in range(2)),
         ("worker", 0, 0, "by itself"),
         ("leader", 0, 0, "sum up"),
     }
 
 
-def test_more_instances_than_acts_are_refused_with_the_limit():
+def test_more_instances_than_acts_and_agents_that_the_team_does_not_have_are_refused():
     with pytest.raises(SessionFault, match=r"3 instances in a session; rule: .* mas.faults.max_acts=2 acts; fix: "):
         run(Crew(workers=3), "t", ScriptedLLM("x"), faults=FaultSpec(max_acts=2, retries=0))
 
-
-def test_an_agent_that_the_team_does_not_have_is_refused_with_the_nearest_name():
     class Wrong(Crew):
         async def run(self, task, team):
             team.spawn("wroker")

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -13,9 +14,8 @@ from verl_mas.workflow.loop_thread import LoopThread
 
 @pytest.fixture
 def loop():
-    made = LoopThread("test")
-    yield made
-    made.close()
+    with closing(LoopThread("test")) as loop:
+        yield loop
 
 
 class Items:
@@ -68,6 +68,7 @@ def test_an_interrupted_iteration_ends_its_generator(loop, early, monkeypatch):
 
     def interrupt():
         items.waiting.wait()
+        time.sleep(0.05)  # a signal that comes as the caller begins to wait is noticed when the wait ends
         os.kill(os.getpid(), signal.SIGINT)
 
     def started_late(coroutine):

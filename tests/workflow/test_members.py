@@ -1,16 +1,23 @@
-"""The members of a team and their settings."""
+"""The members of a team, their settings, and agents that exchange their policies."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 
 from verl_mas.config import load
-from verl_mas.config.schema import AgentSpec
+from verl_mas.config.run import Run
+from verl_mas.config.schema import AgentSpec, PolicySpec, RemoteSpec, SwapSpec
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import Task
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.trainer.checkpoint import run_identity
+from verl_mas.workflow import Outcome, Task, Workflow
 from verl_mas.workflow.members import members_of
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig
 
 
 def member(agent, **policy):
@@ -18,25 +25,14 @@ def member(agent, **policy):
     return members_of(("a",), mas.agents, mas.policies)["a"]
 
 
-def test_agents_given_as_one_text_are_refused():
-    with pytest.raises(ConfigError, match=re.escape("agents = ('solver',)")):
-        members_of("solver", {}, {})
-
-
 @pytest.mark.parametrize(
     ("agents", "says"),
     [
+        ("solver", r"agents = \('solver',\)"),
         ((), "at least one agent"),
-        (None, "a tuple of names"),
-        (5, "a tuple of names"),
-        ((1, 2), "a tuple of names"),
-        ({"a", "b"}, "a tuple of names"),
+        *((agents, "a tuple of names") for agents in (None, 5, (1, 2), {"a", "b"})),
         (("a", "b", "a"), "'a' is there twice"),
-        (("../../x",), "names are part of metric names"),
-        (("a b",), "names are part of metric names"),
-        (("rows",), "names are part of metric names"),
-        (("",), "names are part of metric names"),
-        (("a\n",), "names are part of metric names"),
+        *(((name,), "names are part of metric names") for name in ("../../x", "a b", "rows", "", "a\n")),
     ],
 )
 def test_agents_that_are_not_distinct_or_cannot_be_written_into_metrics_are_refused(agents, says):
@@ -47,19 +43,15 @@ def test_agents_that_are_not_distinct_or_cannot_be_written_into_metrics_are_refu
 @pytest.mark.parametrize(
     ("sampling", "says"),
     [
-        ({"temprature": 1.0}, "did you mean 'temperature'"),
         ({"max_new_tokens": 8}, "did you mean 'max_tokens'"),
         ({"n": 4}, "takes the settings of Sampling only"),
-        ({"temperature": -1}, "a finite number, at least 0"),
         ({"top_p": 0}, "a finite number, above 0, at most 1"),
         ({"top_k": 0}, "-1, or a whole number, at least 1"),
-        ({"max_tokens": 0}, "a whole number, at least 1"),
         ({"stop": 1}, "text, or a list, each item text"),
         ({"stop_token_ids": [-1]}, "a whole number, at least 0"),
         ({"min_p": 2}, "between 0 and 1"),
         ({"repetition_penalty": 0}, "above 0"),
-        ({"presence_penalty": 3}, "between -2 and 2"),
-        ({"frequency_penalty": 3}, "between -2 and 2"),
+        *(({f"{name}_penalty": 3}, "between -2 and 2") for name in ("presence", "frequency")),
         ({"ignore_eos": "no"}, "true or false"),
         ({"seed": 0.5}, "a whole number"),
         ({"extra": ["min_tokens"]}, "a mapping"),
@@ -86,3 +78,97 @@ def test_a_penalty_is_refused_only_for_an_agent_that_trains(sampling):
         member({"sampling": sampling})
     assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == {"repetition_penalty": 1.1}
     member({"validation_sampling": sampling})
+
+
+def test_a_mistyped_agent_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'solver'"):
+        members_of(("solver", "verifier"), {"slover": AgentSpec()}, {})
+
+
+def test_agents_of_frozen_and_remote_policies_do_not_train():
+    policies = {
+        "main": PolicySpec(),
+        "cold": PolicySpec(trainable=False),
+        "far": PolicySpec(remote=RemoteSpec("http://x", "m")),
+    }
+    specs = {"a": AgentSpec("main"), "b": AgentSpec("cold"), "c": AgentSpec("far"), "d": AgentSpec(trainable=False)}
+    members = members_of(tuple("abcd"), specs, policies)
+    assert [members[name].trainable for name in "abcd"] == [True, False, False, False]
+
+
+NAMES = ("first", "second", "third")
+
+
+def swapping(every=2, agents=NAMES[:2], **policies):
+    mas = load(
+        {
+            "policies": {"a": {}, "b": {}, "c": {}} | policies,
+            "agents": {name: {"policy": policy} for name, policy in zip(NAMES, "abc", strict=True)},
+            "swap": {"agents": list(agents), "every": every},
+        }
+    )
+    return members_of(NAMES, mas.agents, mas.policies, mas.swap)
+
+
+def at(steps, members, **task):
+    """The policies of the three agents, by step."""
+    return ["".join(members[name].policy(Task([], step=step, **task)) for name in NAMES) for step in steps]
+
+
+def test_agents_exchange_their_policies_after_so_many_training_steps_and_others_keep_theirs():
+    two, three = swapping(every=2), swapping(every=1, agents=NAMES)
+    assert at(range(8), two) == ["abc", "abc", "abc", "bac", "bac", "abc", "abc", "bac"], "0 is outside of training"
+    assert at(range(1, 5), three) == ["abc", "bca", "cab", "abc"]
+    assert all(sorted(policies) == ["a", "b", "c"] for policies in at(range(1, 40), swapping(every=3, agents=NAMES)))
+    assert {*at(range(6), three, validate=True)} == {"abc"}, "validation is with the configured policies"
+
+
+class Both(Workflow):
+    agents = NAMES
+
+    async def run(self, task, team):
+        await team.first.act("x")
+        return Outcome(answer=await team.second.act("y"), reward=1.0)
+
+
+@pytest.mark.parametrize(("step", "played"), [(2, ["a", "b"]), (3, ["b", "a"])])
+def test_an_act_is_served_by_the_policy_of_its_step_and_recorded_with_it(step, played):
+    clients = {name: ScriptedLLM(f"by {name}") for name in "abc"}
+    config = SessionConfig(swapping(every=2), clients)
+    result = asyncio.run(run_session(Both, replace(Task.of("q"), step=step), config))
+    assert [(reply.policy, reply.text) for reply in result.session.replies] == [(name, f"by {name}") for name in played]
+
+
+@pytest.mark.parametrize(
+    ("agents", "policies", "says"),
+    [
+        (("first", "secnd"), {}, "did you mean 'second'"),
+        (("first",), {}, "two different agents, or more"),
+        (("first", "first"), {}, "two different agents, or more"),
+        (("first", "second"), {"b": {"trainable": False}}, "the policy b is frozen"),
+        (("first", "second"), {"a": {"remote": {"base_url": "http://x", "model": "m"}}}, "the policy a is remote"),
+        (("first", "second"), {"b": {"overrides": {"model": {"path": "x"}}}}, "differ in model"),
+        (("first", "second"), {"b": {"overrides": {"rollout": {"n": 2}}}}, "differ in rollout"),
+    ],
+)
+def test_an_exchange_that_cannot_be_is_refused(agents, policies, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        swapping(agents=agents, **policies)
+
+
+def test_agents_of_one_policy_have_nothing_to_exchange_and_unknown_policies_are_left_to_the_check_of_all_agents():
+    mas = load({"swap": {"agents": ["first", "second"]}})
+    with pytest.raises(ConfigError, match=r"nothing to exchange(.|\n)*\+\+mas.agents.second.policy=llm1"):
+        members_of(NAMES, mas.agents, mas.policies, mas.swap)
+    mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
+    unknown = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
+    assert unknown["first"].policies == ("x", "y")
+    # They may differ in their optimiser.
+    assert at([3], swapping(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == ["bac"]
+
+
+def test_a_run_resumes_with_the_agents_that_exchanged_and_its_period_may_change(two):
+    def identity(*agents, every=3):
+        return run_identity(Run.of(two(mas__swap={"agents": list(agents), "every": every})))
+
+    assert identity() != identity("solver", "verifier") == identity("solver", "verifier", every=4)

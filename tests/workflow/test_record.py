@@ -23,22 +23,17 @@ def press(button: str) -> ToolResult:
 
 @pytest.fixture
 def with_tools():
-    script = [calls(("press", {"button": "red"}), text="Now."), "Done."]
-    return verl_mas.run(
-        "single", "q", ScriptedLLM(script), agents={"solver": AgentSpec(tools=["press"])}, tools=[press]
-    )
+    llm = ScriptedLLM([calls(("press", {"button": "red"}), text="Now."), "Done."])
+    return verl_mas.run("single", "q", llm, agents={"solver": AgentSpec(tools=["press"])}, tools=[press])
 
 
-def test_the_tokens_of_an_act_are_those_it_sampled_with_their_log_probs():
-    class Talk(verl_mas.Workflow):
-        agents = ("solver",)
+def test_the_tokens_of_an_act_are_those_it_sampled_with_their_log_probs(run):
+    async def talk(task, team):
+        talk = team.a.conversation()
+        await talk.act("one")
+        return verl_mas.Outcome(await talk.act("two"), reward=1.0)
 
-        async def run(self, task, team):
-            talk = team.solver.conversation()
-            await talk.act("one")
-            return verl_mas.Outcome(await talk.act("two"), reward=1.0)
-
-    session = verl_mas.run(Talk(), "q", ScriptedLLM(["first", "then"]))
+    session = run(talk, ScriptedLLM(["first", "then"])).session
     first, second = session.record(how=Recording(tokens={"main": letters}))["acts"]
     # Both acts are one row, whose tokens also have the second message.
     assert first["tokens"] == [[letter, -0.5] for letter in "first"]
@@ -46,7 +41,7 @@ def test_the_tokens_of_an_act_are_those_it_sampled_with_their_log_probs():
     assert session.record(how=Recording(tokens={"other": letters}))["acts"][0]["tokens"] is None
 
 
-def test_tokens_are_cut_with_their_text(with_tools):
+def test_tokens_are_cut_with_their_text():
     session = verl_mas.run("single", "q", ScriptedLLM("abcdefgh"))
     (act,) = session.record(how=Recording(max_text_chars=3, tokens={"main": letters}))["acts"]
     assert act["text"] == "abc... (8 characters)" and [text for text, _ in act["tokens"]] == ["a", "b", "c"]
@@ -63,25 +58,16 @@ def test_log_probs_are_stored_in_hundredths_and_what_is_not_a_number_is_none(giv
     assert act["tokens"] == [list(token) for token in zip("abc", stored, strict=True)]
 
 
-def test_a_local_reward_of_several_parts_names_them(with_tools):
+def test_a_record_of_a_live_session_is_plain_data_and_names_the_parts_of_a_local_reward(with_tools):
     with_tools.replies[0].reward = 0.25
-    (act,) = with_tools.record()["acts"]
-    assert act["reward"] == {
-        "team": 0.0,
-        "local": 0.75,
-        "penalty": 0.0,
-        "score": 0.75,
-        "parts": {"act": 0.25, "tools": 0.5},
-    }
+    record = with_tools.record()
+    assert unpacked(packed(record)) == record and (record["status"], record["group"]) == (None, "task")
+    (act,) = record["acts"]
+    assert act["tool_calls"][0]["result"] == "red is on"
+    parts = {"act": 0.25, "tools": 0.5}
+    assert act["reward"] == {"team": 0.0, "local": 0.75, "penalty": 0.0, "score": 0.75, "parts": parts}
     (plain,) = verl_mas.run("single", "q", ScriptedLLM("x")).record()["acts"]
     assert plain["reward"]["parts"] == {}
-
-
-def test_a_record_of_a_live_session_is_plain_data(with_tools):
-    record = with_tools.record()
-    assert unpacked(packed(record)) == record
-    assert (record["status"], record["group"]) == (None, "task")
-    assert record["acts"][0]["tool_calls"][0]["result"] == "red is on"
 
 
 def test_an_image_is_what_the_recording_makes_of_it():

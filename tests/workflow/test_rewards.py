@@ -36,23 +36,18 @@ def scores(rows, spec):
         (RewardSpec(preset="dr_mas", penalty_on="agent"), [0.9, 1.0, 0.9]),
         (RewardSpec(preset="dr_mas", penalty_on="session"), [0.9, 0.9, 0.9]),
         (RewardSpec(team=0.0, local=2.0, penalty_on="none"), [1.0, 0.4, 0.0]),
+        # A given zero overrides the preset.
+        (RewardSpec(preset="at_grpo", local=0.0), [1.0, 1.0, 1.0]),
     ],
 )
 def test_the_preset_weighs_the_parts_of_a_rows_score(spec, expected):
     assert scores(SESSION, spec) == pytest.approx(expected)
+    assert scores([], spec) == []
 
 
 def test_penalties_that_land_on_one_row_add_up():
     acts = [Earned("solver", team=1.0, penalty=0.1), Earned("solver", team=1.0, penalty=0.2)]
     assert scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
-
-
-def test_a_given_zero_overrides_the_preset():
-    assert RewardSpec(preset="at_grpo", local=0.0).local == 0.0
-
-
-def test_a_session_without_acts_has_no_scores():
-    assert row_rewards([], RewardSpec()) == []
 
 
 amount = st.floats(0, 10)

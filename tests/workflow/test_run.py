@@ -1,10 +1,9 @@
-"""The same workflows against a real HTTP server that speaks OpenAI's protocol."""
+"""Workflows without verl, against a real HTTP server that speaks OpenAI's protocol, and tracebacks of their faults."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import pickle
 import threading
 import time
 
@@ -13,7 +12,9 @@ import pytest
 import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError
+from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Workflow
+from verl_mas.workflow.run import traceback_of
 
 
 def solver_or_verifier(body):
@@ -49,18 +50,14 @@ def test_agents_on_two_endpoints_keep_their_settings_and_keys(serve, monkeypatch
     assert left.headers[0]["Authorization"] == "Bearer secret" and "Authorization" not in right.headers[0]
 
 
-def test_branches_are_requests_of_their_own(serve):
-    class Best(Workflow):
-        agents = ("a",)
+def test_branches_are_requests_of_their_own(serve, run):
+    async def best(task, team):
+        replies = await team.a.branch(task.messages, max_new_tokens=9)
+        for reply in replies:
+            reply.reward = float(reply.text)
+        return Outcome(answer=team.commit(replies))
 
-        async def run(self, task, team):
-            replies = await team.a.branch(task.messages, max_new_tokens=9)
-            for reply in replies:
-                reply.reward = float(reply.text)
-            return Outcome(answer=team.commit(replies))
-
-    numbers = iter("1342")
-    lock = threading.Lock()
+    numbers, lock = iter("1342"), threading.Lock()
 
     def answer(body):
         with lock:
@@ -68,11 +65,11 @@ def test_branches_are_requests_of_their_own(serve):
 
     endpoint = serve(answer)
     client = verl_mas.OpenAIClient(endpoint.url, "m")
-    assert verl_mas.run(Best(), "q", client, branch=BranchSpec(k=4)).answer == "4"
+    assert run(best, client, branch=BranchSpec(k=4)).session.answer == "4"
     assert [body["max_tokens"] for body in endpoint.bodies] == [9] * 4
 
 
-def test_a_refusing_endpoint_is_retried_and_then_raises(serve):
+def test_a_refusing_endpoint_is_retried_and_then_raises_and_a_slow_one_times_out(serve):
     codes = iter([503, "fine"])
     client = verl_mas.OpenAIClient(serve(lambda body: next(codes)).url, "m")
     assert verl_mas.run("single", "q", client, faults=FaultSpec(backoff_s=0.0)).answer == "fine"
@@ -82,15 +79,13 @@ def test_a_refusing_endpoint_is_retried_and_then_raises(serve):
         verl_mas.run("single", "q", client, faults=FaultSpec(retries=0))
     assert (raised.value.kind, raised.value.agent, raised.value.turn) == (FaultKind.REFUSED, "solver", 0)
 
-
-def test_a_slow_endpoint_times_out(serve):
     client = verl_mas.OpenAIClient(serve(lambda body: time.sleep(2) or "late").url, "m")
     with pytest.raises(SessionFault) as raised:
         verl_mas.run("single", "q", client, faults=FaultSpec(retries=0, act_timeout_s=0.05))
     assert raised.value.kind is FaultKind.TIMEOUT
 
 
-def test_run_inside_an_event_loop_is_refused_with_arun_as_the_fix(serve):
+def test_run_inside_an_event_loop_is_refused_with_arun_as_the_fix():
     async def wrong():
         verl_mas.run("single", "q", verl_mas.OpenAIClient("http://x", "m"))
 
@@ -98,10 +93,61 @@ def test_run_inside_an_event_loop_is_refused_with_arun_as_the_fix(serve):
         asyncio.run(wrong())
 
 
-def test_importing_the_package_or_a_workflow_loads_nothing_heavy():
-    code = (
-        "import sys, verl_mas; light = set(sys.modules); import verl_mas.workflow.session, verl_mas.workflows.ensemble;"
-    )
-    code += "print([m for m in ('verl', 'torch', 'ray', 'httpx') if m in sys.modules], 'asyncio' in light)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.split("]")[0] == "["
+class Divides(Workflow):
+    agents = ("a",)
+
+    async def run(self, task, team):
+        await team.a.act("q")
+        return Outcome(reward=self.helper())
+
+    def helper(self):
+        return 1 / 0
+
+
+class Deep(Divides):
+    def helper(self, depth=300):
+        # Two frames in turn, which Python does not fold into "previous line repeated".
+        return self.other(depth) if depth else 1 / 0
+
+    def other(self, depth):
+        return self.helper(depth - 1)
+
+
+def frames(text):
+    return [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("  File")]
+
+
+class Twice(Divides):
+    async def run(self, task, team):
+        await team.a.act("q")
+        await team.a.act("q")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "raises", "called", "last"),
+    [
+        (Divides, None, ["run", "helper"], "ZeroDivisionError: division by zero"),
+        # Where the act was asked for, and what the client raised.
+        (Divides, ValueError("no \ud83d"), ["run", "generate"], "ValueError: no \\ud83d"),
+        (Twice, None, ["run"], "limit: more than 1 acts"),
+    ],
+)
+def test_the_users_frames_come_first_and_the_exception_last(run, workflow, raises, called, last):
+    llm = ScriptedLLM("x", fault=lambda request: raises)
+    (fault,) = run(workflow, llm, faults=FaultSpec(max_acts=1, retries=0)).faults
+    assert frames(fault.traceback) == called
+    assert last in fault.traceback.splitlines()[-1]
+
+
+def test_a_long_traceback_keeps_its_beginning_and_its_end(run):
+    (fault,) = run(Deep, ScriptedLLM("x"), faults=FaultSpec(retries=0)).faults
+    assert len(fault.traceback) < 4100 and " characters ..." in fault.traceback
+    assert frames(fault.traceback)[:2] == ["run", "helper"] and fault.traceback.endswith("division by zero")
+
+
+def test_a_fault_without_frames_of_a_user_has_a_traceback_too_and_crosses_processes_with_it():
+    assert "late" in traceback_of(SessionFault(FaultKind.LIMIT, "late"))
+    fault = SessionFault(FaultKind.REFUSED, "two\nlines", agent="a", turn=1, traceback="File ...")
+    copy = pickle.loads(pickle.dumps(fault))
+    assert (str(copy), copy.traceback, copy.agent, copy.turn) == (str(fault), "File ...", "a", 1)
+    assert copy.line == "refused: two (agent a, turn 1)"

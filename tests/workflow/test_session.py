@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
+from contextlib import suppress
 
 import pytest
 
-from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, RewardSpec
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, RewardSpec
 from verl_mas.errors import FaultKind
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Tag, Task, Workflow, nested
 from verl_mas.workflow.commit import softmax
-from verl_mas.workflow.session import Score
+from verl_mas.workflow.members import members_of
+from verl_mas.workflow.rewards import Score
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig
+from verl_mas.workflows.ensemble import Ensemble
 
 
 class Pair(Workflow):
@@ -34,19 +38,6 @@ async def branching(task, team, agents=("a", "b")):
     return Outcome(answer=await team.b.act(str(chosen)), reward=0.5)
 
 
-async def endless(task, team):
-    while True:
-        try:
-            await team.a.act("again")
-        except Exception:  # noqa: BLE001  # the defect that this workflow stands for
-            continue
-
-
-async def broken(task, team):
-    await team.a.act("x")
-    raise KeyError("oops")
-
-
 class Abandoning(Workflow):
     """One of three parallel acts fails; gather leaves the others running."""
 
@@ -57,27 +48,26 @@ class Abandoning(Workflow):
         return Outcome()
 
 
-class Outer(Workflow):
-    agents = (*nested("left", Pair), *nested("right", Pair.agents))
+QUESTION = [{"role": "user", "content": "q"}]
+VALIDATION = Task(QUESTION, validate=True)
 
-    async def run(self, task, team):
-        left, right = await asyncio.gather(Pair().run(task, team.sub("left")), Pair().run(task, team.sub("right")))
-        return Outcome(answer=f"{left.text}{right.text}", reward=0.0)
+
+def acts(replies, *names):
+    return [tuple(getattr(reply, name) for name in names) for reply in replies]
 
 
 def test_every_act_is_recorded_with_agent_turn_and_order(run):
     done = run(Pair, ScriptedLLM({"a": ["1", "2"], "b": "x"}))
-    acts = [(r.agent, r.turn, r.branch, r.text, r.committed) for r in done.session.replies]
-    assert acts == [("a", 0, 0, "1", True), ("b", 0, 0, "x", True), ("a", 1, 0, "2", True)]
+    expected = [("a", 0, 0, "1", True), ("b", 0, 0, "x", True), ("a", 1, 0, "2", True)]
+    assert acts(done.session.replies, "agent", "turn", "branch", "text", "committed") == expected
     assert done.session.answer == "2" and done.session.info == {"acts": 3} and not done.failed
 
 
 def test_sampling_goes_from_agent_to_act_and_validation_keeps_its_own_decoding(run):
     agents = {"a": AgentSpec(sampling={"temperature": 1.2, "stop": ["."]}, validation_sampling={"top_p": 0.9})}
     llm = ScriptedLLM("x")
-    run(Pair, llm, agents=agents)
-    run(Pair, llm, agents=agents, task=Task([{"role": "user", "content": "q"}], validate=True))
-    run(Pair, llm, agents=agents, task=Task([{"role": "user", "content": "q"}], greedy=True))
+    for task in (Task(QUESTION), VALIDATION, Task(QUESTION, greedy=True)):
+        run(Pair, llm, agents=agents, task=task)
     trained, overridden, validated, greedy = (llm.requests[i].sampling for i in (0, 2, 3, 8))
     assert trained == {"temperature": 1.2, "stop": ["."]}
     assert overridden == {"temperature": 0.5, "stop": ["."]}
@@ -85,19 +75,31 @@ def test_sampling_goes_from_agent_to_act_and_validation_keeps_its_own_decoding(r
     assert greedy == {"stop": ["."]}
 
 
+def contents(request):
+    return [message["content"] for message in request.messages]
+
+
 def test_the_system_prompt_of_the_config_replaces_the_workflows(run):
     llm = ScriptedLLM("x")
-    task = Task([{"role": "system", "content": "old"}, {"role": "user", "content": "q"}])
+    task = Task([{"role": "system", "content": "old"}, *QUESTION])
     run(Pair, llm, task=task, agents={"a": AgentSpec(system_prompt="new")})
-    assert [m["content"] for m in llm.requests[0].messages] == ["new", "q"]
-    assert [m["role"] for m in llm.requests[1].messages] == ["user"]
+    assert [contents(request) for request in llm.requests[:2]] == [["new", "q"], ["x"]]
+
+    async def talk(task, team):
+        return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
+
+    llm = ScriptedLLM("x")
+    run(talk, llm)
+    run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
+    # The opening messages of a conversation follow it.
+    assert [contents(request) for request in llm.requests] == [["S", "rules", "hi"], ["new", "rules", "hi"]]
 
 
 def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
     done = run(branching, ScriptedLLM({"a": ["1", "3", "2", "3"], "b": lambda r, _: r.messages[0]["content"]}))
     candidates = done.session.replies[:4]
-    assert [r.branch for r in candidates] == [0, 1, 2, 3] and {r.turn for r in candidates} == {0}
-    assert [r.committed for r in candidates] == [False, True, False, False], "the first of equals"
+    # Committed is the first of equals.
+    assert acts(candidates, "branch", "turn", "committed") == [(n, 0, n == 1) for n in range(4)]
     assert len({tuple(r.generation.prompt_ids) for r in candidates}) == 1
     assert done.session.answer == "3"
     assert [(row.reward.team, row.reward.local, row.reward.score) for row in done.session.rows()] == [
@@ -106,10 +108,8 @@ def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
 
 
 def test_a_validation_branch_has_one_candidate_unless_asked_otherwise(run):
-    task = Task([{"role": "user", "content": "q"}], validate=True)
-    assert len(run(branching, ScriptedLLM("1"), task=task).session.replies) == 2
-    spec = BranchSpec(validation_k=3)
-    assert len(run(branching, ScriptedLLM("1"), task=task, branch=spec).session.replies) == 4
+    for spec, replies in ((BranchSpec(), 2), (BranchSpec(validation_k=3), 4)):
+        assert len(run(branching, ScriptedLLM("1"), task=VALIDATION, branch=spec).session.replies) == replies
 
 
 @pytest.mark.parametrize("rule", ["softmax", "uniform"])
@@ -117,9 +117,8 @@ def test_random_commits_repeat_for_the_same_task_and_session(run, rule):
     def choices():
         spec = BranchSpec(commit=rule, temperature=1.0)
         llm = ScriptedLLM({"a": ["1", "2", "3", "4"], "b": "x"})
-        tasks = [Task([{"role": "user", "content": "q"}], session=s) for s in range(20)]
-        runs = [run(branching, llm, task=task, branch=spec) for task in tasks]
-        return [[r.committed for r in done.session.replies] for done in runs]
+        runs = [run(branching, llm, task=Task(QUESTION, session=session), branch=spec) for session in range(20)]
+        return [acts(done.session.replies, "committed") for done in runs]
 
     assert choices() == choices()
 
@@ -132,21 +131,15 @@ def test_a_cold_softmax_takes_the_best_and_a_hot_one_takes_each_equally_often(te
 
 def test_a_commit_of_unscored_candidates_says_what_to_do(run):
     async def lazy(task, team):
-        team.commit(await team.a.branch("q", k=2))
+        replies = await team.a.branch("q", k=2)
+        team.commit(replies)
+        # A candidate may have a team reward of its own.
+        replies[0].team_reward, replies[1].team_reward = 0.25, 0.75
+        return Outcome(reward=9.0)
 
     done = run(lazy, ScriptedLLM("x"))
     assert done.failed and "set reply.reward" in done.faults[-1].cause
-    assert not run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()[0].malformed
-
-
-def test_a_candidate_may_have_its_own_team_reward(run):
-    async def own(task, team):
-        replies = await team.a.branch("q", k=2)
-        replies[0].team_reward, replies[1].team_reward = 0.25, 0.75
-        team.commit(replies)
-        return Outcome(reward=9.0)
-
-    rows = run(own, ScriptedLLM("x")).session.rows()
+    rows = run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()
     assert [row.reward.team for row in rows] == [0.25, 0.75]
 
 
@@ -167,25 +160,12 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
     assert [m["role"] for m in done.session.replies[1].messages] == ["system", "user", "assistant", "user"]
 
 
-def test_the_opening_messages_of_a_conversation_follow_its_system_prompt_which_the_config_may_replace(run):
-    async def talk(task, team):
-        return Outcome(answer=await team.a.conversation("rules", system="S").act("hi"))
-
-    llm = ScriptedLLM("x")
-    run(talk, llm)
-    run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
-    assert [[m["content"] for m in request.messages] for request in llm.requests] == [
-        ["S", "rules", "hi"],
-        ["new", "rules", "hi"],
-    ]
-
-
 def test_a_session_and_a_reply_are_shown_in_one_line_without_token_ids(run):
     session = run(Pair, ScriptedLLM("long " * 100)).session
     assert repr(session).startswith("<Session of task task_0: 3 acts, answer 'long long")
     assert repr(session.replies[0]).startswith("<Reply of a, turn 0: 'long long")
     assert max(len(repr(session)), len(repr(session.replies[0]))) < 120
-    assert "ids" not in repr(session.replies[0].generation)
+    assert not any("ids" in repr(value) for value in (session.replies[0].generation, session.rows()[0]))
 
 
 def test_a_branch_in_a_conversation_trains_no_token_twice(run):
@@ -211,20 +191,23 @@ def test_a_branch_in_a_conversation_trains_no_token_twice(run):
 
 
 def test_a_sub_team_keeps_its_agents_apart(run):
+    class Outer(Workflow):
+        agents = (*nested("left", Pair), *nested("right", Pair.agents))
+
+        async def run(self, task, team):
+            left, right = [await Pair().run(task, team.sub(name)) for name in ("left", "right")]
+            return Outcome(answer=f"{left.text}{right.text}", reward=0.0)
+
     done = run(Outer, ScriptedLLM(lambda r, _: r.agent[0]))
     assert {r.agent for r in done.session.replies} == {"left_a", "left_b", "right_a", "right_b"}
     assert done.session.answer == "lr"
 
 
 def test_roles_share_settings_and_have_their_own_names(run):
-    from verl_mas.workflows.ensemble import Ensemble
-
     llm = ScriptedLLM("x")
     done = run(Ensemble, llm, agents={"reasoner": AgentSpec(sampling={"top_p": 0.5}), "judge": AgentSpec()})
-    assert [(r.agent, r.role, r.turn) for r in done.session.replies] == [
-        ("reasoner_0", "reasoner", 0), ("reasoner_1", "reasoner", 0), ("reasoner_2", "reasoner", 0),
-        ("judge", "judge", 0),
-    ]  # fmt: skip
+    reasoners = [(f"reasoner_{number}", "reasoner", 0) for number in range(3)]
+    assert acts(done.session.replies, "agent", "role", "turn") == [*reasoners, ("judge", "judge", 0)]
     assert [dict(r.sampling) for r in llm.requests] == [{"top_p": 0.5}] * 3 + [{}]
 
 
@@ -244,17 +227,13 @@ def test_the_reward_function_scores_only_sessions_without_a_reward(run):
     run(branching, ScriptedLLM("1"), score=score)
     assert asked == ["42"]
 
-    class Local(Workflow):
-        agents = ("a",)
-        both: bool = False
+    async def local(task, team):
+        reply = await team.a.act("q")
+        reply.reward = 0.1
+        return Outcome(answer=reply, score_answer=bool(task.ground_truth))
 
-        async def run(self, task, team):
-            reply = await team.a.act("q")
-            reply.reward = 0.1
-            return Outcome(answer=reply, score_answer=self.both)
-
-    assert run(Local, ScriptedLLM("7"), score=score).session.team_reward is None and asked == ["42"]
-    (row,) = run(lambda: Local(both=True), ScriptedLLM("7"), score=score).session.rows()
+    assert run(local, ScriptedLLM("7"), score=score).session.team_reward is None and asked == ["42"]
+    (row,) = run(local, ScriptedLLM("7"), score=score, task=Task(QUESTION, "score it, too")).session.rows()
     assert (row.reward.team, row.reward.local) == (0.75, 0.1) and asked == ["42", "7"]
 
 
@@ -273,7 +252,7 @@ def test_a_format_penalty_lands_where_the_config_says(run, where, landed):
     assert [row.malformed for row in done.session.rows()] == [True, False, False]
 
 
-def test_a_refused_act_is_retried_and_then_recorded_with_agent_and_turn(run):
+def test_a_refused_act_is_retried_and_then_recorded_with_agent_and_turn_and_a_slow_one_times_out(run):
     once = iter([RuntimeError("engine down")])
     llm = ScriptedLLM({"a": "1", "b": "2"}, fault=lambda r: next(once, None) if r.agent == "b" else None)
     done = run(Pair, llm)
@@ -283,47 +262,35 @@ def test_a_refused_act_is_retried_and_then_recorded_with_agent_and_turn(run):
 
     done = run(Pair, ScriptedLLM("x", fault=lambda r: RuntimeError("down")))
     assert done.failed and len(done.faults) == 2
-
-
-def test_a_slow_act_times_out(run):
     done = run(Pair, ScriptedLLM("x", latency=5.0), faults=FaultSpec(act_timeout_s=0.01, retries=0))
     assert done.failed and done.faults[0].kind is FaultKind.TIMEOUT and done.faults[0].agent == "a"
 
 
 def test_an_error_of_the_workflow_is_data_with_its_cause(run):
+    async def broken(task, team):
+        await team.a.act("x")
+        raise KeyError("oops")
+
     done = run(broken, ScriptedLLM("x"), faults=FaultSpec(retries=2, backoff_s=0.0))
     assert [f.kind for f in done.faults] == [FaultKind.WORKFLOW] * 3 and "KeyError: 'oops'" in done.faults[0].cause
     assert [r.agent for r in done.session.replies] == ["a"]
 
 
-async def forgetful(task, team):
-    pass
+def test_a_workflow_without_an_outcome_is_an_error_and_its_record_has_none(run):
+    async def forgetful(task, team):
+        pass
 
-
-async def replying(task, team):
-    return await team.a.act("q")
-
-
-async def exiting(task, team):
-    sys.exit(3)
-
-
-@pytest.mark.parametrize(
-    ("workflow", "says"),
-    [
-        (forgetful, "return Outcome"),
-        (replying, "return Outcome(answer=reply)"),
-        # It ends one session, and not the process.
-        (exiting, "exiting.run called sys.exit(3)"),
-    ],
-)
-def test_a_workflow_without_an_outcome_is_an_error_and_its_record_has_none(run, workflow, says):
-    done = run(workflow, ScriptedLLM("x"), faults=FaultSpec(retries=0))
-    assert done.faults[0].kind is FaultKind.WORKFLOW and says in done.faults[0].cause
+    done = run(forgetful, ScriptedLLM("x"), faults=FaultSpec(retries=0))
+    assert done.faults[0].kind is FaultKind.WORKFLOW and "return Outcome(answer=reply)" in done.faults[0].cause
     assert done.session.answer is None and done.session.reported == {}
 
 
 def test_a_workflow_that_never_stops_is_ended(run):
+    async def endless(task, team):
+        while True:
+            with suppress(Exception):  # the defect that this workflow stands for
+                await team.a.act("again")
+
     faults = FaultSpec(max_acts=5, session_timeout_s=0.2)
     done = run(endless, ScriptedLLM("x"), faults=faults)
     assert done.failed and done.faults[0].kind is FaultKind.SESSION_TIMEOUT and len(done.faults) == 1, "no second try"
@@ -335,10 +302,9 @@ def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, mon
 
     async def stubborn(task, team):
         for _ in range(50):
-            try:
+            with suppress(BaseException):  # the defect that this workflow stands for
                 await team.a.act("q")
-            except BaseException:  # noqa: BLE001  # the defect that this workflow stands for
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
         return Outcome()
 
     llm = ScriptedLLM("x", latency=60.0)
@@ -347,11 +313,7 @@ def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, mon
 
 
 def test_an_abandoned_act_is_cancelled_at_the_engine(run):
-    llm = ScriptedLLM(
-        "x",
-        latency=lambda rng: 5.0,
-        fault=None,
-    )
+    llm = ScriptedLLM("x", latency=lambda rng: 5.0)
     failing = ScriptedLLM("x", fault=lambda r: RuntimeError("no"))
 
     class Mixed:
@@ -363,11 +325,6 @@ def test_an_abandoned_act_is_cancelled_at_the_engine(run):
 
 
 def test_a_cancelled_session_cancels_its_requests():
-    from verl_mas.config.schema import PolicySpec
-    from verl_mas.workflow.members import members_of
-    from verl_mas.workflow.run import run_session
-    from verl_mas.workflow.session import SessionConfig
-
     llm = ScriptedLLM("x", latency=5.0)
     setting = SessionConfig(members_of(Abandoning.agents, {}, {"main": PolicySpec()}), {"main": llm})
 

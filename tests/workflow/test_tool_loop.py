@@ -1,4 +1,4 @@
-"""Acts with tools: what the model gets, what is recorded, and the limits."""
+"""Acts with tools, in branches and conversations too: what the model gets, what is recorded, and the limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import time
 import numpy as np
 import pytest
 
-from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
-from verl_mas.workflow import Outcome, Task, Workflow
+from verl_mas.workflow import Outcome, Task
+from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.tool_loop import ToolLimits
+from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflow.tools import Tool, ToolResult
 
 
@@ -37,26 +39,31 @@ class Panel:
         return {"on": self.pressed}
 
 
-class Presses(Workflow):
-    agents = ("a",)
+def acting(run, script, tools=(), *, play=None, spec=None, limits=None, **settings):
+    """The session of a `play`, else of one act with these tools; its first reply; and the model."""
 
-    async def run(self, task, team):
-        self.panel = Panel()
-        reply = await team.a.act(task.messages, tools=[self.panel.press, self.panel.look])
-        return Outcome(answer=reply, reward=float(len(self.panel.pressed)))
-
-
-def acting(run, script, tools, *, spec=None, limits=None, **settings):
-    """The reply of one act with these tools."""
-
-    async def ones(task, team):
+    async def one(task, team):
         return Outcome(answer=await team.a.act("q", tools=tools), reward=0.0)
 
     llm = ScriptedLLM(script)
     settings.setdefault("faults", FaultSpec(retries=0))
-    done = run(ones, llm, agents={"a": spec or AgentSpec()}, tool_limits=limits or ToolLimits(), **settings)
+    done = run(play or one, llm, agents={"a": spec or AgentSpec()}, tool_limits=limits or ToolLimits(), **settings)
     assert not done.failed, done.faults
-    return done.session.replies[0], llm
+    return done.session, done.session.replies[0], llm
+
+
+def schema(name):
+    return {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": {}}}
+
+
+def roles(messages):
+    return " ".join(message["role"] for message in messages)
+
+
+def sampled(generation, mask=1):
+    """The text of the tokens of a row that were sampled, or were not."""
+    pairs = zip(generation.response_ids, generation.response_mask, strict=True)
+    return bytes(token for token, sampled in pairs if sampled == mask).decode()
 
 
 def fails(text: str = "no"):
@@ -70,43 +77,28 @@ def test_an_agent_calls_methods_of_the_sessions_environment_until_it_is_done(run
         calls(("look", {})),
         "Done.",
     ]
-    llm = ScriptedLLM(script)
-    done = run(Presses, llm)
-    assert not done.failed, done.faults
-    (reply,) = done.session.replies
-    assert reply.text == "Done." and done.session.team_reward == 2.0
+    panel = Panel()
+    session, reply, llm = acting(run, script, [panel.press, panel.look])
+    assert reply.text == "Done." and panel.pressed == ["red", "blue"]
     assert [(call.name, call.parameters, call.result, call.error) for call in reply.tool_calls] == [
         ("press", {"button": "red"}, "red is on", None),
         ("press", {"button": "blue"}, "blue is on", None),
         ("look", {}, '{"on": ["red", "blue"]}', None),
     ]
-    assert [message["role"] for message in reply.steps] == [
-        "assistant",
-        "tool",
-        "tool",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    assert roles(reply.steps) == "assistant tool tool assistant tool assistant"
     first, red, *_ = reply.steps
-    assert (first["content"], first["tool_calls"][0]["function"]) == (
-        "Let me see.",
-        {"name": "press", "arguments": {"button": "red"}},
-    )
+    assert first["content"] == "Let me see."
+    assert first["tool_calls"][0]["function"] == {"name": "press", "arguments": {"button": "red"}}
     assert red == {"role": "tool", "tool_call_id": "call_0", "content": "red is on"}
     assert reply.message == {"role": "assistant", "content": "Done."} == reply.steps[-1]
     assert "3 calls" in repr(reply)
     # One row: what the tools returned is masked, and each request has what came before.
-    (row,) = done.session.rows()
-    data = row.generation
-    masked = bytes(i for i, m in zip(data.response_ids, data.response_mask, strict=True) if not m).decode()
-    sampled = bytes(i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m).decode()
+    (row,) = session.rows()
+    masked, text = sampled(row.generation, mask=0), sampled(row.generation)
     assert "red is on" in masked and "Done." not in masked
-    assert "<look>{}" in sampled and sampled.endswith("Done.") and reply.generation.sampled == len(sampled)
-    assert [request.messages for request in llm.requests[1:]] == [
-        [*reply.messages, *reply.steps[:3]],
-        [*reply.messages, *reply.steps[:5]],
-    ]
+    assert "<look>{}" in text and text.endswith("Done.") and reply.generation.sampled == len(text)
+    for request, known in zip(llm.requests[1:], (3, 5), strict=True):
+        assert request.messages == [*reply.messages, *reply.steps[:known]]
     assert [schema["function"]["name"] for schema in llm.requests[0].tools] == ["press", "look"]
 
 
@@ -118,11 +110,6 @@ async def never():
 def sleeps():
     """Blocks."""
     time.sleep(0.5)
-
-
-def huge():
-    """Much."""
-    return "x" * 10_000_000
 
 
 def strange():
@@ -159,7 +146,7 @@ def paid(x: int):
 )
 def test_what_is_wrong_with_a_call_is_its_result(run, called, error):
     tools = [fails, never, sleeps, strange, leaves, paid]
-    reply, llm = acting(run, [calls(called), "sorry"], tools, spec=AgentSpec(tool_timeout_s=0.1))
+    _, reply, llm = acting(run, [calls(called), "sorry"], tools, spec=AgentSpec(tool_timeout_s=0.1))
     (call,) = reply.tool_calls
     assert call.error.startswith(error) and call.result is None
     assert llm.requests[1].messages[-1]["content"] == call.error and reply.text == "sorry"
@@ -169,36 +156,29 @@ def test_what_is_wrong_with_a_call_is_its_result(run, called, error):
 def test_results_are_texts_json_and_numbers_of_numpy_and_are_cut(run):
     def give(what: str):
         """Gives."""
-        return {"array": np.arange(2), "none": None, "text": "ä", "surrogate": "\ud800"}[what]
+        return results[what]
 
-    script = [calls(*(("give", {"what": what}) for what in ("array", "none", "text", "surrogate")), ("huge", {})), "x"]
-    reply, _ = acting(run, script, [give, huge], limits=ToolLimits(result_chars=11))
-    assert [call.result for call in reply.tool_calls] == [
-        "[0, 1]",
-        "null",
-        "ä",
-        "\\ud800",
-        "xxxxx...(truncated)...xxxxx",
-    ]
+    results = {"array": np.arange(2), "none": None, "text": "ä", "surrogate": "\ud800", "huge": "x" * 10_000_000}
+    script = [calls(*(("give", {"what": what}) for what in results)), "x"]
+    _, reply, _ = acting(run, script, [give], limits=ToolLimits(result_chars=11))
+    texts = ["[0, 1]", "null", "ä", "\\ud800", "xxxxx...(truncated)...xxxxx"]
+    assert [call.result for call in reply.tool_calls] == texts
     cut = {side: ToolLimits(result_chars=3, truncate_side=side).cut("abcdef") for side in ("left", "right", "middle")}
     assert cut == {"left": "(truncated)...def", "right": "abc...(truncated)", "middle": "a...(truncated)...f"}
 
 
-def test_a_tool_that_blocks_does_not_block_the_loop(run):
-    class Beats(Workflow):
-        agents = ("a",)
+def test_a_tool_that_blocks_does_not_block_the_loop_and_its_time_is_not_that_of_the_act(run):
+    beats = []
 
-        async def run(self, task, team):
-            act = asyncio.ensure_future(team.a.act("q", tools=[sleeps]))
-            self.beats = 0
-            while not act.done():
-                await asyncio.sleep(0.01)
-                self.beats += 1
-            return Outcome(answer=act.result(), reward=0.0)
+    async def beating(task, team):
+        act = asyncio.ensure_future(team.a.act("q", tools=[sleeps]))
+        while not act.done():
+            await asyncio.sleep(0.01)
+            beats.append(act)
+        return Outcome(answer=act.result(), reward=0.0)
 
-    team = Beats()
-    assert not run(lambda: team, ScriptedLLM([calls(("sleeps", {})), "x"])).failed
-    assert team.beats > 10
+    acting(run, [calls(("sleeps", {})), "x"], play=beating, faults=FaultSpec(retries=0, act_timeout_s=0.2))
+    assert len(beats) > 10
 
 
 def test_functions_are_called_in_order_and_other_tools_at_the_same_time(run):
@@ -216,26 +196,27 @@ def test_functions_are_called_in_order_and_other_tools_at_the_same_time(run):
     async def other(arguments, context):
         events.append("other")
 
-    tool = Tool({"type": "function", "function": {"name": "other"}}, other)
-    acting(run, [calls(("slow", {}), ("fast", {}), ("other", {})), "x"], [slow, fast, tool])
+    script = [calls(("slow", {}), ("fast", {}), ("other", {})), "x"]
+    acting(run, script, [slow, fast, Tool(schema("other"), other)])
     assert events == ["other", "slow", "fast"]
 
 
 def test_what_a_model_writes_can_be_recorded_and_sent_again(run):
     script = calls(("fails", '{"text": "\\ud800"}'), ("\ud800", "\ud800"))
-    reply, _ = acting(run, [script, "x"], [fails])
+    _, reply, _ = acting(run, [script, "x"], [fails])
     json.dumps([reply.steps, [call.arguments for call in reply.tool_calls]], ensure_ascii=False).encode()
     assert reply.steps[0]["tool_calls"][0]["function"]["arguments"] == {"text": "\\ud800"}
-
-
-def test_the_time_of_tools_is_not_that_of_the_act(run):
-    acting(run, [calls(("sleeps", {})), "x"], [sleeps], faults=FaultSpec(retries=0, act_timeout_s=0.2))
+    # Arguments that JSON cannot hold stay as they were written.
+    deep = "[" * 100_000
+    _, reply, _ = acting(run, [calls(("fails", deep)), "x"], [fails])
+    assert reply.steps[0]["tool_calls"][0]["function"]["arguments"] == deep and json.dumps(reply.steps)
+    assert reply.tool_calls[0].error.startswith("Invalid JSON in arguments for 'fails'")
 
 
 def test_an_act_ends_after_its_rounds_and_the_last_calls_are_not_made(run):
     panel = Panel()
     script = calls(("press", {"button": "red"}), ("press", {"button": "blue"}))
-    reply, llm = acting(run, script, [panel.press], spec=AgentSpec(max_tool_rounds=2))
+    _, reply, llm = acting(run, script, [panel.press], spec=AgentSpec(max_tool_rounds=2))
     assert len(panel.pressed) == 4 and len(llm.requests) == 3
     assert [call.error for call in reply.tool_calls[4:]] == ["not called: the limit is 2 rounds per act"] * 2
     assert "tool_calls" not in reply.message and not reply.open_calls
@@ -246,7 +227,7 @@ def test_an_act_ends_after_its_rounds_and_the_last_calls_are_not_made(run):
 def test_calls_beyond_the_limits_are_answered_or_left_out(run):
     panel = Panel()
     three = calls(*(("press", {"button": button}) for button in "abc"))
-    reply, llm = acting(run, [three, "x"], [panel.press], spec=AgentSpec(max_tool_calls=2))
+    _, reply, llm = acting(run, [three, "x"], [panel.press], spec=AgentSpec(max_tool_calls=2))
     assert panel.pressed == ["a", "b"]
     assert reply.tool_calls[2].error == "Error: not called, as an act can make 2 calls"
     assert llm.requests[1].messages[-1]["content"] == reply.tool_calls[2].error
@@ -255,8 +236,8 @@ def test_calls_beyond_the_limits_are_answered_or_left_out(run):
     acting(run, [calls(("press", {"button": "a"})), three, "x"], [panel.press], spec=AgentSpec(max_tool_calls=2))
     assert panel.pressed == ["a", "a"]
     # verl leaves out what is beyond max_parallel_calls: neither the call nor an answer is in the messages.
-    reply, llm = acting(run, [three, "x"], [panel.press], limits=ToolLimits(parallel_calls=1))
-    assert [message["role"] for message in reply.steps] == ["assistant", "tool", "assistant"]
+    _, reply, llm = acting(run, [three, "x"], [panel.press], limits=ToolLimits(parallel_calls=1))
+    assert roles(reply.steps) == "assistant tool assistant"
     assert len(reply.steps[0]["tool_calls"]) == 1 and len(reply.tool_calls) == 3
     assert reply.tool_calls[1].error == "not called: the limit is 1 per reply"
 
@@ -287,33 +268,25 @@ def test_the_rewards_of_tools_are_added_to_the_acts_own(run):
         """Grades."""
         return ToolResult("graded", reward=points)
 
-    async def gradeds(task, team):
+    async def graded(task, team):
         reply = await team.a.act("q", tools=[grade])
         reply.reward = 10.0
         return Outcome(answer=reply, reward=1.0)
 
-    llm = ScriptedLLM([calls(("grade", {"points": 0.5}), ("grade", {"points": 0.25})), "x"])
-    done = run(gradeds, llm, reward=RewardSpec(local=2.0))
-    (reply,) = done.session.replies
+    script = [calls(("grade", {"points": 0.5}), ("grade", {"points": 0.25})), "x"]
+    session, reply, _ = acting(run, script, play=graded, reward=RewardSpec(local=2.0))
     assert (reply.reward, reply.tool_reward, reply.local_reward) == (10.0, 0.75, 10.75)
-    assert done.session.rows()[0].reward.score == 1.0 + 2 * 10.75
+    assert session.rows()[0].reward.score == 1.0 + 2 * 10.75
 
-
-def test_rewards_of_tools_leave_the_answer_to_the_reward_function(run):
-    from verl_mas.workflow.session import Score
-
-    def grade() -> object:
-        """Grades."""
-        return ToolResult("graded", reward=0.5)
-
+    # Without a reward of its own the answer is left to the reward function.
     async def answers(task, team):
         return Outcome(answer=await team.a.act("q", tools=[grade]))
 
     async def score(session):
         return Score(1.0)
 
-    done = run(answers, ScriptedLLM([calls(("grade", {})), "x"]), score=score)
-    assert done.session.rows()[0].reward.score == 1.5
+    session, _, _ = acting(run, script, play=answers, score=score)
+    assert session.rows()[0].reward.score == 1.75
 
 
 def test_tools_of_the_configuration_and_of_the_act_are_used_together(run):
@@ -322,15 +295,13 @@ def test_tools_of_the_configuration_and_of_the_act_are_used_together(run):
     async def call(arguments, context):
         return f"{arguments['q']} of row {context.fields['n']}, {len(context.messages)} messages"
 
-    search = Tool({"type": "function", "function": {"name": "search", "parameters": {}}}, call)
+    search, agents = Tool(schema("search"), call), {"a": AgentSpec(tools=["search"])}
 
     async def one(task, team):
         return Outcome(answer=await team.a.act("q", tools=[panel.press]), reward=0.0)
 
     llm = ScriptedLLM([calls(("search", {"q": "x"}), ("press", {"button": "red"})), "done"])
-    done = run(
-        one, llm, agents={"a": AgentSpec(tools=["search"])}, tools={"search": search}, task=Task([], fields={"n": 7})
-    )
+    done = run(one, llm, agents=agents, tools={"search": search}, task=Task([], fields={"n": 7}))
     assert [call.result for call in done.session.replies[0].tool_calls] == ["x of row 7, 2 messages", "red is on"]
 
 
@@ -354,9 +325,72 @@ def test_an_act_that_is_cancelled_cancels_its_tools(run):
     assert ended == [True]
 
 
-def test_arguments_that_json_cannot_hold_stay_as_they_were_written(run):
-    deep = "[" * 100_000
-    reply, _ = acting(run, [calls(("fails", deep)), "x"], [fails])
-    assert reply.steps[0]["tool_calls"][0]["function"]["arguments"] == deep
-    assert reply.tool_calls[0].error.startswith("Invalid JSON in arguments for 'fails'")
-    assert json.dumps(reply.steps)
+def test_each_candidate_of_a_branch_has_its_own_loop_and_state(run):
+    panels = []
+
+    def tools():
+        panels.append(Panel())
+        return [panels[-1].press]
+
+    async def branches(task, team):
+        replies = await team.a.branch("q", k=3, tools=tools)
+        for reply in replies:
+            reply.reward = float(len(panels[reply.branch].pressed))
+        return Outcome(answer=team.commit(replies), reward=0.0)
+
+    def script(request, branch):
+        return calls(("press", {"button": f"{branch}"})) if request.round < branch else f"{branch} done"
+
+    session, *_ = acting(run, script, play=branches, branch=BranchSpec(k=3))
+    assert [reply.reward for reply in session.replies] == [0.0, 1.0, 2.0] and session.answer == "2 done"
+    rows = session.rows()
+    assert [len(row.replies) for row in rows] == [1, 1, 1]
+    assert len({tuple(row.generation.prompt_ids) for row in rows}) == 1
+
+
+def test_a_conversation_has_the_calls_and_results_of_its_acts(run):
+    talks = []
+
+    async def talking(task, team):
+        talks.append(team.a.conversation("hi", tools=[Panel().press]))
+        await talks[0].act()
+        await talks[0].act("again")
+        return Outcome(reward=0.0)
+
+    script = [calls(("press", {"button": "red"})), "one", calls(("press", {"button": "blue"})), "two"]
+    session, _, llm = acting(run, script, play=talking)
+    assert roles(talks[0].messages) == "user assistant tool assistant user assistant tool assistant"
+    assert llm.requests[-1].messages == talks[0].messages[:-1]
+    (row,) = session.rows()
+    assert sampled(row.generation) == '<press>{"button": "red"}one<press>{"button": "blue"}two'
+
+
+def test_a_workflow_can_answer_calls_itself(run):
+    talks = []
+
+    async def answering(task, team):
+        talks.append(talk := team.a.conversation("hi", tools=[schema("ask")]))
+        reply = await talk.act()
+        assert [call.parameters for call in reply.open_calls] == [{"what": "x"}, {"what": "y"}]
+        assert reply.message["tool_calls"][1]["id"] == "call_1"
+        answers = [call.answered(call.parameters["what"].upper()) for call in reply.open_calls]
+        return Outcome(answer=await talk.act(answers), reward=0.0)
+
+    script = [calls(("ask", {"what": "x"}), ("ask", {"what": "y"})), "thanks"]
+    session, *_ = acting(run, script, play=answering)
+    assert roles(talks[0].messages) == "user assistant tool tool assistant" and len(session.rows()) == 1
+    assert talks[0].messages[2:4] == [
+        {"role": "tool", "tool_call_id": f"call_{number}", "content": content} for number, content in enumerate("XY")
+    ]
+
+
+def test_a_row_selects_some_of_the_tools_that_its_agent_names(run):
+    async def one(task, team):
+        return Outcome(answer=await team.a.act("q"), reward=0.0)
+
+    llm, tools = ScriptedLLM("done"), tools_of(map(schema, ("ask", "look", "secret")))
+    for selected in ([], ["look", "secret", "unknown"]):
+        task = Task([], extra_info={"tool_selection": selected})
+        run(one, llm, task=task, agents={"a": AgentSpec(tools=["ask", "look"])}, tools=tools)
+    given = [[tool["function"]["name"] for tool in request.tools] for request in llm.requests]
+    assert given == [["ask", "look"], ["look"]]

@@ -12,7 +12,7 @@ import verl_mas
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, FaultKind, WorkflowError
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
-from verl_mas.workflow import Outcome, Workflow
+from verl_mas.workflow import Outcome
 from verl_mas.workflow.tool_sources import tool_of, tools_of, toolsets
 from verl_mas.workflow.tools import CallContext, Tool
 
@@ -50,27 +50,15 @@ def called(tool: Tool, arguments: dict) -> object:
 
 
 def test_a_schema_is_made_of_type_hints_and_docstring():
-    assert tool_of(press).schema == {
-        "type": "function",
-        "function": {
-            "name": "press",
-            "description": "Press a button.\n\nIt makes a noise.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "button": {
-                        "type": "string",
-                        "enum": ["red", "blue"],
-                        "description": "Its name, in English: short.",
-                    },
-                    "times": {"type": "integer", "description": "How often."},
-                    "labels": {"type": "array", "items": {"type": "string"}, "nullable": True},
-                    "how": {"type": "object"},
-                },
-                "required": ["button"],
-            },
-        },
+    properties = {
+        "button": {"type": "string", "enum": ["red", "blue"], "description": "Its name, in English: short."},
+        "times": {"type": "integer", "description": "How often."},
+        "labels": {"type": "array", "items": {"type": "string"}, "nullable": True},
+        "how": {"type": "object"},
     }
+    parameters = {"type": "object", "properties": properties, "required": ["button"]}
+    function = {"name": "press", "description": "Press a button.\n\nIt makes a noise.", "parameters": parameters}
+    assert tool_of(press).schema == {"type": "function", "function": function}
 
 
 def test_a_schema_is_that_of_verl_for_the_same_function():
@@ -100,6 +88,13 @@ def test_functions_methods_and_objects_are_called_by_name():
         """Doubles."""
         return 2 * x
 
+    class Remote:
+        tool_schema = tool_of(press).schema
+
+        async def call(self, parameters):
+            return parameters["button"]
+
+    assert called(tool_of(Remote()), {"button": "red"}) == "red", "an object with a schema and a call"
     assert called(tool_of(press), {"button": "red", "times": 2}) == "redred"
     assert called(tool_of(later), {"x": 2}) == 4
     assert called(tool_of(Bell().ring), {}) == "ring"
@@ -107,38 +102,23 @@ def test_functions_methods_and_objects_are_called_by_name():
     assert tool_of(Bell()).schema["function"]["parameters"]["properties"]["loud"]["type"] == ["boolean", "integer"]
 
 
-def test_an_object_with_a_schema_and_a_call_is_a_tool():
-    class Remote:
-        tool_schema = tool_of(press).schema
-
-        async def call(self, parameters):
-            return parameters["button"]
-
-    assert called(tool_of(Remote()), {"button": "red"}) == "red"
-
-
-def bare(x: int):
-    return x
+def bare(x: int): ...
 
 
 def unhinted(x):
     """Doubles."""
-    return x
 
 
 def variadic(*x: int):
     """Doubles."""
-    return x
 
 
 def untyped(x: Any):
     """Doubles."""
-    return x
 
 
 def elsewhere(x: NotImported):  # noqa: F821
     """Doubles."""
-    return x
 
 
 @pytest.mark.parametrize(
@@ -163,12 +143,9 @@ def test_what_cannot_be_a_tool_is_refused(given, message):
         tool_of(given)
 
 
-def test_tools_have_names_of_their_own():
+def test_tools_have_names_of_their_own_and_are_a_list_or_a_function_that_makes_it():
     with pytest.raises(WorkflowError, match="two tools named 'press'"):
         tools_of([press, tool_of(press)])
-
-
-def test_tools_are_a_list_or_a_function_that_makes_it():
     made = iter([[press], [Bell().ring]])
     for given in (press, lambda x: [press], lambda: press, {"press": press}, "press"):
         with pytest.raises(WorkflowError, match=r"write tools=\[...\]"):
@@ -185,19 +162,13 @@ def test_tools_are_a_list_or_a_function_that_makes_it():
 
 
 def test_a_wrong_tool_of_an_act_is_an_error_of_the_workflow(run):
-    class Wrong(Workflow):
-        agents = ("a",)
+    async def wrong(task, team):
+        return Outcome(answer=await team.a.act("q", tools=[bare]), reward=0.0)
 
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act("q", tools=[bare]), reward=0.0)
+    async def late(task, team):
+        return Outcome(answer=await team.a.conversation("q").act(tools=[press]), reward=0.0)
 
-    class Late(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.conversation("q").act(tools=[press]), reward=0.0)
-
-    for workflow, message in ((Wrong, "without a docstring"), (Late, "conversation(tools=[...])")):
+    for workflow, message in ((wrong, "without a docstring"), (late, "conversation(tools=[...])")):
         done = run(workflow, ScriptedLLM("x"))
         assert done.faults[0].kind is FaultKind.WORKFLOW and not done.session.replies
         assert message in done.faults[0].cause

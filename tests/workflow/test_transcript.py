@@ -82,12 +82,8 @@ def test_calls_of_tools_and_their_results_are_shown():
     assert '    press({"button": "red"}) -> red is on' in text and "    pres({}) -> error: Unknown" in text
 
 
-def hostile():
-    return verl_mas.run("single", verl_mas.Task([{"role": "user", "content": HOSTILE}]), ScriptedLLM(HOSTILE))
-
-
-def test_what_a_terminal_would_obey_is_shown_and_not_sent():
-    session = hostile()
+def test_what_a_terminal_would_obey_is_shown_and_not_sent_and_html_of_a_model_is_text():
+    session = verl_mas.run("single", verl_mas.Task([{"role": "user", "content": HOSTILE}]), ScriptedLLM(HOSTILE))
     file = io.StringIO()
     Console(file=file, force_terminal=False, width=200).print(session)
     for text in (str(session), file.getvalue(), session._repr_html_()):
@@ -95,10 +91,7 @@ def test_what_a_terminal_would_obey_is_shown_and_not_sent():
         assert r"\x1b[2J\x07\u202eevil\u2066" in text
     # Rich's own markup is text as well.
     assert "[bold]x[/bold]" in file.getvalue()
-
-
-def test_html_of_a_model_is_text():
-    html = hostile()._repr_html_()
+    html = session._repr_html_()
     assert "<script>" not in html and "&lt;script&gt;alert(1)&lt;/script&gt;" in html and " &amp; " in html
 
 
@@ -114,16 +107,7 @@ def test_a_puzzle_draws_its_board_at_the_start_and_after_every_turn():
     llm = ScriptedLLM("<actions>U</actions>")
     session = verl_mas.run(PlannerExecutor(max_turns=2), task, llm)
     boards = session.record()["boards"]
-    assert [(board["title"], board["after"]) for board in boards] == [
-        ("start", None),
-        ("after turn 1", 1),
-        ("after turn 2", 3),
-    ]
+    after = {"start": None, "after turn 1": 1, "after turn 2": 3}
+    assert [(board["title"], board["after"]) for board in boards] == [*after.items()]
     assert all(board["text"].count("\n") == 3 and "A" in board["text"] for board in boards)
     assert f"  {boards[0]['text'].splitlines()[0]}" in str(session)
-
-
-def test_no_repr_lists_tokens():
-    session = verl_mas.run("single", "q", ScriptedLLM("x" * 5000))
-    for value in (session, session.replies[0], session.replies[0].generation, session.rows()[0]):
-        assert "120" not in repr(value) and len(repr(value)) < 6000

@@ -28,11 +28,8 @@ def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterato
     if api_key_env is not None:
         yield from check_key(api_key_env, f"{path}api_key_env")
         if (parts := _parts(base_url)) and parts.scheme == "http" and _public(parts.hostname or ""):
-            yield ConfigWarning(
-                f"{path}base_url={base_url} with api_key_env",
-                "the connection is not encrypted, so everyone between here and the endpoint can read the key",
-                "use https",
-            )
+            reason = "the connection is not encrypted, so everyone between here and the endpoint can read the key"
+            yield ConfigWarning(f"{path}base_url={base_url} with api_key_env", reason, "use https")
 
 
 def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
@@ -43,12 +40,11 @@ def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
         setting_text = f"{setting}, which is not repeated here" if secret else f"{setting}={base_url!r}"
         yield ConfigError(setting_text, rule=ADDRESS, fix=f"set {setting}=http://<host>:<port>/v1")
     elif "@" in parts.netloc:
-        yield ConfigError(
-            f"{setting} has a user name or password, which is not repeated here",
-            rule="a name or password in base_url is shown in logs and process lists, and replaces the key",
-            fix=f"set {setting}={parts._replace(netloc=parts.netloc.rpartition('@')[2], query='').geturl()}, and name "
-            "the environment variable that holds the key in api_key_env",
-        )
+        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        value = f"{setting} has a user name or password, which is not repeated here"
+        rule = "a name or password in base_url is shown in logs and process lists, and replaces the key"
+        fix = f"set {setting}={bare}, and name the environment variable that holds the key in api_key_env"
+        yield ConfigError(value, rule=rule, fix=fix)
     elif base_url.rstrip("/").endswith(PATH):
         fix = f"set {setting}={base_url.rstrip('/').removesuffix(PATH)}"
         yield ConfigError(f"{setting}={base_url}", rule=f"base_url is the address without {PATH}", fix=fix)
@@ -76,28 +72,22 @@ def _public(host: str) -> bool:
 def check_key(variable: str, setting: str) -> Iterator[ConfigError]:
     """What is wrong with the environment variable that is to hold a key."""
     if not VARIABLE.fullmatch(variable):
-        yield ConfigError(
-            f"{setting} is not the name of an environment variable; it is not repeated here, as it may be a key",
-            rule="the key is read from an environment variable, so that no file, log or process list has it",
-            fix=f"export MY_KEY=<the key>, and set {setting}=MY_KEY",
-        )
+        text = f"{setting} is not the name of an environment variable; it is not repeated here, as it may be a key"
+        rule = "the key is read from an environment variable, so that no file, log or process list has it"
+        yield ConfigError(text, rule=rule, fix=f"export MY_KEY=<the key>, and set {setting}=MY_KEY")
         return
     setting_text = f"{setting}={variable}" if variable in os.environ or CONVENTIONAL.fullmatch(variable) else setting
     value = os.environ.get(variable)
     if value is None or not value:
         state = "not set" if value is None else "empty"
-        yield ConfigError(
-            setting_text,
-            rule=f"the key is read from that environment variable, and it is {state}",
-            fix=_set(variable if setting_text != setting else "<the variable>"),
-        )
+        rule = f"the key is read from that environment variable, and it is {state}"
+        yield ConfigError(setting_text, rule=rule, fix=_set(variable if setting_text != setting else "<the variable>"))
     elif not KEY.fullmatch(value):
         place = next(i for i, char in enumerate(value, 1) if not KEY.fullmatch(char))
-        yield ConfigError(
-            f"{setting_text}: character {place} of {len(value)} of the key is a space, a line break or not ASCII",
-            rule="a key is printable ASCII without spaces, as it is part of an HTTP header",
-            fix=f"export {variable} again, such as {variable}=$(tr -d '\\r\\n ' < key.txt)",
-        )
+        text = f"{setting_text}: character {place} of {len(value)} of the key is a space, a line break or not ASCII"
+        fix = f"export {variable} again, such as {variable}=$(tr -d '\\r\\n ' < key.txt)"
+        rule = "a key is printable ASCII without spaces, as it is part of an HTTP header"
+        yield ConfigError(text, rule=rule, fix=fix)
 
 
 def _set(variable: str) -> str:

@@ -23,8 +23,7 @@ from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.streaming import ON_TEXT
 
-# The name that we share with verl -> the name of OpenAI.
-RENAMED = {"max_new_tokens": "max_tokens"}
+RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> the name of OpenAI
 
 
 class OpenAIClient:

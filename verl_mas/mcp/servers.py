@@ -16,7 +16,6 @@ import re
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -25,6 +24,7 @@ from verl_mas.config.mcp import McpSpec
 from verl_mas.errors import ConfigError, EngineLost, raise_all
 from verl_mas.mcp import guard as mcp_guard
 from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.tools import CallContext, Tool
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from mcp import types as mcp_types
     from mcp.client import Transport
 
-# How often a server is started again without having answered a call since.
-RESTARTS = 1
-# Seconds in which a server answers after a call that failed, or is taken for lost.
-PROBE_S = 5.0
+RESTARTS = 1  # how often a server is started again without having answered a call since
+PROBE_S = 5.0  # seconds in which a server answers after a call that failed, or is taken for lost
 # Seconds in which a server ends: mcp waits 2 s after closing its input, 2 s after SIGTERM, and 2 s after SIGKILL.
 STOP_S = 8.0
 PAGES = 100  # of a list of tools, which a server could continue without end
@@ -62,8 +60,8 @@ class McpServers:
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
         folder = Path(log_folder or (tempfile.mkdtemp(prefix="verl-mas-mcp-") if specs else ""))
-        self._servers = [_Server(name, spec, folder / f"{name}-{os.getpid()}.log") for name, spec in specs.items()]
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._servers = [_McpServer(name, spec, folder / f"{name}-{os.getpid()}.log") for name, spec in specs.items()]
+        self._loop: LoopThread | None = None
         self.tools: list[Tool] = []
 
     def __enter__(self) -> McpServers:
@@ -79,10 +77,9 @@ class McpServers:
             return self
         # It logs a traceback for each line of a server that is not a message.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
-        self._loop = loop = asyncio.new_event_loop()
-        threading.Thread(target=_run, args=(loop,), name="mcp", daemon=True).start()
+        self._loop = LoopThread("mcp")
         atexit.register(self.stop)
-        listings = asyncio.run_coroutine_threadsafe(_all(server.listed() for server in self._servers), loop).result()
+        listings = self._loop.result(_all(server.listed() for server in self._servers))
         for server, listed in zip(self._servers, listings, strict=True):
             if not isinstance(listed, ConfigError):
                 self.tools += [self._tool(server, tool) for tool in listed]
@@ -97,16 +94,14 @@ class McpServers:
         loop, self._loop = self._loop, None
         if loop is not None:
             atexit.unregister(self.stop)
-            asyncio.run_coroutine_threadsafe(_all(server.stopped() for server in self._servers), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
+            loop.result(_all(server.stopped() for server in self._servers))
+            loop.close()
 
-    def _tool(self, server: _Server, listed: mcp_types.Tool) -> Tool:
+    def _tool(self, server: _McpServer, listed: mcp_types.Tool) -> Tool:
         async def call(arguments: JsonObject, context: CallContext) -> object:
             if self._loop is None:
                 raise McpError("the MCP servers are stopped")
-            work = server.call(listed.name, arguments)
-            # Cancelling it here cancels it there.
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+            return await self._loop.aresult(server.call(listed.name, arguments))
 
         function = {
             "name": tool_name(server.name, listed.name),
@@ -116,19 +111,11 @@ class McpServers:
         return Tool({"type": "function", "function": function}, call)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
     return list(await asyncio.gather(*work))
 
 
-class _Server:
+class _McpServer:
     """One configured server. Its methods run in the event loop of the servers."""
 
     def __init__(self, name: str, spec: McpSpec, log: Path):
@@ -141,34 +128,26 @@ class _Server:
     def missing(self) -> Iterator[ConfigError]:
         """What the server needs and this machine does not have."""
         if importlib.util.find_spec("mcp") is None:
-            yield ConfigError(
-                f"mas.mcp.{self.name}, and the package mcp is not installed",
-                rule="MCP servers are used through their official client package",
-                fix='pip install "verl-mas[mcp]"',
-            )
+            value = f"mas.mcp.{self.name}, and the package mcp is not installed"
+            rule = "MCP servers are used through their official client package"
+            yield ConfigError(value, rule=rule, fix='pip install "verl-mas[mcp]"')
         elif self.spec.command and shutil.which(self.spec.command[0]) is None:
-            yield ConfigError(
-                f"{self}: {self.spec.command[0]} is not a program of this machine",
-                rule="an MCP server is started on every node with agent-loop workers",
-                fix="install it, or give its whole path",
-            )
+            value = f"{self}: {self.spec.command[0]} is not a program of this machine"
+            rule = "an MCP server is started on every node with agent-loop workers"
+            yield ConfigError(value, rule=rule, fix="install it, or give its whole path")
         for variable in self.spec.pass_env:
             if variable not in os.environ:
-                yield ConfigError(
-                    f"mas.mcp.{self.name}.pass_env has {variable}, which is not set",
-                    rule="the server gets these variables of the run's environment",
-                    fix=f"export {variable}=..., or remove it from the list",
-                )
+                value = f"mas.mcp.{self.name}.pass_env has {variable}, which is not set"
+                rule = "the server gets these variables of the run's environment"
+                yield ConfigError(value, rule=rule, fix=f"export {variable}=..., or remove it from the list")
 
     async def listed(self) -> list[mcp_types.Tool] | ConfigError:
         try:
             return (await self._connected()).tools
         except EngineLost as error:
-            return ConfigError(
-                str(error),
-                rule=f"an MCP server starts and lists its tools within {self.spec.start_timeout_s:g} s",
-                fix=f"start it by hand, or raise mas.mcp.{self.name}.start_timeout_s",
-            )
+            value = str(error)
+            rule = f"an MCP server starts and lists its tools within {self.spec.start_timeout_s:g} s"
+            return ConfigError(value, rule=rule, fix=f"start it by hand, or raise mas.mcp.{self.name}.start_timeout_s")
 
     async def call(self, tool: str, arguments: JsonObject) -> str:
         """The result as text. Raises McpError if the call failed, and EngineLost if the server cannot be used."""
@@ -246,19 +225,20 @@ class _Connection:
     client: Client
     tools: list[mcp_types.Tool]
 
-    def __init__(self, server: _Server):
+    def __init__(self, server: _McpServer):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.probe: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._owner = asyncio.create_task(self._own(server))
 
-    async def _own(self, server: _Server) -> None:
+    async def _own(self, server: _McpServer) -> None:
         """What a task of anyio enters, the same task must leave."""
         import anyio
         from mcp import Client
 
         try:
-            with _opened(server.log) as log, anyio.fail_after(server.spec.start_timeout_s) as limit:
+            server.log.parent.mkdir(parents=True, exist_ok=True)
+            with server.log.open("a", errors="replace") as log, anyio.fail_after(server.spec.start_timeout_s) as limit:
                 transport = _transport(server.spec, log)
                 async with Client(transport, cache=None, message_handler=server.noticed) as self.client:
                     self.tools = await _tools(self.client)
@@ -339,11 +319,6 @@ def _why(error: BaseException, seconds: float | None = None) -> str:
     if isinstance(error, TimeoutError):
         return "no answer" + ("" if seconds is None else f" within {seconds:g} s")
     return f"{type(error).__name__}: {error}"
-
-
-def _opened(log: Path) -> TextIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return log.open("a", errors="replace")
 
 
 def _tail(log: Path) -> str:

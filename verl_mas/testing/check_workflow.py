@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import gc
 import inspect
+import sys
+import threading
+import time
 import traceback
+import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +23,6 @@ from textwrap import shorten
 from verl_mas.config.schema import DEFAULT_POLICY, AgentSpec, BranchSpec, FaultSpec, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import FaultKind, SessionFault, raise_all
-from verl_mas.testing.blocking import Watch
 from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, ScriptedLLM, calls
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
@@ -37,6 +40,7 @@ PACKAGE = Path(__file__).parents[1]
 # What runs the workflow; the shipped workflows are in the package, too.
 OURS = (f"{PACKAGE}/workflow/", f"{PACKAGE}/testing/", f"{PACKAGE}/errors.py", contextlib.__file__)
 LIMIT_S = 3.0
+BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
 # Texts that a policy may generate, whatever its prompt.
 UNREADABLE = {
     "empty replies": "",
@@ -80,20 +84,22 @@ def check_workflow(
 
 
 async def _check(good: _Runner) -> Report:
-    validation = replace(good.task, validate=True)
+    but = partial(replace, good)
+    no_acts = _faults()
+    no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     cases = [
         await good.case("good replies", also=unrewarded),
         await good.case("4 branches", branch=BranchSpec(k=4), also=_never_committed),
-        await good.but(task=validation).case("validation", also=_no_candidates),
-        *[await good.but(replies=text).case(name) for name, text in UNREADABLE.items()],
-        await good.but(fault=lambda _: RuntimeError("refused")).fault_case("refused acts", FaultKind.REFUSED),
-        await good.but(latency=60.0).fault_case("time-outs", FaultKind.TIMEOUT),
-        await good.case("no acts left", faults=_no_acts(), may_fail=True),
-        await good.but(latency=60.0).cancelled(),
+        await but(task=replace(good.task, validate=True)).case("validation", also=_no_candidates),
+        *[await but(replies=text).case(name) for name, text in UNREADABLE.items()],
+        await but(fault=lambda _: RuntimeError("refused")).fault_case("refused acts", FaultKind.REFUSED),
+        await but(latency=60.0).fault_case("time-outs", FaultKind.TIMEOUT),
+        await good.case("no acts left", faults=no_acts, may_fail=True),
+        await but(latency=60.0).cancelled(),
     ]
     if good.uses_tools:
-        cases += [await good.but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
-        cases.append(await good.but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
+        cases += [await but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
+        cases.append(await but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
     return Report(cases)
 
 
@@ -102,34 +108,20 @@ def _faults(**changes: float) -> FaultSpec:
     return FaultSpec(**settings)  # type: ignore[arg-type]
 
 
-def _no_acts() -> FaultSpec:
-    faults = _faults()
-    faults.max_acts = 0  # set afterwards, as FaultSpec refuses 0
-    return faults
-
-
+@dataclass
 class _Runner:
     """Runs cases, each with a new scripted model."""
 
-    def __init__(
-        self,
-        workflow: Callable[[], Workflow],
-        task: Task,
-        replies: Replies,
-        agents: Mapping[str, AgentSpec],
-        tools: Sequence[ToolLike],
-    ):
-        self.workflow, self.task, self.replies, self.agents, self.tools = workflow, task, replies, agents, tools
-        self.latency = 0.0
-        self.fault: Fault | None = None
-        self.wrong: Callable[[str], Calls] | None = None
-        self.endless = False
-        self.uses_tools = False
-
-    def but(self, **changes: object) -> _Runner:
-        changed = copy.copy(self)
-        vars(changed).update(changes)
-        return changed
+    workflow: Callable[[], Workflow]
+    task: Task
+    replies: Replies
+    agents: Mapping[str, AgentSpec]
+    tools: Sequence[ToolLike]
+    latency: float = 0.0
+    fault: Fault | None = None
+    wrong: Callable[[str], Calls] | None = None
+    endless: bool = False
+    uses_tools: bool = False
 
     async def case(
         self,
@@ -139,16 +131,16 @@ class _Runner:
         faults: FaultSpec | None = None,
         also: Callable[[SessionResult], Iterable[str]] = lambda _: [],
         may_fail: bool = False,
-    ) -> Case:
+    ) -> CaseResult:
         llm = self._llm()
         result, problems = await self._run(llm, branch, faults)
-        found = case_of(name, result, [*problems, *also(result), *_left_over(llm)])
+        case = case_of(name, result, [*problems, *also(result), *_left_over(llm)])
         if may_fail:
-            return found
-        ended = [f"ended in {fault}" for fault in found.faults]
-        return replace(found, problems=[*ended, *wrong_end(result.session), *found.problems], faults=())
+            return case
+        ended = [f"ended in {fault}" for fault in case.faults]
+        return replace(case, problems=[*ended, *wrong_end(result.session), *case.problems], faults=())
 
-    async def fault_case(self, name: str, kind: FaultKind) -> Case:
+    async def fault_case(self, name: str, kind: FaultKind) -> CaseResult:
         llm = self._llm()
         # Only here an act is to take too long. With short limits elsewhere, a busy machine would fail the workflow.
         result, problems = await self._run(llm, None, _faults(act_timeout_s=0.05))
@@ -157,14 +149,14 @@ class _Runner:
         problems += [f"was recorded as {fault}" for fault in result.faults if fault.kind is not kind]
         return case_of(name, result, [*problems, *_left_over(llm)])
 
-    async def cancelled(self) -> Case:
+    async def cancelled(self) -> CaseResult:
         llm = self._llm()
         session = asyncio.ensure_future(self._run(llm, None, _faults(act_timeout_s=60.0)))
         await asyncio.sleep(0.05)
         session.cancel()
         await asyncio.wait({session}, timeout=LIMIT_S)
         problems = [] if session.done() else ["does not end after cancellation"]
-        return Case("cancelled", [*problems, *_left_over(llm)])
+        return CaseResult("cancelled", [*problems, *_left_over(llm)])
 
     def _llm(self) -> ScriptedLLM:
         llm = ScriptedLLM if self.wrong is None else partial(_WrongCalls, self.wrong, self.endless)
@@ -191,9 +183,14 @@ class _Runner:
                 result = await run_session(self.workflow, self.task, config)
         self.uses_tools = self.uses_tools or any(request.tools for request in llm.requests)
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
-        unawaited = [str(warning.message) for warning in raised if "was never awaited" in str(warning.message)]
-        problems += dict.fromkeys(unawaited)
-        return result, [*problems, *_unknown_sampling(llm), *_undeclared(first, result)]
+        texts = [str(warning.message) for warning in raised]
+        problems += dict.fromkeys(text for text in texts if "was never awaited" in text)
+        problems += _unknown_sampling(llm)
+        if any(reply.probe for reply in result.session.replies) and not first.probes:
+            problems.append(
+                "plays candidates on with team.continue_from; a check of the run needs to know: set probes = True"
+            )
+        return result, problems
 
 
 class _WrongCalls(ScriptedLLM):
@@ -211,18 +208,62 @@ class _WrongCalls(ScriptedLLM):
         return super().answer(request, branch)
 
 
+class Watch:
+    """Finds code that blocks the event loop: a thread that counts how long the loop stands still. `places`: where code
+    of one file was running then.
+
+    The time is counted in turns of this thread, so that a machine that stops the whole process is not mistaken for
+    code that blocks.
+    """
+
+    def __init__(self, file: str):
+        self.file = file
+        self.places: set[str] = set()
+        self._beats = 0
+        self._loop_thread = threading.get_ident()
+        self._done = threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        thread = threading.Thread(target=self._look, daemon=True)
+        thread.start()
+        self._beat(loop.call_later)
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join()
+
+    def _beat(self, call_later: Callable[..., object]) -> None:
+        self._beats += 1
+        if not self._done.is_set():
+            call_later(INTERVAL_S, self._beat, call_later)
+
+    def _look(self) -> None:
+        seen, stopped = -1, 0.0
+        before = time.perf_counter()
+        while not self._done.wait(INTERVAL_S):
+            now = time.perf_counter()
+            stopped = stopped + min(now - before, 2 * INTERVAL_S) if self._beats == seen else 0.0
+            seen, before = self._beats, now
+            if stopped > BLOCKED_S and (place := self._place()):
+                self.places.add(place)
+
+    def _place(self) -> str | None:
+        """The innermost line of the file that the loop runs now; what runs the loop may be in the same file."""
+        frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
+        while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
+            frame = frame.f_back
+        return f"{self.file}:{frame.f_lineno}" if frame and frame.f_code.co_filename == self.file else None
+
+
 def _unknown_sampling(llm: ScriptedLLM) -> Iterator[str]:
     """Settings of acts that no engine knows, each agent and setting once."""
     settings = {(request.agent, name): value for request in llm.requests for name, value in request.sampling.items()}
     for (agent, name), value in sorted(settings.items(), key=lambda item: item[0]):
         for error in sampling_errors({name: value}, None, f"{agent}.act"):
             yield f"{error.value}: {error.rule}; {error.fix}"
-
-
-def _undeclared(workflow: Workflow, result: SessionResult) -> list[str]:
-    if workflow.probes or not any(reply.probe for reply in result.session.replies):
-        return []
-    return ["plays candidates on with team.continue_from; a check of the run needs to know: set probes = True"]
 
 
 def _left_over(llm: ScriptedLLM) -> list[str]:
@@ -243,7 +284,7 @@ def _no_candidates(result: SessionResult) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseResult:
     """The result of one case; `problems` would break or spoil a training run."""
 
     name: str
@@ -253,17 +294,14 @@ class Case:
     faults: Sequence[str] = ()
     answer: str | None = None
     tool_calls: int = 0
-    tool_errors: Sequence[str] = ()
-    """Each error of a call once."""
-
+    tool_errors: Sequence[str] = ()  # each error of a call once
+    # The score of each row by agent; without the team's part where verl's reward function scores the answer.
     rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The score of each row by agent; without the team's part where verl's reward function scores the answer."""
-
     scored_by_verl: bool = False
     penalties: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, object] = field(default_factory=dict)
+    # The traceback of each exception of the workflow, by type and place.
     traces: Mapping[str, str] = field(default_factory=dict)
-    """The traceback of each exception of the workflow, by type and place."""
 
     def __str__(self) -> str:
         return self.shown({})
@@ -287,7 +325,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Report:
-    cases: Sequence[Case] = field(default_factory=list)
+    cases: Sequence[CaseResult] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -304,14 +342,14 @@ class Report:
         return "\n".join([*(case.shown(known) for case in self.cases), *traces.values()])
 
 
-def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> Case:
+def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> CaseResult:
     session = result.session
     rewards, penalties = defaultdict[str, list[float]](list), defaultdict[str, float](float)
     for row in session.rows() if isinstance(session.outcome, Outcome) else ():
         rewards[row.first.agent].append(row.reward.score)
         penalties[row.first.agent] += row.reward.penalty
     calls = [call for reply in session.replies for call in reply.tool_calls]
-    return Case(
+    return CaseResult(
         name,
         problems,
         acts=len(session.replies),

@@ -12,8 +12,7 @@ from verl_mas.testing.tiny_model import tiny_model
 
 LETTERS = "abcd"
 PROMPT_LENGTH, LENGTH = 12, 8
-# The reward of any other small letter: a first signal for a random model.
-OTHER_LETTER = 0.05
+OTHER_LETTER = 0.05  # the reward of any other small letter: a first signal for a random model
 
 
 def score(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:

@@ -26,11 +26,11 @@ class Calls:
 
 def calls(*called: tuple[str, JsonObject | str], text: str = "") -> Calls:
     """A reply that calls tools: `calls(("press", {"button": "red"}))`. Arguments that are a text stay as they are."""
-    made = [
+    tool_calls = [
         ToolCall(name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), f"call_{number}")
         for number, (name, given) in enumerate(called)
     ]
-    return Calls(made, text)
+    return Calls(tool_calls, text)
 
 
 Answer = str | Calls
@@ -47,12 +47,7 @@ class ScriptedLLM:
     """
 
     def __init__(
-        self,
-        rules: Script | Mapping[str, Script],
-        *,
-        latency: Latency = 0.0,
-        fault: Fault | None = None,
-        seed: int = 0,
+        self, rules: Script | Mapping[str, Script], *, latency: Latency = 0.0, fault: Fault | None = None, seed: int = 0
     ):
         self.rules, self.latency, self.fault = rules, latency, fault
         self.requests: list[Request] = []
@@ -86,11 +81,9 @@ class ScriptedLLM:
         for name in (agent, role_of(agent)):
             if name in self.rules:
                 return self.rules[name]
-        raise InvalidInput(
-            f"no scripted reply for agent {agent}",
-            rule="the replies name every agent that acts, or its role",
-            fix=f"add {agent!r}; there are {', '.join(self.rules)}",
-        )
+        value = f"no scripted reply for agent {agent}"
+        rule = "the replies name every agent that acts, or its role"
+        raise InvalidInput(value, rule=rule, fix=f"add {agent!r}; there are {', '.join(self.rules)}")
 
     def answer(self, request: Request, branch: int) -> Answer:
         rule = self._rule(request.agent)

@@ -90,11 +90,8 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None)
 
     heads = max(2, hidden // 64)
     if hidden % (2 * heads):
-        raise ConfigError(
-            f"hidden={hidden}",
-            rule=f"the width must be a multiple of twice the {heads} heads",
-            fix=f"use hidden={math.ceil(hidden / (2 * heads)) * 2 * heads}",
-        )
+        fix = f"use hidden={math.ceil(hidden / (2 * heads)) * 2 * heads}"
+        raise ConfigError(f"hidden={hidden}", rule=f"the width must be a multiple of twice the {heads} heads", fix=fix)
     return Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,

@@ -15,8 +15,8 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[],
     So the list that editors and type checkers read is the only one.
     """
     (block,) = (node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If))
-    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    home_of = {alias.name: str(node.module) for node in found for alias in node.names}
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    home_of = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def get(name: str) -> object:
         if name not in home_of:

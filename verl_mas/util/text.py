@@ -18,14 +18,14 @@ def encodable(text: str) -> str:
 
 def all_encodable(value: T) -> T:
     """The same value with every text in it, names included, made encodable."""
-    made: object = value
+    clean: object = value
     if isinstance(value, str):
-        made = encodable(value)
+        clean = encodable(value)
     elif isinstance(value, dict):
-        made = {all_encodable(name): all_encodable(item) for name, item in value.items()}
+        clean = {all_encodable(name): all_encodable(item) for name, item in value.items()}
     elif type(value) in (list, tuple):
-        made = type(value)(map(all_encodable, value))  # type: ignore[call-arg,call-overload]
-    return made  # type: ignore[return-value]
+        clean = type(value)(map(all_encodable, value))  # type: ignore[call-arg,call-overload]
+    return clean  # type: ignore[return-value]
 
 
 def printable(text: str, keep: str = "\n\t") -> str:

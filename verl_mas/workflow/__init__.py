@@ -3,12 +3,11 @@
 from verl_mas.workflow.base import Workflow, nested, register_workflow
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, ToolCall
 from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
-from verl_mas.workflow.continuation import restored
 from verl_mas.workflow.members import instances
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.task import Task, with_instruction
-from verl_mas.workflow.team import Agent, Conversation, Team
+from verl_mas.workflow.team import Agent, Conversation, Team, restored
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tools import Tool, ToolResult
 

@@ -121,29 +121,21 @@ def agents_of(mas: MasConfig) -> dict[str, Member]:
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
     """A workflow by its registered name or, in the file or module at `path`, by its class name."""
-    in_file = _classes(path) if path is not None else {}
-    if name in in_file or name in WORKFLOWS:
-        return _runnable(in_file[name] if name in in_file else WORKFLOWS[name])
-    raise ConfigError(
-        f"mas.workflow.name={name}" + (f", mas.workflow.path={path}" if path else ""),
-        rule="a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or "
-        "module at mas.workflow.path",
-        fix=nearest(name, [*in_file, *WORKFLOWS])
-        + (f"; classes of that file: {', '.join(in_file) or 'none'}" if path else ""),
-    )
-
-
-def _runnable(kind: type[Workflow]) -> type[Workflow]:
-    if kind.run is Workflow.run:
-        problem, fix = "has no `run`", "write `async def run(self, task, team)`"
-    elif not inspect.iscoroutinefunction(kind.run):
+    names = vars(load_module(path, "mas.workflow.path")) if path is not None else {}
+    in_file = {n: c for n, c in names.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}
+    if name not in in_file and name not in WORKFLOWS:
+        value, fix = f"mas.workflow.name={name}", nearest(name, [*in_file, *WORKFLOWS])
+        if path:
+            value += f", mas.workflow.path={path}"
+            fix += f"; classes of that file: {', '.join(in_file) or 'none'}"
+        rule = "a workflow is shipped, registered by an installed package or by mas.plugins, or a class of the file or "
+        raise ConfigError(value, rule=f"{rule}module at mas.workflow.path", fix=fix)
+    workflow = in_file[name] if name in in_file else WORKFLOWS[name]
+    if not inspect.iscoroutinefunction(workflow.run):
         problem, fix = "has a `run` that is not async", "write `async def run`"
+    elif workflow.run is Workflow.run:
+        problem, fix = "has no `run`", "write `async def run(self, task, team)`"
     else:
-        return kind
-    raise ConfigError(f"workflow {kind.__name__} {problem}", rule="a workflow's `run` is an async function", fix=fix)
-
-
-def _classes(path: str) -> dict[str, type[Workflow]]:
-    """The workflows of a file or module, by class name."""
-    names = vars(load_module(path, "mas.workflow.path"))
-    return {n: c for n, c in names.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}
+        return workflow
+    rule = "a workflow's `run` is an async function"
+    raise ConfigError(f"workflow {workflow.__name__} {problem}", rule=rule, fix=fix)

@@ -11,12 +11,9 @@ from verl_mas.util.text import all_encodable, encodable
 from verl_mas.workflow.codecs import JsonObject
 
 Message = dict[str, Any]
-# DatasetFields of a dataset row.
 DatasetFields: TypeAlias = Mapping[str, Any]
-# Of arguments within each other.
-MOST_LEVELS = 64
-# Settings by the names of an engine, an endpoint or a chat template.
-Settings: TypeAlias = Mapping[str, Any]
+MOST_LEVELS = 64  # of arguments within each other
+Settings: TypeAlias = Mapping[str, Any]  # settings by the names of an engine, an endpoint or a chat template
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,7 @@ class Generation:
     response_mask: Sequence[int] = field(default=(), repr=False)
     log_probs: Sequence[float] | None = field(default=None, repr=False)
     sampled: int = 0
-    # Of an endpoint, which counts them; where there are ids they are counted there.
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # of an endpoint, which counts them; where there are ids they are counted there
     temperature: float | None = None
     tool_calls: Sequence[ToolCall] = ()
     # The message as the endpoint sent it, if it wants it back like that.
@@ -134,24 +130,17 @@ class Request:
     validate: bool = False
     greedy: bool = False
     chat_template_kwargs: Settings = field(default_factory=dict)
-    # OpenAI schemas of the tools that the policy may call.
-    tools: Sequence[JsonObject] = ()
+    tools: Sequence[JsonObject] = ()  # OpenAI schemas of the tools that the policy may call
     max_prompt_length: int | None = None
     truncation: str = "error"
-    # How many messages at the front are the system prompt and the task, which truncation keeps.
-    opening: int = 0
-    # The conversation that this act continues.
-    continues: Continuation | None = None
-    # The number of the spawned agent or conversation; 0 for the agent itself.
-    instance: int = 0
+    opening: int = 0  # how many messages at the front are the system prompt and the task, which truncation keeps
+    continues: Continuation | None = None  # the conversation that this act continues
+    instance: int = 0  # the number of the spawned agent or conversation; 0 for the agent itself
     # The line of play, empty for that of the session: requests of different lines are independent samples.
     line: str = ""
-    # Of the first candidate.
-    branch: int = 0
-    # How often this act has called tools before.
-    round: int = 0
-    # For tools and reward functions that need the dataset row.
-    fields: DatasetFields = field(default_factory=dict)
+    branch: int = 0  # of the first candidate
+    round: int = 0  # how often this act has called tools before
+    fields: DatasetFields = field(default_factory=dict)  # for tools and reward functions that need the dataset row
 
 
 class LLMClient(Protocol):

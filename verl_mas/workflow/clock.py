@@ -6,16 +6,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
 
-# Seconds that cancelled work has to end.
-GRACE_S = 1.0
-# How soon a clock that stood still is looked at again.
-STANDING_S = 0.05
+GRACE_S = 1.0  # seconds that cancelled work has to end
+STANDING_S = 0.05  # how soon a clock that stood still is looked at again
 
 
 class Clock:
@@ -45,19 +43,15 @@ class Clock:
 
 
 _CLOCK: ContextVar[Clock | None] = ContextVar("the clock of the act", default=None)
-_CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar(
-    "every clock that runs: of the session, of a tool, of the act", default=()
-)
+# Every clock that runs: of the session, of a tool, of the act.
+_CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar("the clocks that run", default=())
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
     """What happens inside takes none of the time of the act that it belongs to, if any; its session's clock runs."""
     clock = _CLOCK.get()
-    if clock is None:
-        yield
-        return
-    with clock.stopped():
+    with nullcontext() if clock is None else clock.stopped():
         yield
 
 

@@ -79,11 +79,8 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
 def checked(rendered: str, value: object, parsed: object) -> str:
     """For codecs: the rendered text; refused if `parse` would not read it as the same value."""
     if isinstance(parsed, Malformed) or parsed != value:
-        raise DataError(
-            f"{value!r} cannot be rendered",
-            rule="parse(render(value)) == value",
-            fix="remove the marks of the format, <think> tags, and blanks at both ends",
-        )
+        fix = "remove the marks of the format, <think> tags, and blanks at both ends"
+        raise DataError(f"{value!r} cannot be rendered", rule="parse(render(value)) == value", fix=fix)
     return rendered
 
 
@@ -311,25 +308,18 @@ class ActionList:
 
     actions: tuple[str, ...] | re.Pattern[str]
     at_most: int = 64
-    # None: the whole reply is the list.
-    tag: str | None = "actions"
-    # What an action is, for the prompt; required with a pattern.
-    help: str | None = None
+    tag: str | None = "actions"  # None: the whole reply is the list
+    help: str | None = None  # what an action is, for the prompt; required with a pattern
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, re.Pattern):
             if self.help is None:
-                raise DataError(
-                    f"actions={self.actions.pattern!r} without help",
-                    rule="a pattern needs help, which the prompt shows",
-                    fix="give help='U, D: one cell up, down'",
-                )
+                value = f"actions={self.actions.pattern!r} without help"
+                rule = "a pattern needs help, which the prompt shows"
+                raise DataError(value, rule=rule, fix="give help='U, D: one cell up, down'")
         elif len(self._words) < len(self.actions) or not all(re.fullmatch(r"\w+", word) for word in self._words):
-            raise DataError(
-                f"actions={self.actions}",
-                rule="actions are different words of letters, digits and _",
-                fix="rename them, or give a pattern",
-            )
+            rule = "actions are different words of letters, digits and _"
+            raise DataError(f"actions={self.actions}", rule=rule, fix="rename them, or give a pattern")
 
     def prompt(self) -> str:
         place = f" between <{self.tag}> and </{self.tag}>" if self.tag else ""
@@ -373,8 +363,7 @@ class Letters:
 
     alphabet: str
     at_most: int
-    # None: the whole reply is the letters.
-    tag: str | None
+    tag: str | None  # None: the whole reply is the letters
 
     def prompt(self) -> str:
         many = "one letter" if self.at_most == 1 else f"1 to {self.at_most} letters"

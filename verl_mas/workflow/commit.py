@@ -16,8 +16,7 @@ ChooseCandidate = Callable[[Sequence[float], float, random.Random], int]
 @dataclass(frozen=True)
 class CommitRule:
     choose: ChooseCandidate
-    # False: the rule works without rewards.
-    needs_scores: bool = True
+    needs_scores: bool = True  # False: the rule works without rewards
 
 
 COMMIT_RULES: Registry[CommitRule] = Registry("commit rule", group="verl_mas.commit_rules")

@@ -17,14 +17,11 @@ class Line:
 
     # Of the session's random numbers. Each line has its own, which the acts of other lines do not change.
     seed: str = ""
-    # Empty for the session itself; no two lines of a session have the same.
-    name: str = ""
+    name: str = ""  # empty for the session itself; no two lines of a session have the same
     # The candidate of a fork that is played on; its acts are trained on, as the candidate's own branch.
     fork: int | None = None
-    # Its acts are played by the current weights, and take part in nothing: they are not stored.
-    probe: bool = False
-    # Its acts so far, without those before it began.
-    replies: list[Reply] = field(default_factory=list)
+    probe: bool = False  # its acts are played by the current weights, and take part in nothing: they are not stored
+    replies: list[Reply] = field(default_factory=list)  # its acts so far, without those before it began
     # Candidates of it were forked: what follows is on their lines, whose acts have the numbers that its own would have.
     over: bool = False
     _turns: Counter[tuple[str, int]] = field(default_factory=Counter)

@@ -18,8 +18,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # First parts of metric names that agents and policies cannot have.
 RESERVED = {"session", "rows", "timing", "group", "padding"}
 SWAP = "mas.swap.agents"
-# The overrides that every check of an agent with its policy reads.
-ALIKE = ("model", "rollout")
+ALIKE = ("model", "rollout")  # the overrides that every check of an agent with its policy reads
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
@@ -81,16 +80,7 @@ def members_of(
         policy = policies.get(spec.policy, PolicySpec())
         trainable = spec.trainable and policy.is_trained
         members[name] = Member(name, spec.role or role, spec, trainable)
-    raise_all(
-        ConfigError(
-            f"mas.agents.{name}.sampling.{setting}={value}",
-            rule="the trainer computes log-probs without penalties, so the ratio would be wrong",
-            fix=f"remove it, or move it to mas.agents.{name}.validation_sampling",
-        )
-        for name, member in members.items()
-        for setting, value in flat(member.spec.sampling).items()
-        if member.trainable and setting in PENALTIES
-    )
+    raise_all(error for member in members.values() if member.trainable for error in _penalties(member))
     if swap is None or not swap.agents:
         return members
     own = {name: member.spec.policy for name, member in members.items()}
@@ -103,15 +93,20 @@ def members_of(
     return members
 
 
+def _penalties(member: Member) -> Iterator[ConfigError]:
+    rule = "the trainer computes log-probs without penalties, so the ratio would be wrong"
+    fix = f"remove it, or move it to mas.agents.{member.name}.validation_sampling"
+    for setting, value in flat(member.spec.sampling).items():
+        if setting in PENALTIES:
+            yield ConfigError(f"mas.agents.{member.name}.sampling.{setting}={value}", rule=rule, fix=fix)
+
+
 def wrong_names(noun: str, names: Iterable[str]) -> Iterator[ConfigError]:
+    rule = "names are part of metric names, file names and actor names: a letter, then letters, digits, '_' or '-', "
+    rule += f"and none of {', '.join(sorted(RESERVED))}"
     for name in names:
         if not NAME.fullmatch(name) or name in RESERVED:
-            yield ConfigError(
-                f"{noun} name {name!r}",
-                rule="names are part of metric names, file names and actor names: a letter, then letters, "
-                f"digits, '_' or '-', and none of {', '.join(sorted(RESERVED))}",
-                fix=f"rename the {noun}",
-            )
+            yield ConfigError(f"{noun} name {name!r}", rule=rule, fix=f"rename the {noun}")
 
 
 def _wrong_agents(agents: object) -> Iterator[ConfigError]:
@@ -121,17 +116,14 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
         yield ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
         return
     if not agents:
-        yield ConfigError(
-            f"agents = {agents!r}",
-            rule="a workflow names at least one agent",
-            fix='name them in its class: agents = ("solver", "verifier")',
-        )
+        value = f"agents = {agents!r}"
+        rule = "a workflow names at least one agent"
+        yield ConfigError(value, rule=rule, fix='name them in its class: agents = ("solver", "verifier")')
     yield from wrong_names("agent", dict.fromkeys(agents))
     for name in dict.fromkeys(agents):
         if agents.count(name) > 1:
-            yield ConfigError(
-                f"agents = {agents!r}", rule=f"every agent has one name; {name!r} is there twice", fix="rename one"
-            )
+            rule = f"every agent has one name; {name!r} is there twice"
+            yield ConfigError(f"agents = {agents!r}", rule=rule, fix="rename one")
 
 
 def role_of(agent: str) -> str:
@@ -144,11 +136,8 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
     value = f"{SWAP}=[{','.join(swap.agents)}]"
     unknown = [name for name in swap.agents if name not in own]
     for name in unknown:
-        yield ConfigError(
-            f"{value}: there is no agent {name}",
-            rule="agents of the workflow exchange policies; a role is not an agent",
-            fix=nearest(name, list(own)),
-        )
+        rule = "agents of the workflow exchange policies; a role is not an agent"
+        yield ConfigError(f"{value}: there is no agent {name}", rule=rule, fix=nearest(name, list(own)))
     if unknown:
         return
     if len(set(swap.agents)) != len(swap.agents) or len(swap.agents) < 2:
@@ -157,34 +146,27 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
     used = [own[name] for name in swap.agents]
     if len(set(used)) != len(used):
         each = ", ".join(f"{name} on {own[name]}" for name in swap.agents)
-        yield ConfigError(
-            f"{value}: {each}",
-            rule="agents that share a policy have nothing to exchange",
-            fix="give each a policy: 'mas.policies={"
-            + ", ".join(f"llm{i}: {{}}" for i in range(len(used)))
-            + "}' "
-            + " ".join(f"++mas.agents.{name}.policy=llm{i}" for i, name in enumerate(swap.agents)),
-        )
+        sections = ", ".join(f"llm{i}: {{}}" for i in range(len(used)))
+        assigned = " ".join(f"++mas.agents.{name}.policy=llm{i}" for i, name in enumerate(swap.agents))
+        fix = f"give each a policy: 'mas.policies={{{sections}}}' {assigned}"
+        yield ConfigError(f"{value}: {each}", rule="agents that share a policy have nothing to exchange", fix=fix)
         return
     yield from _different(value, {name: policies[name] for name in used if name in policies})
 
 
 def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
     """An unknown policy is refused where agents are assigned to policies."""
+    rule = "policies that are exchanged are trained here, so that each learns in every place"
     for name, spec in policies.items():
         if spec.remote is not None or not spec.trainable:
-            yield ConfigError(
-                f"{value}: the policy {name} is {'remote' if spec.remote else 'frozen'}",
-                rule="policies that are exchanged are trained here, so that each learns in every place",
-                fix=f"train it (++mas.policies.{name}.trainable=true, no remote), or set {SWAP}=[]",
-            )
+            what = f"{value}: the policy {name} is {'remote' if spec.remote else 'frozen'}"
+            fix = f"train it (++mas.policies.{name}.trainable=true, no remote), or set {SWAP}=[]"
+            yield ConfigError(what, rule=rule, fix=fix)
     first = next(iter(policies), "")
+    rule = "exchanged policies are copies of one model on one engine; they may differ in pool and optimiser"
     for name, spec in policies.items():
         for section in ALIKE:
             if spec.overrides.get(section) != policies[first].overrides.get(section):
-                yield ConfigError(
-                    f"{value}: the overrides of {first} and {name} differ in {section}",
-                    rule="exchanged policies are copies of one model on one engine; they may differ in pool and "
-                    "optimiser",
-                    fix=f"set {section} for all policies: actor_rollout_ref.{section}.<setting>=...",
-                )
+                what = f"{value}: the overrides of {first} and {name} differ in {section}"
+                fix = f"set {section} for all policies: actor_rollout_ref.{section}.<setting>=..."
+                yield ConfigError(what, rule=rule, fix=fix)

@@ -32,11 +32,9 @@ class Outcome:
         check_reward("the reward of an Outcome", self.reward)
         check_reward("acc in the info of an Outcome", self.info.get("acc"))
         if VERDICTS in self.info:
-            raise WorkflowError(
-                f"Outcome(info={{{VERDICTS!r}: ...}})",
-                rule="info has numbers and texts for the metrics; verdicts have their own field",
-                fix="return Outcome(verdicts={agent: [(verdict, right), ...]})",
-            )
+            value = f"Outcome(info={{{VERDICTS!r}: ...}})"
+            rule = "info has numbers and texts for the metrics; verdicts have their own field"
+            raise WorkflowError(value, rule=rule, fix="return Outcome(verdicts={agent: [(verdict, right), ...]})")
 
     @property
     def text(self) -> str | None:

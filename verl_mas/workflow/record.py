@@ -25,8 +25,7 @@ class Recording:
 
     max_text_chars: int | None = None
     images: Images = lambda part: {"type": part.get("type")}
-    # By policy; the acts of others have no `tokens`.
-    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)
+    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; the acts of others have no `tokens`
 
 
 def fault_record(attempt: int, fault: SessionFault) -> Record:

@@ -24,11 +24,8 @@ def check_reward(name: str, value: object) -> None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise WorkflowError(
-            f"{name} is {value!r:.200}",
-            rule="a reward is a finite number",
-            fix="set None where there is no reward, and a number for a reply that could not be read",
-        )
+        fix = "set None where there is no reward, and a number for a reply that could not be read"
+        raise WorkflowError(f"{name} is {value!r:.200}", rule="a reward is a finite number", fix=fix)
 
 
 @dataclass(eq=False, repr=False)
@@ -42,8 +39,7 @@ class Reply:
     act: Act
     messages: Sequence[Message]
     generation: Generation
-    # How many candidates its act has.
-    among: int = 1
+    among: int = 1  # how many candidates its act has
     trainable: bool = True
     # An act that only tells how a candidate ends: it is recorded, and neither stored nor counted in any statistic.
     probe: bool = False
@@ -52,10 +48,8 @@ class Reply:
     reward: float | None = None
     team_reward: float | None = None
     committed: bool = True
-    # Why the reply could not be read; None if it is well-formed.
-    malformed: str | None = None
-    # The acts of one conversation share a row, and have the same number.
-    row: int = 0
+    malformed: str | None = None  # why the reply could not be read; None if it is well-formed
+    row: int = 0  # the acts of one conversation share a row, and have the same number
     started: float = 0.0
     seconds: float = 0.0
     parses: list[str] = field(default_factory=list)

@@ -60,12 +60,11 @@ def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
     """The reward of each row of a session. Rows that share their penalties, by `penalty_on`, all get the sum."""
     penalties: dict[object, float] = defaultdict(float)
     scopes = ({"act": number, "agent": earned.agent} for number, earned in enumerate(rows))
-    scope: list[object] = [named.get(spec.penalty_on or "", "session") for named in scopes]
-    if spec.penalty_on != "none":
-        for key, earned in zip(scope, rows, strict=True):
-            penalties[key] += earned.penalty
+    shared: list[object] = [scope.get(spec.penalty_on or "", "session") for scope in scopes]
+    for key, earned in zip(shared, rows, strict=True):
+        penalties[key] += earned.penalty if spec.penalty_on != "none" else 0.0
     rewards = []
-    for key, earned in zip(scope, rows, strict=True):
+    for key, earned in zip(shared, rows, strict=True):
         score = (spec.team or 0.0) * earned.team + (spec.local or 0.0) * earned.local - penalties[key]
         rewards.append(RowReward(earned.team, earned.local, penalties[key], score))
     return rewards

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 Question: TypeAlias = Task | str | Sequence[Message]
+Clients: TypeAlias = LLMClient | Mapping[str, LLMClient]
 CONCURRENCY = 64
 
 
@@ -45,12 +46,7 @@ class RunSettings(TypedDict, total=False):
     tool_limits: ToolLimits | None
 
 
-async def arun(
-    workflow: str | Workflow,
-    task: Question,
-    clients: LLMClient | Mapping[str, LLMClient],
-    **settings: Unpack[RunSettings],
-) -> Session:
+async def arun(workflow: str | Workflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
@@ -62,12 +58,7 @@ async def arun(
     return finished.session
 
 
-def run(
-    workflow: str | Workflow,
-    task: Question,
-    clients: LLMClient | Mapping[str, LLMClient],
-    **settings: Unpack[RunSettings],
-) -> Session:
+def run(workflow: str | Workflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """`arun`, for code that is not async: the same arguments, the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
@@ -76,7 +67,7 @@ def run(
 def run_many(
     workflow: str | Workflow,
     tasks: Iterable[Question],
-    clients: LLMClient | Mapping[str, LLMClient],
+    clients: Clients,
     *,
     concurrency: int = CONCURRENCY,
     ordered: bool = True,
@@ -96,7 +87,7 @@ def run_many(
 
 def _sessions(
     workflow: str | Workflow,
-    clients: LLMClient | Mapping[str, LLMClient],
+    clients: Clients,
     *,
     agents: Mapping[str, AgentSpec] | None = None,
     branch: BranchSpec | None = None,
@@ -133,10 +124,7 @@ def refuse_in_loop(call: str, instead: str) -> None:
 
 
 async def run_session(
-    workflow: Callable[[], Workflow],
-    task: Task,
-    config: SessionConfig,
-    score: Scorer | None = None,
+    workflow: Callable[[], Workflow], task: Task, config: SessionConfig, score: Scorer | None = None
 ) -> SessionResult:
     """Run the workflow on the task; after a failure retry as often as `mas.faults` says.
 
@@ -165,11 +153,9 @@ async def _attempt(workflow: Workflow, session: Session) -> None:
             limit = session.config.faults.session_timeout_s
             outcome = await _within(_outcome(workflow, session), limit)
             if not isinstance(outcome, Outcome):
-                raise WorkflowError(
-                    f"{type(workflow).__name__}.run returned {outcome!r}",
-                    rule="the `run` of a workflow returns an Outcome",
-                    fix="return Outcome(answer=reply) or Outcome(reward=...)",
-                )
+                value = f"{type(workflow).__name__}.run returned {outcome!r}"
+                rule = "the `run` of a workflow returns an Outcome"
+                raise WorkflowError(value, rule=rule, fix="return Outcome(answer=reply) or Outcome(reward=...)")
             session.outcome = outcome
             if session.scorer is not None and needs_score(session.outcome, session.replies):
                 session.score = await asyncio.wait_for(session.scorer(session), limit)
@@ -182,11 +168,9 @@ async def _outcome(workflow: Workflow, session: Session) -> Outcome:
         return await workflow.run(session.task, Team(session))
     except SystemExit as error:
         # Left alone, it would end the event loop, and with it every session of the worker.
-        raise WorkflowError(
-            f"{type(workflow).__name__}.run called sys.exit({error.code!r})",
-            rule="a workflow ends one session, not the process",
-            fix="raise an exception to drop the session, or return Outcome(reward=0)",
-        ) from error
+        value = f"{type(workflow).__name__}.run called sys.exit({error.code!r})"
+        fix = "raise an exception to drop the session, or return Outcome(reward=0)"
+        raise WorkflowError(value, rule="a workflow ends one session, not the process", fix=fix) from error
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
@@ -201,8 +185,8 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     return task.result()
 
 
-# A record or a log line should hold the user's frames and the message, not a page of a library's frames.
-LIMIT = 4000
+# Of a traceback: a record or a log line holds the user's frames and the message, not a page of a library's frames.
+MOST_CHARS = 4000
 _HERE = Path(__file__).parent
 # Frames that every session has. Without them the first frame is the user's.
 MACHINERY = (
@@ -213,7 +197,7 @@ MACHINERY = (
 )
 
 
-def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
+def traceback_of(fault: SessionFault) -> str:
     """The user's frames first, then those of the client or library, then the exception; the middle is cut out."""
     origin = fault.__cause__ or fault
     frames = list(extract_tb(fault.__traceback__))
@@ -223,7 +207,7 @@ def traceback_of(fault: SessionFault, limit: int = LIMIT) -> str:
     of_users = [frame for frame in frames if not frame.filename.startswith(MACHINERY)]
     whole.stack = StackSummary.from_list(of_users or frames)
     text = encodable("".join(whole.format()).rstrip())
-    if len(text) <= limit:
+    if len(text) <= MOST_CHARS:
         return text
-    half = limit // 2
+    half = MOST_CHARS // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"

@@ -47,8 +47,7 @@ class SessionConfig:
     branch: BranchSpec = field(default_factory=BranchSpec)
     reward: RewardSpec = field(default_factory=RewardSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
-    # What `mas.agents.<name>.tools` names.
-    tools: Mapping[str, Tool] = field(default_factory=dict)
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # what `mas.agents.<name>.tools` names
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
 
@@ -63,21 +62,7 @@ class Ask:
     n: int = 1
     instance: int = 0
     tools: Tools = ()
-    # The conversation that the act continues.
-    continues: Continuation | None = None
-
-
-@dataclass(frozen=True)
-class Board:
-    """A state of the environment as text, after so many acts."""
-
-    title: str
-    text: str
-    acts: int
-
-    def record(self) -> Record:
-        """`after`: the number of the last act before it, None at the start."""
-        return {"title": self.title, "text": self.text, "after": self.acts - 1 if self.acts else None}
+    continues: Continuation | None = None  # the conversation that the act continues
 
 
 class Session:
@@ -86,7 +71,7 @@ class Session:
     def __init__(self, task: Task, config: SessionConfig, attempt: int = 0):
         self.task, self.config, self.attempt = task, config, attempt
         self.replies: list[Reply] = []
-        self.boards: list[Board] = []
+        self.boards: list[Record] = []
         self.outcome: Outcome | None = None
         self.score: Score | None = None
         self.started, self.seconds = time.time(), 0.0
@@ -94,8 +79,7 @@ class Session:
         seed = f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}"
         self.rng = random.Random(seed)
         self.line = Line(seed)
-        # verl's reward function, for outcomes without a reward.
-        self.scorer: Scorer | None = None
+        self.scorer: Scorer | None = None  # verl's reward function, for outcomes without a reward
         self._new_row = count()
         self._acts = {False: 0, True: 0}  # of the session, and of probes
         self._pending: set[asyncio.Future[list[Acted]]] = set()
@@ -148,11 +132,9 @@ class Session:
         spec = self.config.branch
         rule = COMMIT_RULES[spec.commit]
         if rule.needs_scores and any(reply.reward is None and reply.team_reward is None for reply in replies):
-            raise WorkflowError(
-                f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward",
-                rule=f"the rule {spec.commit!r} compares rewards",
-                fix="set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform",
-            )
+            value = f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward"
+            fix = "set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform"
+            raise WorkflowError(value, rule=f"the rule {spec.commit!r} compares rewards", fix=fix)
         scores = [candidate_score(reply, self.config.members, self.config.reward) for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
@@ -173,11 +155,9 @@ class Session:
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:
-            raise WorkflowError(
-                "a candidate was played on to an outcome without a reward",
-                rule="the outcome of a candidate that is played on has a reward, or verl's reward function scores it",
-                fix="return Outcome(reward=...) or a number",
-            )
+            value = "a candidate was played on to an outcome without a reward"
+            rule = "the outcome of a candidate that is played on has a reward, or verl's reward function scores it"
+            raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...) or a number")
         # The scorer reads the outcome from its session; this one's own is not there yet.
         ended = copy.copy(self)
         ended.outcome = outcome
@@ -202,9 +182,10 @@ class Session:
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
 
     def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
-        """See `Team.draw`."""
+        """See `Team.draw`. `after`: the number of the last act before it, None at the start."""
         if not line.alone:
-            self.boards.append(Board(title, board() if callable(board) else board, len(self.replies)))
+            after = len(self.replies) - 1 if self.replies else None
+            self.boards.append({"title": title, "text": board() if callable(board) else board, "after": after})
 
     @property
     def answer(self) -> str | None:
@@ -248,7 +229,7 @@ class Session:
                 "data_source": task.data_source,
                 "index": task.extra_info.get("index"),
             },
-            "boards": [board.record() for board in self.boards],
+            "boards": list(self.boards),
             "acts": [act_record(reply, by_act[id(reply)], clip) for reply in self.replies],
             "outcome": {"answer": clip.text(self.answer), "reward": self.team_reward, "info": self.reported},
             "faults": [fault_record(attempt, fault) for attempt, fault in enumerate(faults)],
@@ -270,13 +251,9 @@ class Session:
         """The number of a new instance of an agent."""
         limit = self.config.faults.max_acts
         if line.spawned >= limit:
-            raise SessionFault(
-                FaultKind.LIMIT,
-                f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
-                f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts",
-                agent=member.name,
-                turn=0,
-            )
+            cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
+            cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
+            raise SessionFault(FaultKind.LIMIT, cause, agent=member.name, turn=0)
         return line.new_instance(member.name)
 
     async def _admit(self, n: int, line: Line) -> None:
@@ -288,11 +265,9 @@ class Session:
         # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
         await asyncio.sleep(0)
         if line.over and not self._over:
-            raise WorkflowError(
-                "an act after a fork",
-                rule="a fork plays every candidate on to the end of the session, so no act follows it",
-                fix="act in the `play` that is given to `fork`, with the team that it is given",
-            )
+            rule = "a fork plays every candidate on to the end of the session, so no act follows it"
+            fix = "act in the `play` that is given to `fork`, with the team that it is given"
+            raise WorkflowError("an act after a fork", rule=rule, fix=fix)
         if line.probe and not self._over:
             raise SessionFault(
                 FaultKind.LIMIT,

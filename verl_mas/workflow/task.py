@@ -32,8 +32,7 @@ class Task:
     session: int = 0
     step: int = 0
     validate: bool = False
-    # Decode without sampling; overrides the settings of the agents.
-    greedy: bool = False
+    greedy: bool = False  # decode without sampling; overrides the settings of the agents
     fields: DatasetFields = field(default_factory=dict)
 
     @classmethod

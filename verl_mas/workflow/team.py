@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from numbers import Real
 from statistics import fmean
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from verl_mas.errors import WorkflowError
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Continuation, Message
-from verl_mas.workflow.continuation import State, restored, untouched
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
@@ -22,6 +24,9 @@ from verl_mas.workflow.session import Ask, Session
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tools import Tools
 
+State = TypeVar("State")
+CONTAINERS = (list, dict, set, bytearray, deque)
+CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))  # their copies may be the same object
 Prompt = str | Sequence[Message]
 # (team, candidate, state) -> how the session ends when it continues with the candidate; a number is its reward.
 PlayOn: TypeAlias = "Callable[[Team, Reply, State], Awaitable[Outcome | float]]"
@@ -37,11 +42,8 @@ class Team:
         members = self._session.config.members
         full = self._prefix + name
         if full not in members:
-            raise WorkflowError(
-                f"team has no agent {full!r}",
-                rule="a workflow names every agent in its `agents`",
-                fix=nearest(full, list(members)),
-            )
+            rule = "a workflow names every agent in its `agents`"
+            raise WorkflowError(f"team has no agent {full!r}", rule=rule, fix=nearest(full, list(members)))
         return Agent(self._session, members[full], self._line)
 
     def __getattr__(self, name: str) -> Agent:
@@ -75,9 +77,8 @@ class Team:
         nothing to compare: nothing is played, and None is returned.
         """
         if n < 1:
-            raise WorkflowError(
-                f"continue_from with n={n}", rule="a candidate is played on 1 or more times", fix="use n=1"
-            )
+            rule = "a candidate is played on 1 or more times"
+            raise WorkflowError(f"continue_from with n={n}", rule=rule, fix="use n=1")
         if candidate.among == 1:
             return None
 
@@ -141,11 +142,9 @@ class Team:
             return outcome
         if isinstance(outcome, Real):
             return Outcome(reward=float(outcome))
-        raise WorkflowError(
-            f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}",
-            rule="`play(team, candidate, state)` returns an Outcome, or its reward as a number",
-            fix="return Outcome(reward=...)",
-        )
+        value = f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}"
+        rule = "`play(team, candidate, state)` returns an Outcome, or its reward as a number"
+        raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...)")
 
 
 def _place(reply: Reply) -> str:
@@ -254,11 +253,9 @@ class Conversation:
         self, prompt: Sequence[Message], sampling: Mapping[str, object], n: int, state: Continuation | None
     ) -> list[Reply]:
         if "tools" in sampling:
-            raise WorkflowError(
-                f"tools in an act of {self._agent.name}'s conversation",
-                rule="the first prompt of a conversation has the schemas of its tools",
-                fix="give them where it begins: conversation(tools=[...])",
-            )
+            value = f"tools in an act of {self._agent.name}'s conversation"
+            rule = "the first prompt of a conversation has the schemas of its tools"
+            raise WorkflowError(value, rule=rule, fix="give them where it begins: conversation(tools=[...])")
         return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
 
     def after(self, candidate: Reply, team: Team) -> Conversation:
@@ -274,3 +271,59 @@ class Conversation:
 
 def as_messages(prompt: Prompt) -> list[Message]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+# -- copies of the state of an environment: candidates are played on to the end, each from its own ---------------------
+
+
+def restored(state: State, rng: random.Random | None = None) -> State:
+    """An independent copy of `state`, by its `copy()` if it has one. What chance decides from here on is drawn from
+    `rng` where the state has a `reseed(rng)`: a copy with the chance of the original would know the future."""
+    copied = _copied(state)
+    if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
+        kind = type(state).__name__
+        value = f"the copy of a state of type {kind} is {'the same object' if copied is state else copied}"
+        rule = "a candidate is played on from its own copy of the state, and the session from the original"
+        fix = f"give {kind} a copy() that returns an independent copy, or none, for copy.deepcopy"
+        raise WorkflowError(value, rule=rule, fix=fix)
+    if rng is not None and (reseed := getattr(copied, "reseed", None)) is not None:
+        reseed(rng)
+    return copied
+
+
+def _copied(state: State) -> State:
+    # The copy() of containers copies the outermost level alone.
+    own = None if isinstance(state, CONTAINERS) else getattr(state, "copy", None)
+    if callable(own):
+        copied: State = own()
+        return copied
+    try:
+        return copy.deepcopy(state)
+    except (TypeError, copy.Error, NotImplementedError, RecursionError) as error:
+        kind = type(state).__name__
+        fix = f"give {kind} a copy() that returns an independent copy"
+        if isinstance(state, CONTAINERS):
+            fix = f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
+        rule = "a candidate is played on from its own copy of the state"
+        raise WorkflowError(f"a state of type {kind} cannot be copied: {error}", rule=rule, fix=fix) from error
+
+
+@contextmanager
+def untouched(state: object) -> Iterator[None]:
+    """Refuses a `copy()` that shares what the copy then changes."""
+    before = _contents(state)
+    yield
+    for name, content in _contents(state).items():
+        if content != before.get(name):
+            kind = type(state).__name__
+            value = f"{kind}.{name} changed while a copy of its {kind} was played on"
+            rule = "the copy of a state shares nothing with it that changes"
+            raise WorkflowError(value, rule=rule, fix=f"copy {name} in {kind}.copy(), with what is inside it")
+
+
+def _contents(state: object) -> dict[str, str]:
+    """The containers among the attributes, written out."""
+    slots = [name for kind in type(state).__mro__ for name in getattr(kind, "__slots__", ())]
+    names = [*getattr(state, "__dict__", {}), *slots]
+    values = {name: getattr(state, name, None) for name in names}
+    return {name: repr(value) for name, value in values.items() if isinstance(value, CONTAINERS)}

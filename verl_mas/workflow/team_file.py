@@ -18,15 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.config.mcp import McpSpec
 from verl_mas.config.merge import snapshots
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import (
-    AgentSpec,
-    BranchSpec,
-    FaultSpec,
-    FreeSettings,
-    RemoteSpec,
-    RewardSpec,
-    Sampling,
-)
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, FreeSettings, RemoteSpec, RewardSpec, Sampling
 from verl_mas.config.values import Count, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
@@ -47,9 +39,7 @@ class TeamWorkflow:
     """As in `mas.workflow`."""
 
     name: Text
-    path: str | None = None
-    """A file or module; a file that the run found has its whole path."""
-
+    path: str | None = None  # a file or module; a file that the run found has its whole path
     args: FreeSettings = field(default_factory=dict)
 
 
@@ -57,37 +47,19 @@ class TeamWorkflow:
 class TeamPolicy:
     """Where the weights of a policy are: `folder`, else `model`, else `remote`."""
 
-    model: str | None = None
-    """The model that it is, or started from: a folder, or a name on the hub."""
-
-    folder: str | None = None
-    """Beside this file: weights of its own. With an `adapter_config.json` they are an adapter on `model`."""
-
-    adapter_of: str | None = None
-    """The policy with the base of its adapter. Adapters of one policy can share an engine."""
-
-    snapshot_of: str | None = None
-    """The policy of whose weights it has an earlier state."""
-
+    model: str | None = None  # that it is, or started from: a folder, or a name on the hub
+    folder: str | None = (
+        None  # beside this file: weights of its own, or with `adapter_config.json` an adapter on `model`
+    )
+    adapter_of: str | None = None  # the policy with the base of its adapter; adapters of one policy can share an engine
+    snapshot_of: str | None = None  # the policy of whose weights it has an earlier state
     remote: RemoteSpec | None = None
-
-    dtype: Dtype | None = None
-    """Of its weights in the run's engines."""
-
-    prompt_length: Count | None = None
-    """Tokens of a prompt at most."""
-
-    response_length: Count | None = None
-    """Tokens of a reply at most; in a conversation, of all that follows the first prompt."""
-
-    tokenizer: str | None = None
-    """Where it is not that of `model`."""
-
-    chat_template: str | None = None
-    """Where it is not that of the tokenizer."""
-
-    start_adapter: str | None = None
-    """The folder of the adapter that it started from."""
+    dtype: Dtype | None = None  # of its weights in the run's engines
+    prompt_length: Count | None = None  # tokens of a prompt at most
+    response_length: Count | None = None  # tokens of a reply at most; in a conversation, of all after the first prompt
+    tokenizer: str | None = None  # where it is not that of `model`
+    chat_template: str | None = None  # where it is not that of the tokenizer
+    start_adapter: str | None = None  # the folder of the adapter that it started from
 
 
 @dataclass
@@ -104,21 +76,18 @@ class TeamFile:
 
     format: int
     workflow: TeamWorkflow
+    # Every agent of the workflow by name. `sampling` and `validation_sampling` are complete, each for itself.
     agents: dict[str, AgentSpec]
-    """Every agent of the workflow by name. `sampling` and `validation_sampling` are complete, each for itself."""
-
     policies: dict[str, TeamPolicy]
-    step: Count | None = None
-    """The training step after which it was saved."""
-
+    step: Count | None = None  # the training step after which it was saved
     plugins: list[str] = field(default_factory=list)
     branch: BranchSpec = field(default_factory=BranchSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
     tools: TeamTools = field(default_factory=TeamTools)
     mcp: dict[str, McpSpec] = field(default_factory=dict)
     reward: RewardSpec = field(default_factory=RewardSpec)
+    # Settings of verl by their dotted names: how calls of tools are read, and how answers are scored.
     verl: FreeSettings = field(default_factory=dict)
-    """Settings of verl by their dotted names: how calls of tools are read, and how answers are scored."""
 
     def text(self) -> str:
         """As YAML, without what is as by default."""
@@ -134,48 +103,38 @@ def read_team(folder: Path) -> TeamFile:
     try:
         content = yaml.safe_load(path.read_bytes())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{path} cannot be read: {str(error).splitlines()[0]}",
-            rule="it describes the team, as a run or verl-mas export writes it",
-            fix="give a checkpoint of a run, or the folder of an export",
-        ) from error
+        value = f"{path} cannot be read: {str(error).splitlines()[0]}"
+        rule = "it describes the team, as a run or verl-mas export writes it"
+        raise ConfigError(value, rule=rule, fix="give a checkpoint of a run, or the folder of an export") from error
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
-        raise ConfigError(
-            f"{path}: format {content['format']}",
-            rule=f"this version of verl-mas reads format {FORMAT}",
-            fix="use the version of verl-mas that wrote it, or a later one",
-        )
+        value = f"{path}: format {content['format']}"
+        rule = f"this version of verl-mas reads format {FORMAT}"
+        raise ConfigError(value, rule=rule, fix="use the version of verl-mas that wrote it, or a later one")
     team = load_dataclass(TeamFile, content, str(path))
     # They are names of folders, which the file of someone else could place anywhere.
     raise_all(wrong_names("policy", team.policies))
+    references: dict[str, str | None] = {}
     for name, policy in team.policies.items():
         if policy.folder not in (None, name):
-            raise ConfigError(
-                f"{path}: policies.{name}.folder={policy.folder}",
-                rule="the folder of a policy has its name",
-                fix=f"set it to {name}",
-            )
-    references = {f"policies.{name}.adapter_of": policy.adapter_of for name, policy in team.policies.items()}
-    references |= {f"policies.{name}.snapshot_of": policy.snapshot_of for name, policy in team.policies.items()}
+            value = f"{path}: policies.{name}.folder={policy.folder}"
+            raise ConfigError(value, rule="the folder of a policy has its name", fix=f"set it to {name}")
+        references[f"policies.{name}.adapter_of"] = policy.adapter_of
+        references[f"policies.{name}.snapshot_of"] = policy.snapshot_of
     references |= {f"agents.{name}.policy": agent.policy for name, agent in team.agents.items()}
     for where, named in references.items():
         if named is not None and named not in team.policies:
-            raise ConfigError(
-                f"{path}: {where}={named}",
-                rule="it names a policy of the file",
-                fix=nearest(named, list(team.policies)),
-            )
+            value = f"{path}: {where}={named}"
+            raise ConfigError(value, rule="it names a policy of the file", fix=nearest(named, list(team.policies)))
     return team
 
 
 def describe(run: Run) -> TeamFile:
     """The team of a run. Its user code is loaded."""
-    members = agents_of(run.mas)
     rollout = run.config.actor_rollout_ref.rollout.get("multi_turn") or {}
     return TeamFile(
         format=FORMAT,
         workflow=TeamWorkflow(run.mas.workflow.name, _code(run.mas.workflow.path), run.mas.workflow.args),
-        agents={name: _agent(run, member) for name, member in members.items()},
+        agents={name: _agent(run, member) for name, member in agents_of(run.mas).items()},
         policies={name: _policy(run, name) for name in run.mas.policies},
         plugins=[str(_code(plugin)) for plugin in run.mas.plugins],
         branch=run.mas.branch,
@@ -187,42 +146,40 @@ def describe(run: Run) -> TeamFile:
             for name, spec in run.mas.mcp.items()
         },
         reward=run.mas.reward,
-        verl={
-            name: _placed(value) if name.endswith(".path") else value for name, value in settings_of(run.config).items()
-        },
+        verl=settings_of(run.config),
     )
 
 
 def _agent(run: Run, member: Member) -> AgentSpec:
     spec, policy = member.spec, run.mas.policies[member.spec.policy]
     training, validation = (_sampling(run.view(spec.policy), member, validate=validate) for validate in (False, True))
-    made = replace(spec, sampling=training, validation_sampling=validation, trainable=True)
+    spec = replace(spec, sampling=training, validation_sampling=validation, trainable=True)
     if policy.remote:
-        return made
+        return spec
     longest = int(run.view(spec.policy).value("rollout.prompt_length"))
-    given = OmegaConf.to_container(
-        run.config.data.get("apply_chat_template_kwargs") or OmegaConf.create(), resolve=True
-    )
+    kwargs = run.config.data.get("apply_chat_template_kwargs") or OmegaConf.create()
+    given = cast(FreeSettings, OmegaConf.to_container(kwargs, resolve=True))
     return replace(
-        made,
+        spec,
         max_prompt_length=min(longest, spec.max_prompt_length or longest),
-        chat_template_kwargs={**cast(FreeSettings, given), **spec.chat_template_kwargs},
+        chat_template_kwargs={**given, **spec.chat_template_kwargs},
     )
 
 
 def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
     """What an act that sets nothing samples with, in training or in validation."""
-    found = member.sampling(Task([], validate=validate), {})
+    settings = member.sampling(Task([], validate=validate), {})
     if view.spec.remote is None:
         section = "rollout.val_kwargs" if validate else "rollout"
         rollout = {name: view.get(f"{section}.{name}") for name in DECODING}
         longest = int(view.value("rollout.response_length"))
-        wanted = found.get("max_tokens")
-        found = {**rollout, **found, "max_tokens": min(wanted, longest) if isinstance(wanted, int) else longest}
+        wanted = settings.get("max_tokens")
+        settings = {**rollout, **settings, "max_tokens": min(wanted, longest) if isinstance(wanted, int) else longest}
     known = settable(Sampling)
-    extra = {name: value for name, value in found.items() if name not in known}
-    made = {name: value for name, value in found.items() if name in known and value is not None}
-    return load_dataclass(Sampling, {**made, **({"extra": extra} if extra else {})}, f"sampling of agent {member.name}")
+    sampling = {name: value for name, value in settings.items() if name in known and value is not None}
+    if extra := {name: value for name, value in settings.items() if name not in known}:
+        sampling["extra"] = extra
+    return load_dataclass(Sampling, sampling, f"sampling of agent {member.name}")
 
 
 def _policy(run: Run, name: str) -> TeamPolicy:
@@ -303,7 +260,9 @@ def settings_of(config: DictConfig) -> FreeSettings:
         earlier = next((name.replace(now, before) for now, before in EARLIER.items() if name.startswith(now)), name)
         value = OmegaConf.select(config, earlier)
         value = OmegaConf.select(config, name) if value is None else value
-        if value is not None:
-            plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            settings[name] = bare_address(str(plain)) if name.endswith(".url") else plain
+        if OmegaConf.is_config(value):
+            settings[name] = OmegaConf.to_container(value, resolve=True)
+        elif value is not None:
+            written = {"url": bare_address, "path": _placed}.get(name.rpartition(".")[2])
+            settings[name] = written(str(value)) if written else value
     return settings

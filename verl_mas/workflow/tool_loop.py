@@ -21,8 +21,7 @@ from verl_mas.workflow.tools import CallContext, Tool, ToolResult
 
 Generate = Callable[[Request], Awaitable[Generation]]
 logger = logging.getLogger(__name__)
-# verl does not cut errors; this leaves whole what a person would write.
-ERROR_CHARS = 4096
+ERROR_CHARS = 4096  # verl does not cut errors; this leaves whole what a person would write
 # Tools and the types of their errors: the first of each was logged, with its traceback.
 _LOGGED: set[tuple[str, type[BaseException]]] = set()
 
@@ -66,23 +65,21 @@ class Acted:
     state: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass
 class ToolLoop:
     """The loop of one candidate, which is number `branch`."""
 
-    def __init__(
-        self,
-        generate: Generate,
-        request: Request,
-        branch: int,
-        tools: Mapping[str, Tool],
-        spec: AgentSpec,
-        limits: ToolLimits,
-    ):
-        self._generate, self._request, self._branch = generate, request, branch
-        self._tools, self._spec, self._limits = tools, spec, limits
-        self._context = CallContext(request.fields, list(request.messages))
+    generate: Generate
+    request: Request
+    branch: int
+    tools: Mapping[str, Tool]
+    spec: AgentSpec
+    limits: ToolLimits
+
+    def __post_init__(self) -> None:
+        self._context = CallContext(self.request.fields, list(self.request.messages))
         self._calls: list[ToolCall] = []
-        self._left = spec.max_tool_calls
+        self._left = self.spec.max_tool_calls
 
     async def run(self, generation: Generation, row: int) -> Acted:
         """From the first generation to one without calls, or with calls that the workflow answers."""
@@ -92,30 +89,27 @@ class ToolLoop:
             calls, left_out = self._split(generation.tool_calls, rounds)
             messages.append(message_of(generation, calls))
             # A tool without a function: the workflow answers its calls.
-            if not calls or any(call.name in self._tools and self._tools[call.name].call is None for call in calls):
+            if not calls or any(call.name in self.tools and self.tools[call.name].call is None for call in calls):
                 self._calls += [*calls, *left_out]
                 break
             known = len(messages)
             messages += await self._answers(calls)
             self._calls += left_out
             rounds += 1
-            state = Continuation(generation, known, row)
-            continued = replace(
-                self._request, messages=list(messages), continues=state, branch=self._branch, round=rounds
-            )
-            generation = await self._generate(continued)
+            continued = replace(self.request, messages=list(messages), branch=self.branch, round=rounds)
+            generation = await self.generate(replace(continued, continues=Continuation(generation, known, row)))
             sampled += generation.sampled
             versions += generation.versions
             aborts += generation.aborts
-        whole = replace(generation, sampled=sampled, versions=versions, aborts=aborts)
-        last = whole if rounds else generation
-        return Acted(last, messages[len(self._request.messages) :], self._calls, self._context.state)
+        if rounds:
+            generation = replace(generation, sampled=sampled, versions=versions, aborts=aborts)
+        return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state)
 
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:
         """The calls that are answered, and the others with the reason why not."""
-        allowed, own = self._limits.rounds, self._spec.max_tool_rounds
+        allowed, own = self.limits.rounds, self.spec.max_tool_rounds
         most = own if allowed is None else min(allowed, own)
-        limit = self._limits.parallel_calls if rounds < most else 0
+        limit = self.limits.parallel_calls if rounds < most else 0
         why = f"not called: the limit is {f'{limit} per reply' if limit else f'{most} rounds per act'}"
         return calls[:limit], [replace(call, error=why, left_out=True) for call in calls[limit:]]
 
@@ -123,13 +117,13 @@ class ToolLoop:
         """The messages with the results, in the order of the calls."""
         within, beyond = calls[: self._left], calls[self._left :]
         self._left -= len(within)
-        most = self._spec.max_tool_calls
+        most = self.spec.max_tool_calls
         refused = [_failed(f"Error: not called, as an act can make {most} calls") for _ in beyond]
         with uncounted():
             answers = await self._made(within)
         messages = []
         for call, answer in zip(calls, [*answers, *refused], strict=True):
-            text = encodable(answer.text[:ERROR_CHARS] if answer.failed else self._limits.cut(answer.text))
+            text = encodable(answer.text[:ERROR_CHARS] if answer.failed else self.limits.cut(answer.text))
             result, error = (None, text) if answer.failed else (text, None)
             self._calls.append(replace(call, result=result, error=error, reward=answer.reward, seconds=answer.seconds))
             messages.append(call.answered(_content(text, answer.images)))
@@ -145,16 +139,16 @@ class ToolLoop:
 
         groups: dict[int, list[int]] = {}
         for place, call in enumerate(calls):
-            tool = self._tools.get(call.name)
+            tool = self.tools.get(call.name)
             groups.setdefault(-1 if tool is not None and tool.in_order else place, []).append(place)
         await together([partial(one_after_another, places) for places in groups.values()])
         return [answers[place] for place in range(len(calls))]
 
     async def _answer(self, call: ToolCall) -> _Answer:
         """What came of one call. What is wrong with it is an answer as well, in verl's words."""
-        tool = self._tools.get(call.name)
+        tool = self.tools.get(call.name)
         if tool is None or tool.call is None:
-            return _failed(f"Unknown function '{call.name}'. Available tools: {list(self._tools)}")
+            return _failed(f"Unknown function '{call.name}'. Available tools: {list(self.tools)}")
         try:
             json.loads(call.arguments)
         except (ValueError, RecursionError) as error:
@@ -162,7 +156,7 @@ class ToolLoop:
         arguments = call.parameters
         if arguments is None:
             return _failed(f"Invalid arguments for '{call.name}': they are not a JSON object, or one too deep")
-        limit, started = self._spec.tool_timeout_s, time.perf_counter()
+        limit, started = self.spec.tool_timeout_s, time.perf_counter()
         clock = Clock(limit)
         running = start(_outcome(call.name, partial(tool.call, arguments, self._context)), clock)
         if not await ended(running, clock):
@@ -221,7 +215,5 @@ def _plain(value: object) -> object:
 def _content(text: str, images: Sequence[object]) -> object:
     if not images:
         return text
-    return [
-        *({"type": "image", "image": image} for image in images),
-        *([{"type": "text", "text": text}] if text else []),
-    ]
+    parts: list[Message] = [{"type": "image", "image": image} for image in images]
+    return [*parts, {"type": "text", "text": text}] if text else parts

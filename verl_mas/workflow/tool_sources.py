@@ -10,7 +10,7 @@ import textwrap
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from verl_mas.errors import ConfigError, WorkflowError
@@ -33,11 +33,9 @@ def tool_of(given: ToolLike) -> Tool:
     if hasattr(tool, "tool_schema"):
         return Tool(verl_tools.schema(tool), _call_of(tool))
     if not callable(tool):
-        raise WorkflowError(
-            f"tools=[{given!r:.80}]",
-            rule="a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema",
-            fix="give the function itself; names of configured tools go to mas.agents.<name>.tools",
-        )
+        rule = "a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema"
+        fix = "give the function itself; names of configured tools go to mas.agents.<name>.tools"
+        raise WorkflowError(f"tools=[{given!r:.80}]", rule=rule, fix=fix)
     # It may belong to an environment, where `press` before `look` is not `look` before `press`.
     return Tool(schema_of(tool), call_function(tool), in_order=True)
 
@@ -47,11 +45,8 @@ def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
     named: dict[str, Tool] = {}
     for tool in map(tool_of, given):
         if tool.name in named:
-            raise WorkflowError(
-                f"two tools named {tool.name!r}",
-                rule="a model calls a tool by its name",
-                fix="rename one of them, or give the agent only one",
-            )
+            fix = "rename one of them, or give the agent only one"
+            raise WorkflowError(f"two tools named {tool.name!r}", rule="a model calls a tool by its name", fix=fix)
         named[tool.name] = tool
     return named
 
@@ -63,36 +58,28 @@ def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str,
     sets = [tools_of([*configured, *_listed(given())]) for _ in range(n)]
     for other in sets[1:]:
         if [tool.schema for tool in other.values()] != [tool.schema for tool in sets[0].values()]:
-            raise WorkflowError(
-                f"tools={given!r:.80} made {list(sets[0])} and {list(other)}",
-                rule="the candidates of a branch have one prompt, and so tools of the same schemas",
-                fix="make the same tools each time, with a state of their own",
-            )
+            value = f"tools={given!r:.80} made {list(sets[0])} and {list(other)}"
+            rule = "the candidates of a branch have one prompt, and so tools of the same schemas"
+            raise WorkflowError(value, rule=rule, fix="make the same tools each time, with a state of their own")
     return sets
 
 
 def _listed(given: object) -> Iterable[ToolLike]:
     if not isinstance(given, list | tuple):
-        raise WorkflowError(
-            f"tools={given!r:.80}",
-            rule="tools are a list, or a function without arguments that makes the list for each candidate",
-            fix="write tools=[...]",
-        )
+        rule = "tools are a list, or a function without arguments that makes the list for each candidate"
+        raise WorkflowError(f"tools={given!r:.80}", rule=rule, fix="write tools=[...]")
     return given
 
 
 def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[ConfigError]:
     """The names in `mas.agents.<name>.tools` that no tool has."""
     names = sorted(known)
+    rule = "a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or without verl "
+    rule += "one of run(..., tools=[...])"
     for member in members:
         for name in member.spec.tools:
             if name not in names:
-                yield ConfigError(
-                    f"mas.agents.{member.name}.tools has {name!r}",
-                    rule="a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or "
-                    "without verl one of run(..., tools=[...])",
-                    fix=nearest(name, names),
-                )
+                yield ConfigError(f"mas.agents.{member.name}.tools has {name!r}", rule=rule, fix=nearest(name, names))
 
 
 def _call_of(tool: Any) -> CallTool:
@@ -102,11 +89,8 @@ def _call_of(tool: Any) -> CallTool:
     if hasattr(tool, "fn"):
         return verl_tools.with_results_of_verl(call_function(tool.fn))
     if not hasattr(tool, "call"):
-        raise WorkflowError(
-            f"tools=[{tool!r:.80}]",
-            rule="an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool",
-            fix="add `async def call(self, parameters)`",
-        )
+        rule = "an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool"
+        raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="add `async def call(self, parameters)`")
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
         return await _called(tool.call, arguments)
@@ -135,30 +119,18 @@ async def in_thread(work: Callable[[], object]) -> object:
 
     Not a thread of a pool: one that hangs would keep its place there, and the end of the process would wait for it.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[object] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def report(result: object, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
+    done, context = Future[object](), contextvars.copy_context()
+    done.set_running_or_notify_cancel()  # the end of a caller does not cancel it
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = context.run(work)
+            done.set_result(context.run(work))
         except (Exception, SystemExit) as raised:  # noqa: BLE001  boundary: raised again in the loop
-            # A future refuses StopIteration.
-            error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised
-        with suppress(RuntimeError):  # the loop may be closed by now
-            loop.call_soon_threadsafe(report, result, error)
+            # A future of the loop refuses StopIteration.
+            done.set_exception(RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
@@ -190,18 +162,14 @@ def _parameters(function: Callable[..., object], name: str) -> Iterator[tuple[in
     try:
         hints, signature = get_type_hints(hinted), inspect.signature(function)
     except (NameError, TypeError, ValueError) as error:
-        raise _wrong(
-            f"{name}: {error}", "a tool has type hints that can be read", "import the types at the top of the file"
-        ) from error
+        fix = "import the types at the top of the file"
+        raise _wrong(f"{name}: {error}", "a tool has type hints that can be read", fix) from error
     for parameter in signature.parameters.values():
         if parameter.kind in VARIADIC:
             raise _wrong(f"{name}({parameter})", "a model gives each argument by its name", "name every parameter")
         if parameter.name not in hints:
-            raise _wrong(
-                f"{name}({parameter.name}) without a type hint",
-                "a model knows the type of an argument from its hint",
-                f"write {parameter.name}: str, or its type",
-            )
+            value, fix = f"{name}({parameter.name}) without a type hint", f"write {parameter.name}: str, or its type"
+            raise _wrong(value, "a model knows the type of an argument from its hint", fix)
         yield parameter, hints[parameter.name]
 
 
@@ -209,11 +177,8 @@ def _docstring(function: Callable[..., object], name: str) -> tuple[str, dict[st
     """The text before its sections, and the descriptions of arguments."""
     whole = inspect.getdoc(function) if inspect.isroutine(function) else inspect.getdoc(type(function))
     if not whole:
-        raise _wrong(
-            f"{name} without a docstring",
-            "a model knows what a tool does from its docstring",
-            'write """What it does, and what it returns."""',
-        )
+        rule = "a model knows what a tool does from its docstring"
+        raise _wrong(f"{name} without a docstring", rule, 'write """What it does, and what it returns."""')
     text, *sections = SECTION.split(whole)
     described = dict[str, str]()
     for title, section in zip(sections[::2], sections[1::2], strict=True):
@@ -240,11 +205,8 @@ def _property(hint: object, where: str) -> JsonObject:
         if origin is dict and len(args) == 2:
             schema["additionalProperties"] = _property(args[1], where)
         return schema
-    raise _wrong(
-        where,
-        "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them",
-        "take one of these and convert it in the function",
-    )
+    rule = "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them"
+    raise _wrong(where, rule, "take one of these and convert it in the function")
 
 
 def _wrong(value: str, rule: str, fix: str) -> WorkflowError:

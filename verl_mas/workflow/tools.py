@@ -60,17 +60,13 @@ class Tool:
     def __post_init__(self) -> None:
         function = self.schema.get("function")
         if self.schema.get("type") != "function" or not isinstance(function, dict):
-            raise WorkflowError(
-                f"the schema of a tool {self.schema!r:.200}",
-                rule="OpenAI's schema of a tool is {'type': 'function', 'function': {'name': ..., 'parameters': ...}}",
-                fix="write it like that, or give the function itself",
-            )
+            value = f"the schema of a tool {self.schema!r:.200}"
+            rule = "OpenAI's schema of a tool is {'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
+            raise WorkflowError(value, rule=rule, fix="write it like that, or give the function itself")
         if not isinstance(function.get("name"), str) or not NAME.fullmatch(function["name"]):
-            raise WorkflowError(
-                f"a tool named {function.get('name')!r}",
-                rule="models and endpoints take names of letters, digits, '_' and '-', at most 64 of them",
-                fix="give the function such a name with `def`, or write its schema",
-            )
+            value = f"a tool named {function.get('name')!r}"
+            rule = "models and endpoints take names of letters, digits, '_' and '-', at most 64 of them"
+            raise WorkflowError(value, rule=rule, fix="give the function such a name with `def`, or write its schema")
 
     @property
     def name(self) -> str:

@@ -19,8 +19,7 @@ from verl_mas.workflow.task import text_of
 if TYPE_CHECKING:
     from rich.text import Text
 
-# Longer texts are cut: the record has all of it.
-MOST = 4000
+MOST = 4000  # longer texts are cut: the record has all of it
 # Of each kind of part: its style in terminals, and in HTML.
 STYLES = {
     "session": ("bold", "font-weight:600"),
@@ -37,8 +36,8 @@ STYLES = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """A paragraph: what it is, its text, of which every character prints, and how far it is indented."""
+class Paragraph:
+    """What it is, its text, of which every character prints, and how far it is indented."""
 
     kind: str
     text: str
@@ -50,9 +49,9 @@ class Part:
         return margin + self.text.replace("\n", f"\n{margin}")
 
 
-def parts_of(record: Record) -> Iterator[Part]:
+def paragraphs_of(record: Record) -> Iterator[Paragraph]:
     """The transcript: acts in order, each with the messages of its prompt that no act before it had."""
-    yield Part("session", _heading(record))
+    yield Paragraph("session", _heading(record))
     seen: set[str] = set()
     yield from _boards(record, None)
     among = Counter(map(_place, record["acts"]))
@@ -60,39 +59,34 @@ def parts_of(record: Record) -> Iterator[Part]:
         yield from _act(act, seen, among[_place(act)])
         yield from _boards(record, number)
     for fault in record["faults"]:
-        yield Part("fault", _shown(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip()))
-    yield Part("outcome", _outcome(record["outcome"]))
+        yield Paragraph("fault", _shown(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip()))
+    yield Paragraph("outcome", _outcome(record["outcome"]))
 
 
 def as_text(record: Record) -> str:
-    return "\n".join(part.indented for part in parts_of(record))
+    return "\n".join(part.indented for part in paragraphs_of(record))
 
 
 def as_rich(record: Record) -> Text:
     """Styled text for a terminal; nothing in it is read as markup."""
     from rich.text import Text
 
-    return Text("\n").join(Text(part.indented, style=STYLES[part.kind][0]) for part in parts_of(record))
+    return Text("\n").join(Text(part.indented, style=STYLES[part.kind][0]) for part in paragraphs_of(record))
 
 
 def as_html(record: Record) -> str:
     """For notebooks."""
     lines = [
         f'<div style="margin-left:{2 * part.level}em;{STYLES[part.kind][1]}">{html.escape(part.text)}</div>'
-        for part in parts_of(record)
+        for part in paragraphs_of(record)
     ]
     return f'<div style="font-family:sans-serif;max-width:60em">{"".join(lines)}</div>'
 
 
 def _heading(record: Record) -> str:
-    known = {
-        "step": record["step"],
-        "": record["partition"] if record.get("status") else None,
-        " ": record.get("status"),
-        "acts": len([act for act in record["acts"] if not act["probe"]]),
-    }
-    facts = [f"{name} {value}".strip() for name, value in known.items() if value is not None]
-    return _shown(f"Session {record['uid']}_{record['session']} · {' · '.join(facts)}")
+    status = f"{record['partition']} · {record['status']} · " if record.get("status") else ""
+    acts = sum(not act["probe"] for act in record["acts"])
+    return _shown(f"Session {record['uid']}_{record['session']} · step {record['step']} · {status}acts {acts}")
 
 
 def _place(act: Record) -> tuple[object, ...]:
@@ -100,19 +94,19 @@ def _place(act: Record) -> tuple[object, ...]:
     return act["agent"], act["instance"], act["turn"], act["line"]
 
 
-def _act(act: Record, seen: set[str], among: int) -> Iterator[Part]:
+def _act(act: Record, seen: set[str], among: int) -> Iterator[Paragraph]:
     kind = "act" if act["committed"] or act["probe"] else "candidate"
     for message in act["messages"]:
         text = json.dumps(message, sort_keys=True, default=str)
         if text not in seen:
             seen.add(text)
-            yield Part("prompt", _shown(f"{message.get('role')}: {_content(message)}"), 1)
-    yield Part(kind, _shown(_title(act, among)))
-    yield Part("facts", _shown(_facts(act)), 1)
-    yield Part("reply", _shown(act["text"] or "(empty)"), 1)
+            yield Paragraph("prompt", _shown(f"{message.get('role')}: {_content(message)}"), 1)
+    yield Paragraph(kind, _shown(_title(act, among)))
+    yield Paragraph("facts", _shown(_facts(act)), 1)
+    yield Paragraph("reply", _shown(act["text"] or "(empty)"), 1)
     for call in act["tool_calls"]:
         result = call["result"] if call["error"] is None else f"error: {call['error']}"
-        yield Part("call", _shown(f"{call['name']}({call['arguments']}) -> {result}"), 2)
+        yield Paragraph("call", _shown(f"{call['name']}({call['arguments']}) -> {result}"), 2)
 
 
 def _title(act: Record, among: int) -> str:
@@ -146,10 +140,10 @@ def _outcome(outcome: Mapping[str, object]) -> str:
     return _shown(f"{answer} · {'no team reward' if reward is None else f'team reward {reward:.4g}'}{info}")
 
 
-def _boards(record: Record, after: int | None) -> Iterator[Part]:
+def _boards(record: Record, after: int | None) -> Iterator[Paragraph]:
     for board in record["boards"]:
         if board["after"] == after:
-            yield Part("board", _shown(f"{board['title']}\n{board['text']}".strip("\n")), 1)
+            yield Paragraph("board", _shown(f"{board['title']}\n{board['text']}".strip("\n")), 1)
 
 
 def _content(message: Mapping[str, object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from verl_mas.errors import WorkflowError
@@ -13,6 +13,7 @@ from verl_mas.workflow.tools import CallContext, CallTool, ToolResult
 
 if TYPE_CHECKING:
     from verl.experimental.agent_loop.tool_agent_loop import AgentData
+    from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import ToolResponse
 
 # The name in `CallContext.state` of what verl passes to its tools, which keep their own state in its `extra_fields`.
@@ -49,20 +50,6 @@ def with_results_of_verl(call: CallTool) -> CallTool:
     return read
 
 
-class BaseTool(Protocol):
-    """verl's, as far as its loop uses it."""
-
-    name: str
-
-    async def create(self, *, create_kwargs: JsonObject) -> tuple[str, object]: ...
-
-    async def execute(
-        self, instance_id: str, parameters: JsonObject, *, agent_data: object
-    ) -> tuple[ToolResponse, float | None, object]: ...
-
-    async def release(self, instance_id: str) -> None: ...
-
-
 def call_base_tool(tool: BaseTool) -> CallTool:
     """A subclass of BaseTool: created, executed and released for each call, as in verl."""
 
@@ -87,11 +74,8 @@ def extra_fields_of(state: Mapping[str, object]) -> Mapping[str, object]:
 
 def _result(response: ToolResponse, reward: float | None) -> ToolResult:
     if response.video:
-        raise WorkflowError(
-            "a tool returned a video",
-            rule="verl 0.9.1 passes texts and images of tools to the model",
-            fix="return some of its frames as images",
-        )
+        rule = "verl 0.9.1 passes texts and images of tools to the model"
+        raise WorkflowError("a tool returned a video", rule=rule, fix="return some of its frames as images")
     return ToolResult(response.text or "", reward, [image for image in response.image or () if image is not None])
 
 
