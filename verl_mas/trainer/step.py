@@ -15,7 +15,7 @@ from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, 
 from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
-from verl_mas.trainer.loss_weights import Weights
+from verl_mas.trainer.loss_weights import RowWeights
 from verl_mas.trainer.running import running_state
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,9 @@ class PolicyRows:
     """One policy's rows of a step."""
 
     batch: Rows
-    data: TensorDict = field(default_factory=TensorDict)
-    """What was read of `batch`, in its order: masks and scores."""
-
-    changed: Mapping[str, Tensor] = field(default_factory=dict)
-    """Fields that are written with the advantages."""
-
-    weights: Weights = field(default_factory=lambda: Weights(0))
+    data: TensorDict = field(default_factory=TensorDict)  # what was read of `batch`, in its order: masks and scores
+    changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields that are written with the advantages
+    weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -112,12 +108,11 @@ def step_advantages(
 
     `chosen`: the rows that take part, None for all; the others get 0. Their scores are added to `running`.
     """
-    keys, tags = columns.keys, columns.tags
-    left_out = torch.ones(len(keys), dtype=torch.bool)
+    left_out = torch.ones(len(columns.keys), dtype=torch.bool)
     left_out[slice(None) if chosen is None else list(chosen)] = False
     if bool(left_out.all()):
-        return torch.zeros(len(keys)), {}
-    rows = AdvantageInput.of(keys, tags, columns.scores)
+        return torch.zeros(len(columns.keys)), {}
+    rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
     rows = replace(rows, tokens=columns.tokens, padding=left_out, agents=team)
     output = compute_advantages(estimator, rows, options, running)
     return output.advantages, output.metrics
@@ -161,8 +156,7 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
         new = {**part.changed, **part.weights.fields, **as_nested(part.advantages, masks)}
         part.batch = data_plane.write(part.batch, new)
         placed.update(part.batch.keys)
-    rest = [i for i, key in enumerate(batch.keys) if key not in placed]
-    if rest:
+    if rest := [i for i, key in enumerate(batch.keys) if key not in placed]:
         data_plane.write(data_plane.select(batch, rest), as_nested(per_row[rest], [columns.masks[i] for i in rest]))
 
 

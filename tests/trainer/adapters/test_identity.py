@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from verl_mas.checks.run import check_checkpoint
 from verl_mas.config.run import Run
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
-from verl_mas.trainer.adapter_identity import other_adapters
-from verl_mas.trainer.checkpoint import run_identity
+from verl_mas.trainer.checkpoint import other_adapters, run_identity
 
 TEAM = {"solver": {"adapter_of": "main"}, "verifier": {"adapter_of": "main"}}
 AGENTS = {"solver": {"policy": "solver"}, "verifier": {"policy": "verifier"}}
@@ -65,16 +64,17 @@ def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(run, 
     assert problems(configured(actor_rollout_ref__actor__optim__lr=1.0), checkpoint) == []
 
 
-WITH = "overrides"
+def of_solver(**model):
+    return {**TEAM, "solver": {**TEAM["solver"], "overrides": {"model": model}}}
 
 
 @pytest.mark.parametrize(
     ("team", "words"),
     [
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_rank": 4}}}}, "lora_rank=8, lora_alpha=16"),
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_alpha": 4}}}}, "lora_alpha=4"),
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"target_modules": ["q_proj"]}}}}, "['q_proj']"),
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"exclude_modules": ["k_proj"]}}}}, "['k_proj']"),
+        (of_solver(lora_rank=4), "lora_rank=8, lora_alpha=16"),
+        (of_solver(lora_alpha=4), "lora_alpha=4"),
+        (of_solver(target_modules=["q_proj"]), "['q_proj']"),
+        (of_solver(exclude_modules=["k_proj"]), "['k_proj']"),
         ({**TEAM, "third": {"adapter_of": "main"}}, "has policy third with no adapter"),
         ({"solver": {"adapter_of": "main"}}, "verifier with adapter_of=main, lora_rank=8"),
         ({"solver": {"adapter_of": "main"}, "verifier": {}}, "and this run with no adapter"),
@@ -89,7 +89,7 @@ def test_another_rank_alpha_target_or_set_of_adapters_is_refused_and_can_start_f
 
 def test_another_base_is_refused(run, model):
     configured, checkpoint = run
-    other = {**TEAM, "main": {"trainable": False, WITH: {"model": {"path": "/models/other"}}}}
+    other = {**TEAM, "main": {"trainable": False, "overrides": {"model": {"path": "/models/other"}}}}
     (problem,) = problems(configured(other), checkpoint)
     assert "model=model" in problem and "the base main of this run is model=other" in problem
     save_file({"w": torch.ones(4)}, model / "model.safetensors")

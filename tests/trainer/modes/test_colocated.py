@@ -43,19 +43,17 @@ def trainer(monkeypatch):
     return made
 
 
-def test_all_engines_are_aborted_at_once_behind_closed_gates_before_any_sleeps(trainer):
-    trainer.on_sample_end()
-    assert trainer.log == ["gates closed", "abort", "abort", "sleep main", "sleep frozen"]
-
-
-def test_requests_come_last_when_every_engine_has_its_weights(trainer):
-    trainer.on_step_end()
-    assert trainer.log == ["wake main 3", "wake frozen 3", "resume main", "resume frozen", "gates open"]
-
-
-def test_at_the_start_nothing_was_aborted(trainer):
-    trainer.on_init_end()
-    assert trainer.log == ["wake main 3", "wake frozen 3"]
+@pytest.mark.parametrize(
+    ("moment", "log"),
+    [
+        ("on_init_end", ["wake main 3", "wake frozen 3"]),
+        ("on_sample_end", ["gates closed", "abort", "abort", "sleep main", "sleep frozen"]),
+        ("on_step_end", ["wake main 3", "wake frozen 3", "resume main", "resume frozen", "gates open"]),
+    ],
+)
+def test_all_engines_are_aborted_at_once_behind_closed_gates_and_requests_come_last(trainer, moment, log):
+    getattr(trainer, moment)()
+    assert trainer.log == log
 
 
 def test_a_synchronous_run_has_other_clients():

@@ -33,12 +33,9 @@ def wants(*gpus: int) -> list[Resources]:
     return [Resources(count, count) for count in gpus]
 
 
-def test_the_largest_first_fits_where_the_order_of_the_user_may_not():
-    assert not fit(wants(4, 4, 8), idle(8, 8))
+def test_a_part_fits_on_one_node_or_not_at_all_and_the_largest_comes_first():
     assert fit(wants(8, 4, 4), idle(8, 8))
-
-
-def test_a_part_fits_on_one_node_or_not_at_all():
+    assert not fit(wants(4, 4, 8), idle(8, 8))
     assert not fit(wants(9), idle(8, 8))
     assert not fit(wants(8, 8, 1), idle(8, 8))
     assert not fit(wants(8), idle(8, cpus=7))

@@ -11,10 +11,6 @@ from verl_mas.config import load
 from verl_mas.trainer.pools import pools
 
 
-def mas(**policies):
-    return load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}}})
-
-
 class Recorder:
     """Works briefly, and records which others worked at the same time."""
 
@@ -33,7 +29,8 @@ class Recorder:
 def made(**where):
     """Pools without Ray."""
     instance = pools.Pools.__new__(pools.Pools)
-    instance.mas = mas(**{name: {"pool": pool} for name, pool in where.items()})
+    policies = {name: {"pool": pool} for name, pool in where.items()}
+    instance.mas = load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}}})
     return instance
 
 
