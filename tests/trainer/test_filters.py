@@ -167,24 +167,21 @@ def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
 )
 def test_a_task_is_uniform_by_the_groups_of_the_estimator(tags, agents, scores, teaches):
     names = {"s": "solver", "v": "verifier", "f": "frozen"}
-    columns = Columns(
-        keys=[RowKey("x", i // 2, i % 2) for i in range(4)],
-        tags=[tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)],
-        scores=torch.tensor(scores, dtype=torch.float32),
-        masks=[torch.ones(1, dtype=torch.int64)] * 4,
-    )
+    own = [tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)]
+    columns = columns_of([RowKey("x", i // 2, i % 2) for i in range(4)], own, scores)
     advantages, _ = step_advantages(columns, "agent_grpo", AdvantageOptions(), list(names.values()))
     assert with_advantage(columns, advantages, {columns.tags[0].policy}) == teaches
     assert with_advantage(columns, advantages, {"another policy"}) == set()
 
 
+def columns_of(keys, tags, scores):
+    scores = torch.tensor(scores, dtype=torch.float32)
+    return Columns(keys, tags, scores, masks=[torch.ones(1, dtype=torch.int64)] * len(keys))
+
+
 def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
-    columns = Columns(
-        keys=[RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)],
-        tags=[tags("solver") for _ in range(4)],
-        scores=torch.tensor([0.0, 1.0, 5.0, 9.0]),
-        masks=[torch.ones(1, dtype=torch.int64)] * 4,
-    )
+    keys = [RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)]
+    columns = columns_of(keys, [tags("solver")] * 4, [0, 1, 5, 9])
     found = {}
     for name, rows in (("all", None), ("some", [0, 1]), ("none", [])):
         found[name], metrics = step_advantages(columns, "agent_reinforce_pp", AdvantageOptions(), ["solver"], rows)
@@ -209,9 +206,8 @@ def trainer(monkeypatch, rollout):
         source = rollout(*tasks)
 
         def read(rows, fields):
-            mask = torch.nested.as_nested_tensor([torch.ones(1)] * len(rows), layout=torch.jagged)
-            rewards = [tag["team_reward"] * torch.ones(1) for tag in rows.tags]
-            return {"response_mask": mask, "rm_scores": torch.nested.as_nested_tensor(rewards, layout=torch.jagged)}
+            values = {"response_mask": [[1.0]] * len(rows), "rm_scores": [[tag["team_reward"]] for tag in rows.tags]}
+            return {name: torch.nested.nested_tensor(values[name], layout=torch.jagged) for name in fields}
 
         monkeypatch.setattr(data_plane, "read", read)
         monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
@@ -222,9 +218,7 @@ def trainer(monkeypatch, rollout):
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
         made.credit = Credit(Run(config, made.mas), ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
-        made.replay_buffer = SimpleNamespace(
-            sample=lambda global_steps, partition_id, batch_size: source.sample(batch_size)
-        )
+        made.replay_buffer = SimpleNamespace(sample=lambda batch_size, **asked: source.sample(batch_size))
         made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
         # Without policies no row is trained, so the trainer itself finds no task.
         made.filter = TaskFilter(spec, lambda rows: made.credit.teaching(rows, made.trained) or source.teaching(rows))

@@ -62,19 +62,16 @@ def test_only_a_process_that_nobody_ended_is_lost_and_it_is_named(actor):
     assert find_lost() == lost, "the first one broke the run"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("agent_loop_worker_3_0a1b2c3d", "agent-loop worker 3"),
-        ("reward_loop_worker_12", "reward worker 12"),
-        ("TransferQueueStorageUnit#0", "TransferQueue storage unit 0"),
-        ("TransferQueueController", "TransferQueue controller"),
-        ("TaskRunnerV1", "task runner"),
-        ("vllm_server_0_1solver", "vllm_server_0_1solver"),
-    ],
-)
-def test_an_actor_of_verl_is_called_what_it_is(name, text):
-    assert called(name) == text
+def test_an_actor_of_verl_is_called_what_it_is():
+    names = {
+        "agent_loop_worker_3_0a1b2c3d": "agent-loop worker 3",
+        "reward_loop_worker_12": "reward worker 12",
+        "TransferQueueStorageUnit#0": "TransferQueue storage unit 0",
+        "TransferQueueController": "TransferQueue controller",
+        "TaskRunnerV1": "task runner",
+        "vllm_server_0_1solver": "vllm_server_0_1solver",
+    }
+    assert {name: called(name) for name in names} == names
 
 
 @pytest.mark.parametrize(

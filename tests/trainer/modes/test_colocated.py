@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Barrier
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -11,29 +13,20 @@ from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer
 from verl_mas.trainer.trainer import TeamTrainer
 
 
-class Member:
-    def __init__(self, name, log, together):
-        self.name, self.log, self.together = name, log, together
-
-    def abort(self):
+def member(name, log, together):
+    def abort():
         # Passed only if all members are here at the same time.
-        self.together.wait(timeout=5)
-        self.log.append("abort")
+        together.wait(timeout=5)
+        log.append("abort")
 
-    def sleep(self):
-        self.log.append(f"sleep {self.name}")
-
-    def wake(self, step):
-        self.log.append(f"wake {self.name} {step}")
-
-    def resume(self):
-        self.log.append(f"resume {self.name}")
+    does = {moment: partial(log.append, f"{moment} {name}") for moment in ("sleep", "resume")}
+    return SimpleNamespace(abort=abort, wake=lambda step: log.append(f"wake {name} {step}"), **does)
 
 
 @pytest.fixture
 def trainer(monkeypatch):
     made, log, together = object.__new__(ColocatedAsyncTrainer), [], Barrier(2)
-    made.members = {name: Member(name, log, together) for name in ("main", "frozen")}
+    made.members = {name: member(name, log, together) for name in ("main", "frozen")}
     made.pools = SimpleNamespace(each=lambda names, work: [work(name) for name in names])
     made.agent_loop_manager = SimpleNamespace(
         pause=lambda: log.append("gates closed"), resume=lambda: log.append("gates open")
@@ -57,10 +50,9 @@ def test_all_engines_are_aborted_at_once_behind_closed_gates_and_requests_come_l
 
 
 def test_a_synchronous_run_has_other_clients():
-    asked = []
-    member = SimpleNamespace(client=lambda adapter, **given: asked.append(given))
+    policy = Mock()
     for kind in (TeamTrainer, ColocatedAsyncTrainer):
         made = object.__new__(kind)
-        made.members = {"main": member}
+        made.members = {"main": policy}
         made._client_of("main", None)
-    assert asked == [{}, {"resumes": True}]
+    assert policy.client.call_args_list == [call(None), call(None, resumes=True)]
