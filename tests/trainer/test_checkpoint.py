@@ -78,14 +78,10 @@ def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kep
     assert {path.name for path in folder.iterdir()} == {"a", "b", "data.pt", "driver_rng.pt", "run.json"}
     assert (tmp_path / POINTER).read_text() == "3" and latest(tmp_path).run["models"] == {"a": "m"}
     checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
-    checkpoints.save(4, {})
-    assert log[-1] == ("save", "b", 4, 2)
-
-
-def test_the_team_is_part_of_a_checkpoint_with_its_step(checkpoints):
     checkpoints.team = TeamFile(format=1, workflow=TeamWorkflow("W"), agents={}, policies={})
-    folder = checkpoints.save(3, {})
-    assert read_team(folder) == replace(checkpoints.team, step=3)
+    folder = checkpoints.save(4, {})
+    assert log[-1] == ("save", "b", 4, 2)
+    assert read_team(folder) == replace(checkpoints.team, step=4), "the team is a part of it"
     assert TEAM_FILE in json.loads((folder / "run.json").read_text())["files"]
 
 
@@ -126,14 +122,11 @@ def test_a_checkpoint_whose_policies_have_been_pruned_leaves_nothing(checkpoints
     checkpoints.save(3, {})
     assert not first.exists()
     assert other.exists() and unfinished.exists(), "what is damaged otherwise stays, to be looked at"
-
-
-def test_a_checkpoint_whose_policies_are_on_other_nodes_stays(checkpoints, tmp_path):
     policies, checkpoints.policies = checkpoints.policies, {}
-    checkpoints.save(1, {})
+    checkpoints.save(4, {})
     checkpoints.policies = policies
-    checkpoints.save(2, {})
-    assert steps(tmp_path) == [1, 2]
+    checkpoints.save(5, {})
+    assert steps(tmp_path) == [3, 4, 5], "policies may be on other nodes"
 
 
 def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path):
@@ -156,6 +149,9 @@ def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
     load_from(checkpoints, folder)
     assert log[2:] == [("load", "a", False), ("load", "b", False)]
     assert [random.random(), float(np.random.rand()), float(torch.rand(()))] == expected
+    checkpoints.policies["a"].load = Mock(side_effect=RayActorError)
+    with pytest.raises(RayActorError):  # A process that is lost is not called a damaged file.
+        load_from(checkpoints, folder)
 
 
 def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
@@ -221,13 +217,6 @@ def test_a_checkpoint_that_cannot_be_read_names_policy_file_and_the_one_before(d
     assert f"trainer.resume_from_path={before};" in refused.value.fix
 
 
-def test_a_process_that_is_lost_while_it_loads_is_not_called_a_damaged_file(saved, monkeypatch):
-    checkpoints, folder, _ = saved
-    monkeypatch.setattr(checkpoints.policies["a"], "load", Mock(side_effect=RayActorError))
-    with pytest.raises(RayActorError):
-        load_from(checkpoints, folder)
-
-
 def test_the_data_loaders_state_is_part_of_what_is_read(saved):
     checkpoints, folder, _ = saved
     (folder / "data.pt").write_bytes(b"nothing")
@@ -252,11 +241,6 @@ def test_a_checkpoint_of_another_team_or_another_run_is_refused(saved, tmp_path)
 
 def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models():
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
-    assert run_identity(Run.of(config)) == {
-        "algorithm.adv_estimator": "agent_grpo",
-        "mas.workflow.name": "solver_verifier",
-        "policy of agents": {"solver": "main", "verifier": "main"},
-        "mas.swap.agents": [],
-        "snapshots": {},
-        "models": {"main": "m"},
-    }
+    names = {"algorithm.adv_estimator": "agent_grpo", "mas.workflow.name": "solver_verifier", "models": {"main": "m"}}
+    agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
+    assert run_identity(Run.of(config)) == {**names, **agents}

@@ -88,12 +88,12 @@ def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
     turn = 0
     for rank in range(data_parallel):
         rows = range(rank * chunk, (rank + 1) * chunk)
-        padding = [i for i in rows if is_padding(tags[i])]
         real = iter([i for i in rows if not is_padding(tags[i])])
         share: list[list[int]] = [[] for _ in range(updates)]
-        for i in padding:
-            share[turn % updates].append(i)
-            turn += 1
+        for i in rows:
+            if is_padding(tags[i]):
+                share[turn % updates].append(i)
+                turn += 1
         for mini in share:
             order += evenly([next(real) for _ in range(size - len(mini))], mini)
     return order

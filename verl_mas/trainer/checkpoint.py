@@ -9,7 +9,7 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -77,25 +77,17 @@ class KeptFolders:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
 
 
+@dataclass
 class Checkpoints:
     """In place of the worker group whose checkpoint verl's trainer loads."""
 
-    def __init__(
-        self,
-        policies: Mapping[str, Saved],
-        trainer: DictConfig,
-        run: Mapping[str, object],
-        running: RunningState | None = None,
-        team: TeamFile | None = None,
-        queue: Queue | None = None,
-    ):
-        """`trainer` is verl's section of that name, `run` the identity of the run, `team` what is to be exported.
-
-        `queue` has the tasks that are in flight when a step is saved; None if there are none.
-        """
-        self.policies, self.trainer, self.run = policies, trainer, run
-        self.running, self.team, self.queue = running, team, queue
-        self._queues = KeptFolders()
+    policies: Mapping[str, Saved]
+    trainer: DictConfig  # verl's section of that name
+    run: Mapping[str, object]  # the identity of the run
+    running: RunningState | None = None
+    team: TeamFile | None = None  # what is to be exported
+    queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
+    _queues: KeptFolders = field(default_factory=KeptFolders, init=False)
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -226,7 +218,7 @@ def run_identity(run: Run) -> dict[str, object]:
     full = [name for name in run.trained if not specs[name].adapter_of]
     # A folder may move, or hold the hub's model of that name.
     models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
-    identity = {
+    identity: dict[str, object] = {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
         "mas.workflow.name": run.mas.workflow.name,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(run.mas).items()},

@@ -114,9 +114,7 @@ def versions(run: Run) -> dict[str, str | None]:
 
 def git_state(folder: Path) -> dict[str, object] | None:
     """None outside a repository, and where git is not installed."""
-    if shutil.which("git") is None:
-        return None
-    commit = _git(folder, "rev-parse", "HEAD")
+    commit = _git(folder, "rev-parse", "HEAD") if shutil.which("git") else None
     if commit is None:
         return None
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

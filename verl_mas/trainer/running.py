@@ -71,10 +71,9 @@ class RunningState:
 def running_state(run: Run) -> RunningState | None:
     """A new one for a run whose estimator remembers scores."""
     name = str(run.config.algorithm.adv_estimator)
-    if name not in ESTIMATORS:
-        return None  # Refused by check_estimator.
-    options = options_for(name, run.mas.advantage)
-    if not ESTIMATORS[name].reads_running(options):
+    # Others are refused by check_estimator.
+    options = options_for(name, run.mas.advantage) if name in ESTIMATORS else None
+    if options is None or not ESTIMATORS[name].reads_running(options):
         return None
     roles = sorted({member.role for member in agents_of(run.mas).values()})
     of = {"algorithm.adv_estimator": name, "mas.advantage.weighting": options.weighting, "roles": roles}

@@ -176,17 +176,16 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
     """
     padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
     zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]
-    idle = set(padding) | set(zero)
-    kept = [i for i in range(len(part.batch)) if i not in idle]
+    kept = sorted(set(range(len(part.batch))) - {*padding, *zero})
     must = max(0, updates - len(kept))
     filler = zero[:must] + padding + zero[must:]
     count = -(len(kept) + must) % multiple + must
     return sorted(kept + filler[:count])
 
 
-def scale_for_skipped(part: PolicyRows, kept: Sequence[int], columns: Mapping[str, int], mode: str) -> float:
+def scale_for_skipped(part: PolicyRows, kept: Sequence[int], tokens: Mapping[str, int], mode: str) -> float:
     """What kept advantages are multiplied by, so that a mean over tokens stays a mean over all of the tokens."""
     if mode != "token-mean":
         return 1.0
-    total = sum(columns.get(key, 0) for key in part.batch.keys)
-    return sum(columns.get(part.batch.keys[i], 0) for i in kept) / max(total, 1)
+    counts = [tokens.get(key, 0) for key in part.batch.keys]
+    return sum(counts[i] for i in kept) / max(sum(counts), 1)

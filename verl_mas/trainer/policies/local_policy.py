@@ -62,8 +62,7 @@ class LocalPolicy(Servers, PPOTrainer):
         with open_dict(view):
             # Reward workers are named actors, one set per run, and the team has them.
             view.reward.num_workers = 0
-            view.reward.reward_model.enable = False
-            view.reward.reward_model.enable_resource_pool = False
+            view.reward.reward_model.enable = view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
         super().__init__(view)
 

@@ -98,10 +98,10 @@ def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> Non
 
 def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
     """Of a step, whose replies are of the weights after the step before."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():
-        found |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
-    return found
+        values |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
+    return values
 
 
 def _link(source: str, target: str) -> None:
