@@ -54,6 +54,12 @@ def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(t
         TimelineEvent(UPDATE, 1, 12.0, 15.0, "solver", "main"),
     ]
     assert read_timeline(tmp_path / module.FILE) == read_timeline(tmp_path)
+    # Trace Events, which Perfetto and Chrome open: an array whose end may be missing, in microseconds.
+    events = json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]")
+    assert [event["ph"] for event in events] == ["i", "i", "X", "X", "X"]
+    assert [event["tid"] for event in events] == ["trainer", "trainer", "trainer", "engine solver", "trainer solver"]
+    update = {"name": UPDATE, "ts": 12_000_000, "dur": 3_000_000, "pid": "main", "ph": "X", "tid": "trainer solver"}
+    assert events[-1] == {**update, "args": {"step": 1, "policy": "solver", "pool": "main"}}
 
 
 def test_the_start_of_a_run_is_not_part_of_its_timeline_and_an_evaluation_writes_none(tmp_path, clock):
@@ -82,19 +88,6 @@ def test_a_disk_that_refuses_the_timeline_ends_the_run_by_name(tmp_path, clock):
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"timeline\.json cannot be written: "):
         Timeline(tmp_path / "file", {}).begin(1)
-
-
-def test_the_file_is_in_the_format_that_perfetto_and_chrome_open(tmp_path, clock):
-    """Trace Events: an array whose end may be missing, complete events and instants, in microseconds."""
-    timeline = Timeline(tmp_path, {"solver": "main"})
-    for step in (1, 2):
-        a_step(timeline, clock, step, 10.0 * step)
-    events = json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]")
-    assert {event["ph"] for event in events} == {"i", "X"}
-    update = next(event for event in events if event["name"] == UPDATE)
-    assert (update["ts"], update["dur"]) == (12_000_000, 3_000_000)
-    assert (update["pid"], update["tid"], update["args"]["step"]) == ("main", "trainer solver", 1)
-    assert {event["tid"] for event in events} == {"trainer", "engine solver", "trainer solver"}
 
 
 def test_another_file_is_not_taken_for_a_timeline(tmp_path):

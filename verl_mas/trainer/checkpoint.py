@@ -179,11 +179,11 @@ def auto_resumes(config: DictConfig) -> bool:
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
     """Whether the checkpoint in a folder lacks one of these policies."""
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
-    missing = [name for name in policies if name not in found]
+    saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
+    missing = [name for name in policies if name not in saved]
     # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
-    if missing and found:
-        value = f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}"
+    if missing and saved:
+        value = f"{folder} has no policy {', '.join(missing)}; it has {', '.join(saved)}"
         rule = "a run resumes with the trainable policies, their bases and the snapshots that it was saved with"
         fix = "name the policies as in that run, or set trainer.resume_mode=disable"
         yield ConfigError(value, rule=rule, fix=fix)

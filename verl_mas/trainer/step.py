@@ -66,23 +66,23 @@ def read_columns(batch: Rows) -> Columns:
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
     """Of every row of the step. Those of the parts are read already; a call to TransferQueue costs a driver's time."""
-    found = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
-    if rest := [i for i, key in enumerate(batch.keys) if key not in found]:
+    fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
+    if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)
-        found |= _scores_and_masks(untrained.keys, data_plane.read(untrained, COLUMNS))
-    return _columns(batch, found)
+        fields_of |= _scores_and_masks(untrained.keys, data_plane.read(untrained, COLUMNS))
+    return _columns(batch, fields_of)
 
 
 def _scores_and_masks(keys: Sequence[str], data: TensorDict) -> dict[str, tuple[Tensor, Tensor]]:
     return dict(zip(keys, zip(data[SCORES].unbind(), data[RESPONSE_MASK].unbind(), strict=True), strict=True))
 
 
-def _columns(batch: Rows, found: Mapping[str, tuple[Tensor, Tensor]]) -> Columns:
+def _columns(batch: Rows, fields_of: Mapping[str, tuple[Tensor, Tensor]]) -> Columns:
     return Columns(
         keys=[RowKey.parse(key) for key in batch.keys],
         tags=[RowTags.of(tag) for tag in batch.tags],
-        scores=torch.stack([found[key][0].sum() for key in batch.keys]).float(),
-        masks=[found[key][1] for key in batch.keys],
+        scores=torch.stack([fields_of[key][0].sum() for key in batch.keys]).float(),
+        masks=[fields_of[key][1] for key in batch.keys],
     )
 
 

@@ -114,16 +114,14 @@ class Timeline:
         for policy, spans in busy.items():
             for begin, end in union(spans, BRIEF):
                 self._write(TimelineEvent(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
-        found = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
-        if now > window[0]:
-            found |= {metric_names.policy(name, "idle/engine"): idle(spans, window) for name, spans in busy.items()}
-            found |= {
-                metric_names.policy(name, "idle/trainer"): idle(spans, window) for name, spans in self._training.items()
-            }
+        metrics = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
+        for kind, of_policies in (("engine", busy), ("trainer", self._training)) if now > window[0] else ():
+            for name, spans in of_policies.items():
+                metrics[metric_names.policy(name, f"idle/{kind}")] = idle(spans, window)
         self._since = now
         self._training.clear()
         self._seconds.clear()
-        return found
+        return metrics
 
     def _write(self, event: TimelineEvent) -> None:
         if self._file is None:
@@ -156,7 +154,7 @@ def read_timeline(run: Path) -> list[TimelineEvent]:
         rule = f"a training run writes {FILE} into trainer.default_local_dir"
         fix = "give that folder; an evaluation has no timeline"
         raise DataError(value, rule=rule, fix=fix)
-    found: list[TimelineEvent] = []
+    events: list[TimelineEvent] = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if number == 1 and line == "[":
             continue
@@ -171,6 +169,6 @@ def read_timeline(run: Path) -> list[TimelineEvent]:
                 raise DataError(value, rule=rule, fix=fix) from None
             continue
         if event.event == START:
-            found = [earlier for earlier in found if earlier.step < event.step]
-        found.append(event)
-    return found
+            events = [earlier for earlier in events if earlier.step < event.step]
+        events.append(event)
+    return events

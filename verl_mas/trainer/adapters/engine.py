@@ -297,12 +297,12 @@ def _set_schedule(schedule: LambdaLR, steps: int) -> None:
 def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Raises ConfigError if a folder's weights are not those that the policy's adapter has."""
     expected = {key: tuple(parameter.shape) for key, parameter in parameters.items()}
-    found = {key: tuple(tensor.shape) for key, tensor in given.items()}
-    if expected != found:
-        wrong = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+    there = {key: tuple(tensor.shape) for key, tensor in given.items()}
+    if expected != there:
+        wrong = sorted(key for key in expected.keys() | there.keys() if expected.get(key) != there.get(key))
         raise ConfigError(
             f"the adapter in {folder} does not fit policy {policy}: {len(wrong)} weights differ. {wrong[0]} is "
-            f"{found.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
+            f"{there.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
             rule="an adapter is on the modules and of the sizes that its weights were trained on",
             fix="set model.path of the base and model.target_modules of the policy as they were, or start from another "
             "adapter",

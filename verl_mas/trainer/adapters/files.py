@@ -50,13 +50,13 @@ def write_weights(folder: Path, config: Mapping[str, object], weights: Tensors) 
 
 def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     """Raises ConfigError if they are those of another kind of adapter than `config`."""
-    found = json.loads((folder / CONFIG).read_text())
+    saved = json.loads((folder / CONFIG).read_text())
     for key in _SCALING:
         # Files of another version of PEFT leave out what is not set.
-        if (found.get(key) or None) != (config.get(key) or None):
-            value = f"the adapter in {folder} has {key}={found.get(key)}, and the policy has {config.get(key)}"
+        if (saved.get(key) or None) != (config.get(key) or None):
+            value = f"the adapter in {folder} has {key}={saved.get(key)}, and the policy has {config.get(key)}"
             rule = "an adapter continues with the rank and the scale that its weights were trained with"
-            fix = f"set {_SETTINGS.get(key, key)}={found.get(key)} for the policy, or start from another adapter"
+            fix = f"set {_SETTINGS.get(key, key)}={saved.get(key)} for the policy, or start from another adapter"
             raise ConfigError(value, rule=rule, fix=fix)
     return load_file(folder / WEIGHTS)
 

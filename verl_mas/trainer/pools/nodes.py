@@ -118,8 +118,8 @@ def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
         errors.append(error)
     for name, spec in expected.mas.policies.items():
         if spec.remote:
-            found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
-            errors += [problem for problem in found if isinstance(problem, ConfigError)]
+            problems = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
+            errors += [problem for problem in problems if isinstance(problem, ConfigError)]
     if not expected.output or os.path.exists(expected.output):
         return errors, []
     other_folder = ConfigWarning(
