@@ -115,9 +115,10 @@ class Timeline:
             for begin, end in union(spans, BRIEF):
                 self._write(TimelineEvent(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
         metrics = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
-        for kind, of_policies in (("engine", busy), ("trainer", self._training)) if now > window[0] else ():
-            for name, spans in of_policies.items():
-                metrics[metric_names.policy(name, f"idle/{kind}")] = idle(spans, window)
+        if now > window[0]:
+            for kind, of_policies in (("engine", busy), ("trainer", self._training)):
+                for name, spans in of_policies.items():
+                    metrics[metric_names.policy(name, f"idle/{kind}")] = idle(spans, window)
         self._since = now
         self._training.clear()
         self._seconds.clear()

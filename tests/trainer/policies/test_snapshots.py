@@ -87,13 +87,13 @@ class Engines(Snapshot):
         return float(dict(weight_folder.read(self._folder))["w"]) if self._folder else None
 
 
-def after(steps: int, folder: Path, every: int = 2, **kwargs: bool) -> Engines:
-    """A snapshot after a run of so many steps, with a checkpoint of each, saved before the refresh."""
-    past = Engines(folder, every, **kwargs)
+def after(steps: int, folder: Path, keep: int | None = None, **kwargs: bool) -> Engines:
+    """A snapshot of every second step after a run of so many, with a checkpoint of each, saved before the refresh."""
+    past = Engines(folder, 2, **kwargs)
     for step in range(1, steps + 1):
         checkpoint = folder / f"global_step_{step}"
         checkpoint.mkdir()
-        past.save(str(checkpoint), None, step, keep=None)
+        past.save(str(checkpoint), None, step, keep)
         refresh({"main": Source(), "past": past}, step)
     return past
 
@@ -117,11 +117,8 @@ def test_an_evaluation_leaves_the_folder_of_the_run(tmp_path):
 
 
 def test_old_checkpoints_lose_their_snapshots(tmp_path):
-    past = Engines(tmp_path, 1)
-    for step in (1, 2, 3):
-        (tmp_path / f"global_step_{step}").mkdir()
-        past.save(str(tmp_path / f"global_step_{step}"), None, step, keep=2)
-    assert [path.parent.name for path in sorted(tmp_path.glob("*/past"))] == ["global_step_2", "global_step_3"]
+    after(3, tmp_path, keep=2)
+    assert [path.parent.name for path in sorted(tmp_path.glob("global*/past"))] == ["global_step_2", "global_step_3"]
 
 
 def test_a_snapshot_that_this_node_does_not_see_is_an_error_with_a_fix(tmp_path):

@@ -43,6 +43,9 @@ class MasTrainer(TeamTrainer):
                 self.members[name].pause()
 
     def _sleep(self) -> None:
-        awake: dict[str, str] = {pool: ray.get(slices.finally_awake.remote()) for pool, slices in self.slices.items()}
+        asked: dict[str, ray.ObjectRef[str]] = {
+            pool: slices.finally_awake.remote() for pool, slices in self.slices.items()
+        }
+        awake = {pool: ray.get(answer) for pool, answer in asked.items()}
         served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
         self.pools.each(served, self.sleep_one)
