@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import watched_engines
 from watched_engines import fingerprints
 
-from verl_mas.trainer.modes.asynchronous import SeparateAsyncTrainer
-from verl_mas.trainer.policies.separate import SeparatePolicy
-from verl_mas.trainer.policies.servers import FrozenPolicy
-
+pytestmark = pytest.mark.e2e
 SUPPORT = Path(watched_engines.__file__).parent
 APART = (
     "trainer.v1.trainer_mode=mas_separate_async actor_rollout_ref.rollout.checkpoint_engine.backend=ray",
@@ -28,39 +24,6 @@ ON_THREE_POOLS = (
 STEPS = 3
 
 
-def member(kind, name, log):
-    """Without its processes."""
-    policy = object.__new__(kind)
-    policy.wake = lambda step: log.append(f"wake {name} {step}")
-    return policy
-
-
-@pytest.fixture
-def trainer():
-    made, log = object.__new__(SeparateAsyncTrainer), []
-    kinds = {"a": SeparatePolicy, "guide": FrozenPolicy, "b": SeparatePolicy}
-    made.members = {name: member(kind, name, log) for name, kind in kinds.items()}
-    made.pools = SimpleNamespace(each=lambda names, work: [work(name) for name in names])
-    made.agent_loop_manager = SimpleNamespace(
-        pause=lambda names: log.append(f"close {names}"), resume=lambda names: log.append(f"open {names}")
-    )
-    made.log, made.global_steps, made.curr_step_profile, made.timing_raw = log, 3, False, {}
-    return made
-
-
-@pytest.mark.parametrize(
-    ("moment", "log"),
-    [
-        ("on_init_end", ["wake a 3", "wake guide 3", "wake b 3"]),
-        ("on_sample_end", []),
-        ("on_step_end", ["close ['a']", "wake a 3", "open ['a']", "close ['b']", "wake b 3", "open ['b']"]),
-    ],
-)
-def test_a_policy_gets_its_weights_behind_its_own_gate_and_its_engines_serve_on(trainer, moment, log):
-    getattr(trainer, moment)()
-    assert trainer.log == log
-
-
 @pytest.fixture(scope="module")
 def run(train_team, tmp_path_factory):
     """Two policies on two trainer pools and one serving pool."""
@@ -70,15 +33,12 @@ def run(train_team, tmp_path_factory):
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "watched_engines")
         patch.setenv("PYTHONPATH", str(SUPPORT), prepend=os.pathsep)
         patch.setenv("WATCHED_FILE", str(watched))
-        steps = (
-            f"trainer.total_training_steps={STEPS} trainer.save_freq=1 data.max_response_length=64",
-            "data.max_prompt_length=256",
-        )
-        done = train_team(folder, "Pair", *APART, *ON_THREE_POOLS, *steps)
+        steps = f"trainer.total_training_steps={STEPS} trainer.save_freq=1"
+        lengths = "data.max_response_length=64 data.max_prompt_length=256"
+        done = train_team(folder, "Pair", *APART, *ON_THREE_POOLS, steps, lengths)
     return done, [json.loads(line) for line in watched.read_text().splitlines()]
 
 
-@pytest.mark.e2e
 def test_every_sync_gives_each_policys_engines_the_weights_of_its_trainer_and_no_others(run, weights_of):
     done, records = run
     syncs = [record for record in records if record["kind"] == "sync"]
@@ -92,7 +52,6 @@ def test_every_sync_gives_each_policys_engines_the_weights_of_its_trainer_and_no
     assert last["a"] != last["b"]
 
 
-@pytest.mark.e2e
 def test_engines_generate_while_policies_are_trained_and_a_batch_is_of_the_weights_of_one_step_before(run):
     done, records = run
     during = [sum(record["sampled"].values()) for record in records if record["kind"] == "train"]
