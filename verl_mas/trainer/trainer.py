@@ -146,8 +146,8 @@ class TeamTrainer(Recorded, Validated):
         """Called once every policy has its engines, which sleep."""
 
     def _reward_workers(self) -> RewardLoopManager:
-        pool = self.pools.reward
-        workers = RewardLoopManager(config=self.config, rm_resource_pool=pool)  # type: ignore[arg-type]  # or None
+        pool = self.pools.reward  # None is verl's default
+        workers = RewardLoopManager(config=self.config, rm_resource_pool=pool)  # type: ignore[arg-type]
         if workers.reward_model_manager and self.config.reward.reward_model.rollout.free_cache_engine:
             # verl has put it to sleep, and wakes it only to score a whole batch. A team's sessions are scored as they
             # end, and the GPUs of the model are its own.
