@@ -45,7 +45,7 @@ from verl_mas.engines.transformers.weights import Packed, WeightUpdate, pack
 from verl_mas.testing.tiny_model import tiny_model
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.adapters.engine import AdapterEngine
+    from verl_mas.trainer.adapters.engine import FsdpAdapterEngine
 
 RANKS, MOST = (16, 32), 4
 COUNTS = (1, 2, MOST)
@@ -197,7 +197,7 @@ def push_process(path: Path, count: int, rank: int) -> dict[str, float]:
     return {"bytes": sum(sizes)}
 
 
-def send(made: AdapterEngine, take: Callable[[list[Packed]], object]) -> None:
+def send(made: FsdpAdapterEngine, take: Callable[[list[Packed]], object]) -> None:
     async def buckets() -> None:
         stream, _ = made.get_per_tensor_param(base_sync_done=True)
         async for bucket in pack(stream, BUCKET):
@@ -206,7 +206,7 @@ def send(made: AdapterEngine, take: Callable[[list[Packed]], object]) -> None:
     asyncio.run(buckets())
 
 
-def training_engine(path: Path, count: int, rank: int) -> AdapterEngine:
+def training_engine(path: Path, count: int, rank: int) -> FsdpAdapterEngine:
     """Without adapters: verl's own, of full weights."""
     # verl's modules read these as they are imported.
     os.environ |= {"VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
@@ -228,7 +228,7 @@ def training_engine(path: Path, count: int, rank: int) -> AdapterEngine:
     kind = FSDPEngineConfig(strategy="fsdp2", mixed_precision=precision, use_torch_compile=False)
     optimizer = FSDPOptimizerConfig(lr=1e-4, total_training_steps=10)
     full = EngineRegistry.get_engine_cls("language_model", "fsdp2")
-    made: AdapterEngine = (CpuAdapterEngine if count else full)(model, kind, optimizer, CheckpointConfig())
+    made: FsdpAdapterEngine = (CpuAdapterEngine if count else full)(model, kind, optimizer, CheckpointConfig())
     if count:
         made.adapters = table(count, rank)
     made.initialize()

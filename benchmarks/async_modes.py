@@ -36,7 +36,7 @@ from benchmarks.dropped_tasks import Lengths, Mode, Run, Work, formula
 from benchmarks.soak import processes
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.testing import letters
-from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, Event, read_timeline
+from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, TimelineEvent, read_timeline
 
 TEAM = """
 +platform=cpu +recipe=first_run/laptop +mas=team mas.workflow.name=LongTail mas.policies={main:{}}
@@ -83,7 +83,7 @@ def parse_mode(text: str) -> Mode:
     return Mode(name, *numbers)
 
 
-def measured(events: Sequence[Event], skip: int) -> Measured:
+def measured(events: Sequence[TimelineEvent], skip: int) -> Measured:
     """Without the first `skip` steps, and without the last one, which no other step ends."""
     begins = {event.step: event.begin for event in events if event.event == STEP}
     first, last = min(begins) + skip, max(begins)
@@ -190,7 +190,7 @@ def command(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed
     yield from args.overrides
 
 
-def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> list[Event]:
+def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> list[TimelineEvent]:
     """One run, its processes bound to their cores as they appear. If the folder has it, it is only read."""
     if (folder / ENDED).exists():
         return read_timeline(folder / "checkpoints")

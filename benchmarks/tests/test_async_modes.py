@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, WAKE, Event
+from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, WAKE, TimelineEvent
 
 
 @pytest.fixture
@@ -123,12 +123,12 @@ def events(steps):
             (UPDATE, 6, 9),
             (WAKE, 9, 10),
         ):
-            found.append(Event(kind, step, at + begin, at + end))
+            found.append(TimelineEvent(kind, step, at + begin, at + end))
     return found
 
 
 def test_a_run_is_measured_after_its_warm_up(bench):
-    slow_start = [Event(STEP, 0, 0.0, 0.0), Event(SAMPLE, 0, 0.0, 100.0)]
+    slow_start = [TimelineEvent(STEP, 0, 0.0, 0.0), TimelineEvent(SAMPLE, 0, 0.0, 100.0)]
     found = bench.measured([*slow_start, *events(5)], skip=1)
     assert (found.step, found.sample, found.rest) == (10.0, 4.0, 6.0)
     assert (found.training, found.engine) == (0.5, pytest.approx(0.3))

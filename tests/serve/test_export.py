@@ -17,7 +17,7 @@ from verl_mas import cli
 from verl_mas.config.schema import AgentSpec, RemoteSpec
 from verl_mas.serve.model import read_weights
 from verl_mas.testing.tiny_model import tiny_model
-from verl_mas.trainer.adapter_identity import BASES, fingerprint
+from verl_mas.trainer.checkpoint import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow, read_team
 

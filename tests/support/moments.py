@@ -14,9 +14,8 @@ Wrapped = Callable[..., object]
 
 
 def _trainer(module: ModuleType) -> None:
-    wrap_function_wrapper(module, "TeamTrainer._step_once", _writes("rollout"))
-    wrap_function_wrapper(module, "TeamTrainer._update", _writes("update"))
-    wrap_function_wrapper(module, "TeamTrainer._save_checkpoint", _writes("save"))
+    for method, moment in (("_step_once", "rollout"), ("_update", "update"), ("_save_checkpoint", "save")):
+        wrap_function_wrapper(module, f"TeamTrainer.{method}", _writes(moment))
 
 
 def _writes(moment: str) -> Callable[..., object]:

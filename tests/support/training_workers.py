@@ -67,11 +67,11 @@ def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> d
             for rank in range(workers)
         ]
         try:
-            said = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
+            outputs = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
         finally:
             for process in started:
                 process.kill()
-        assert not any(process.returncode for process in started), "\n".join(said)[-6000:]
+        assert not any(process.returncode for process in started), "\n".join(outputs)[-6000:]
         return {name: torch.load(Path(folder, f"{name}.pt"), weights_only=False) for name in variants}
 
 
@@ -90,13 +90,10 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     from verl_mas.config.compose import compose
     from verl_mas.trainer.batching import MicroBatches, plan, spread_padding
 
-    section = compose(
-        [
-            *("+platform=cpu", "+recipe=first_run/laptop", f"{MODEL}.path={model}"),
-            # Adam turns the rounding of a gradient near zero into a whole step; this does not.
-            *(f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.5", *settings),
-        ]
-    ).actor_rollout_ref
+    # Adam turns the rounding of a gradient near zero into a whole step; this does not.
+    sgd = (f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.5")
+    composed = compose(["+platform=cpu", "+recipe=first_run/laptop", f"{MODEL}.path={model}", *sgd, *settings])
+    section = composed.actor_rollout_ref
     worker = ActorRolloutRefWorker(config=section, role="actor")
     worker.init_model()
     assert worker.actor is not None
@@ -166,9 +163,7 @@ def fields(
 
 
 def _column(values: list[torch.Tensor]) -> torch.Tensor:
-    if values[0].dim() == 0:
-        return torch.stack(values)
-    return torch.nested.as_nested_tensor(values, layout=torch.jagged)
+    return torch.nested.as_nested_tensor(values, layout=torch.jagged) if values[0].dim() else torch.stack(values)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from verl_mas.run_folder.records import Record, packed
-from verl_mas.trainer.timeline import ENGINE, FILE, SAMPLE, STEP, UPDATE, Event
+from verl_mas.trainer.timeline import ENGINE, FILE, SAMPLE, STEP, UPDATE, TimelineEvent
 
 # What a model, a tool or a user may write to get out of its place.
 HOSTILE = [
@@ -113,10 +113,10 @@ def write_timeline(folder: Path, steps: Iterable[int]) -> None:
     for step in steps:
         at = 10.0 * step
         spans = [
-            Event(STEP, step, at, at),
-            Event(SAMPLE, step, at, at + 2),
-            Event(ENGINE, step, at, at + 1.5, "solver", "main"),
-            Event(UPDATE, step, at + 2, at + 5, "solver", "main"),
+            TimelineEvent(STEP, step, at, at),
+            TimelineEvent(SAMPLE, step, at, at + 2),
+            TimelineEvent(ENGINE, step, at, at + 1.5, "solver", "main"),
+            TimelineEvent(UPDATE, step, at + 2, at + 5, "solver", "main"),
         ]
         lines += [f"{json.dumps(span.trace())}," for span in spans]
     (folder / FILE).write_text("\n".join(lines) + "\n")

@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself, and so has to be first
 
 if TYPE_CHECKING:
     from tests.conftest import Trained
 
 HERE = Path(__file__).parent
 SMALL = (
-    "algorithm.adv_estimator=agent_grpo",
-    "data.train_batch_size=4",
-    "data.max_prompt_length=128",
-    "data.val_max_samples=4",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    "actor_rollout_ref.rollout.n=4",
-    "trainer.test_freq=-1",
-    "trainer.val_before_train=false",
+    "algorithm.adv_estimator=agent_grpo data.train_batch_size=4 data.max_prompt_length=128 data.val_max_samples=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=4",
+    "trainer.test_freq=-1 trainer.val_before_train=false",
 )
 
 
 @pytest.fixture(scope="session")
 def train_team(main_ppo: Callable[..., Trained]) -> Callable[..., Trained]:
-    """Run a team of tests/trainer/teams.py; asserts that the run ends well."""
+    """Run a team of tests/trainer/teams.py, with overrides between blanks; asserts that the run ends as it should."""
 
-    def train(folder: Path, team: str, *overrides: str, exit_code: int = 0, **kwargs: float) -> Trained:
-        chosen = ("+mas=team", f"mas.workflow.name={team}", f"mas.workflow.path={HERE}/teams.py")
-        done = main_ppo(folder, *SMALL, *(chosen if team[0].isupper() else (f"+mas={team}",)), *overrides, **kwargs)
+    def train(folder: Path, team: str, *overrides: str, exit_code: int = 0) -> Trained:
+        chosen = f"+mas=team mas.workflow.name={team} mas.workflow.path={HERE}/teams.py"
+        done = main_ppo(folder, *" ".join([*SMALL, chosen, *overrides]).split())
         assert done.exit_code == exit_code, done.output[-6000:]
         return done
 
@@ -49,15 +45,12 @@ def adapters_on(train_team: Callable[..., Trained], tmp_path: Path) -> Callable[
         done = train_team(
             tmp_path / "run",
             "Rehearsed",
-            "++actor_rollout_ref.model.lora_rank=8",
-            "++actor_rollout_ref.model.lora_alpha=16",
+            "++actor_rollout_ref.model.lora_rank=8 ++actor_rollout_ref.model.lora_alpha=16",
             "mas.policies={one:{adapter_of:main,overrides:{actor:{optim:{lr:1e-2}}}},"
             "two:{adapter_of:main,overrides:{model:{lora_rank:4},actor:{optim:{lr:3e-3}}}},main:{trainable:false}}",
             "mas.agents={writer:{policy:one},earlier:{policy:main},copier:{policy:two}}",
-            f"actor_rollout_ref.rollout.name={engine}",
-            "actor_rollout_ref.rollout.load_format=auto",
-            "actor_rollout_ref.actor.entropy_coeff=0.1",
-            "trainer.total_training_steps=3",
+            f"actor_rollout_ref.rollout.name={engine} actor_rollout_ref.rollout.load_format=auto",
+            "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
             *overrides,
         )
         assert len(done.steps) == 3

@@ -14,16 +14,11 @@ from verl_mas.trainer.batching import MicroBatches, by_policy, plan, spread_padd
 
 
 def batch(*policies: str) -> KVBatchMeta:
-    return KVBatchMeta(
-        partition_id="train",
-        keys=[f"1-{i}_0_0" for i in range(len(policies))],
-        tags=[{"policy": policy} for policy in policies],
-        fields=["prompts"],
-        extra_info={"temperature": 1.0},
-    )
+    keys, tags = [f"1-{i}_0_0" for i in range(len(policies))], [{"policy": policy} for policy in policies]
+    return KVBatchMeta(keys, tags, "train", fields=["prompts"], extra_info={"temperature": 1.0})
 
 
-def test_rows_are_split_by_tag_and_put_together_again():
+def test_rows_are_split_by_tag_and_put_together_again_and_one_without_a_known_policy_is_refused():
     rows = batch("a", "b", "a")
     split = by_policy(rows.tags, ["a", "b", "c"])
     assert split == {"a": [0, 2], "b": [1], "c": []}
@@ -31,28 +26,20 @@ def test_rows_are_split_by_tag_and_put_together_again():
     assert parts[0].keys == ["1-0_0_0", "1-2_0_0"]
     assert parts[0].fields == ["prompts"] and parts[0].extra_info == {"temperature": 1.0}
     assert sorted(join(parts).keys) == rows.keys
-
-
-def test_a_row_without_a_known_policy_is_refused():
     with pytest.raises(DataError, match="row 1 is tagged with policy 'x'"):
         by_policy(batch("a", "x").tags, ["a"])
 
 
-@given(st.integers(1, 5000), st.integers(1, 8), st.integers(1, 16))
-def test_padding_stays_under_one_row_per_rank_and_optimiser_step(rows, updates, ranks):
-    made = plan(rows, updates, ranks)
-    assert (rows + made.padding) % (ranks * made.updates) == 0
-    assert made.padding <= ranks * updates - 1
-    assert 1 <= made.updates <= updates
-
-
-@given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 4), st.integers(1, 8), st.integers(1, 8))
-def test_fixed_micro_batches_divide_what_verl_cuts_into_them(rows, updates, ranks, update, scoring):
+@given(st.integers(1, 5000), st.integers(1, 8), st.integers(1, 16), st.integers(1, 8), st.integers(1, 8))
+def test_padding_is_less_than_what_ranks_optimiser_steps_and_fixed_micro_batches_divide(
+    rows, updates, ranks, update, scoring
+):
     made = plan(rows, updates, ranks, MicroBatches(update, scoring))
     of_a_rank, rest = divmod(rows + made.padding, ranks)
     assert rest == 0 and of_a_rank % scoring == 0
     assert of_a_rank % made.updates == 0 and of_a_rank // made.updates % update == 0
     assert made.padding < ranks * math.lcm(made.updates * update, scoring)
+    assert 1 <= made.updates <= updates
 
 
 @pytest.mark.parametrize(
@@ -75,7 +62,9 @@ def test_the_sizes_are_those_of_the_models_that_are_not_filled_by_tokens(setting
     assert MicroBatches.fixed(made, reference=reference) == MicroBatches(*sizes)
 
 
-def test_every_micro_batch_has_its_share_of_real_rows():
+def test_every_micro_batch_has_its_share_of_real_rows_which_keep_their_order():
+    tags = [{"is_padding": i in (1, 2)} for i in range(6)]
+    assert [i for i in spread_padding(tags, 1, 2) if i not in (1, 2)] == [0, 3, 4, 5]
     tags = [{"is_padding": i >= 5} for i in range(20)]
     order = spread_padding(tags, 1, 1)
     assert [i for i in order if i < 5] == [0, 1, 2, 3, 4]
@@ -100,8 +89,3 @@ def test_every_optimiser_step_has_a_real_row_and_every_rank_keeps_its_rows(data)
             steps[step] += sum(real[i] for i in order[begin : begin + size])
     assert min(steps) >= 1
     assert max(steps) - min(steps) <= 1
-
-
-def test_real_rows_keep_their_order():
-    tags = [{"is_padding": i in (1, 2)} for i in range(6)]
-    assert [i for i in spread_padding(tags, 1, 2) if i not in (1, 2)] == [0, 3, 4, 5]

@@ -4,9 +4,11 @@ import json
 import random
 import resource
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
 from verl_mas.trainer.checkpoint import QUEUE_FOLDER, RNG_FILE, Checkpoints, left_out, other_run, run_identity
+from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamWorkflow, read_team
 
 
@@ -65,20 +68,20 @@ def load_from(checkpoints, folder):
     checkpoints.load_checkpoint(str(folder / "actor"))
 
 
+def steps(folder):
+    return [checkpoint.step for checkpoint in whole_checkpoints(folder)]
+
+
 def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kept(saved, tmp_path):
     checkpoints, folder, log = saved
     assert log == [("save", "a", 3, 3), ("save", "b", 3, 3)]
     assert {path.name for path in folder.iterdir()} == {"a", "b", "data.pt", "driver_rng.pt", "run.json"}
     assert (tmp_path / POINTER).read_text() == "3" and latest(tmp_path).run["models"] == {"a": "m"}
     checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
-    checkpoints.save(4, {})
-    assert log[-1] == ("save", "b", 4, 2)
-
-
-def test_the_team_is_part_of_a_checkpoint_with_its_step(checkpoints):
     checkpoints.team = TeamFile(format=1, workflow=TeamWorkflow("W"), agents={}, policies={})
-    folder = checkpoints.save(3, {})
-    assert read_team(folder) == replace(checkpoints.team, step=3)
+    folder = checkpoints.save(4, {})
+    assert log[-1] == ("save", "b", 4, 2)
+    assert read_team(folder) == replace(checkpoints.team, step=4), "the team is a part of it"
     assert TEAM_FILE in json.loads((folder / "run.json").read_text())["files"]
 
 
@@ -99,8 +102,7 @@ def test_tasks_in_flight_are_a_part_of_a_checkpoint_that_old_ones_lose(checkpoin
     checkpoints.queue = Queue()
     folders = [checkpoints.save(step, {}) for step in (1, 2, 3, 4)]
     assert [(folder / QUEUE_FOLDER).exists() for folder in folders] == [False, True, True, True], "as of the policies"
-    assert [one.step for one in whole_checkpoints(tmp_path)] == [2, 3, 4]
-
+    assert steps(tmp_path) == [2, 3, 4]
     checkpoints.queue.tasks = 0
     load_from(checkpoints, folders[3])
     assert checkpoints.queue.tasks == 5
@@ -108,41 +110,37 @@ def test_tasks_in_flight_are_a_part_of_a_checkpoint_that_old_ones_lose(checkpoin
     with pytest.raises(DiskError, match=f"{QUEUE_FOLDER} cannot be read"):
         load_from(checkpoints, folders[3])
     (folders[3] / QUEUE_FOLDER / "state.pkl").unlink()
-    assert [one.step for one in whole_checkpoints(tmp_path)] == [2, 3]
+    assert steps(tmp_path) == [2, 3]
 
 
 def test_a_checkpoint_whose_policies_have_been_pruned_leaves_nothing(checkpoints, tmp_path):
-    first = checkpoints.save(1, {})
-    other = checkpoints.save(2, {})
-    for folder, names in ((first, ("a", "b")), (other, ("a",))):
-        for name in names:
-            shutil.rmtree(folder / name)
+    first, other = (checkpoints.save(step, {}) for step in (1, 2))
+    for pruned in (first / "a", first / "b", other / "a"):
+        shutil.rmtree(pruned)
     unfinished = tmp_path / "global_step_9"
     unfinished.mkdir()
     checkpoints.save(3, {})
     assert not first.exists()
     assert other.exists() and unfinished.exists(), "what is damaged otherwise stays, to be looked at"
-
-
-def test_a_checkpoint_whose_policies_are_on_other_nodes_stays(checkpoints, tmp_path):
     policies, checkpoints.policies = checkpoints.policies, {}
-    folder = checkpoints.save(1, {})
+    checkpoints.save(4, {})
     checkpoints.policies = policies
-    checkpoints.save(2, {})
-    assert [one.folder for one in whole_checkpoints(tmp_path)][:1] == [folder]
+    checkpoints.save(5, {})
+    assert steps(tmp_path) == [3, 4, 5], "policies may be on other nodes"
 
 
 def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path):
+    def warnings(asynchronous=False):
+        return [warning.value for warning in left_out(latest(tmp_path), asynchronous)]
+
     checkpoints.save(1, {})
-    assert not list(left_out(latest(tmp_path), asynchronous=False))
+    assert warnings() == []
     checkpoints.queue = Queue()
     checkpoints.save(2, {})
-    (warning,) = left_out(latest(tmp_path), asynchronous=False)
-    assert "has 5 tasks in flight" in warning.value
-    assert not list(left_out(latest(tmp_path), asynchronous=True))
+    assert "has 5 tasks in flight" in warnings()[0] and warnings(asynchronous=True) == []
     checkpoints.queue.tasks = 0
     checkpoints.save(3, {})
-    assert not list(left_out(latest(tmp_path), asynchronous=False)), "with W=0 nothing is in flight"
+    assert warnings() == [], "with W=0 nothing is in flight"
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
@@ -151,6 +149,9 @@ def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
     load_from(checkpoints, folder)
     assert log[2:] == [("load", "a", False), ("load", "b", False)]
     assert [random.random(), float(np.random.rand()), float(torch.rand(()))] == expected
+    checkpoints.policies["a"].load = Mock(side_effect=RayActorError)
+    with pytest.raises(RayActorError):  # A process that is lost is not called a damaged file.
+        load_from(checkpoints, folder)
 
 
 def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
@@ -169,44 +170,37 @@ def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
 
 def test_a_crash_between_two_saves_leaves_the_checkpoint_before(saved, tmp_path, monkeypatch):
     checkpoints, _, _ = saved
-
-    def save_or_die(*args):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.policies["b"], "save", save_or_die)
+        patch.setattr(checkpoints.policies["b"], "save", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             checkpoints.save(4, {})
     (tmp_path / "global_step_4" / "a" / "of_another_world_size.pt").touch()
-    assert (latest(tmp_path).step, [one.step for one in whole_checkpoints(tmp_path)]) == (3, [3])
+    assert latest(tmp_path).step == 3 and steps(tmp_path) == [3]
     folder = checkpoints.save(4, {})
     assert latest(tmp_path).step == 4 and [path.name for path in (folder / "a").iterdir()] == ["model.pt"]
 
 
-def full_disk(size):
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-
-
-@pytest.mark.parametrize("part", ["b", "the trainer's own files"])
-def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(part, saved, tmp_path):
-    checkpoints, folder, _ = saved
-    before, data = resource.getrlimit(resource.RLIMIT_FSIZE), {}
-    if part == "b":
-        checkpoints.policies["b"].size = 100_000
-    else:
-        data = {"state": torch.zeros(100_000)}
-    full_disk(50_000)
+@contextmanager
+def full_disk():
+    """No file may be larger than 50 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with pytest.raises(DiskError) as refused:
-            checkpoints.save(4, data)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    place = "global_step_4/b" if part == "b" else "global_step_4"
-    assert refused.value.value.startswith(f"{tmp_path / place} cannot be written: ")
+
+
+@pytest.mark.parametrize(("place", "size", "data"), [("/b", 100_000, 1), ("", 100, 100_000)], ids=["policy", "trainer"])
+def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(place, size, data, saved, tmp_path):
+    checkpoints, folder, _ = saved
+    checkpoints.policies["b"].size = size
+    with full_disk(), pytest.raises(DiskError) as refused:
+        checkpoints.save(4, {"state": torch.zeros(data)})
+    assert refused.value.value.startswith(f"{tmp_path}/global_step_4{place} cannot be written: ")
     assert "GB are free on the disk at" in refused.value.value and "\n" not in refused.value.value
     assert "run the command again" in refused.value.fix and f"resume_from_path={folder};" in refused.value.fix
-    assert latest(tmp_path).step == 3 and whole_checkpoints(tmp_path)[-1].step == 3
+    assert latest(tmp_path).step == 3 and steps(tmp_path) == [3]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
@@ -223,22 +217,7 @@ def test_a_checkpoint_that_cannot_be_read_names_policy_file_and_the_one_before(d
     assert f"trainer.resume_from_path={before};" in refused.value.fix
 
 
-def test_a_process_that_is_lost_while_it_loads_is_not_called_a_damaged_file(saved, monkeypatch):
-    checkpoints, folder, _ = saved
-
-    def lost(*args):
-        raise RayActorError
-
-    monkeypatch.setattr(checkpoints.policies["a"], "load", lost)
-    with pytest.raises(RayActorError):
-        load_from(checkpoints, folder)
-
-
 def test_the_data_loaders_state_is_part_of_what_is_read(saved):
-    import verl.trainer.ppo.v1  # noqa: F401  # registers TeamTrainer, and so has to be first
-
-    from verl_mas.trainer.trainer import TeamTrainer
-
     checkpoints, folder, _ = saved
     (folder / "data.pt").write_bytes(b"nothing")
     trainer = object.__new__(TeamTrainer)
@@ -249,15 +228,11 @@ def test_the_data_loaders_state_is_part_of_what_is_read(saved):
         trainer._load_checkpoint()
 
 
-def test_a_checkpoint_of_another_team_is_refused(saved):
+def test_a_checkpoint_of_another_team_or_another_run_is_refused(saved, tmp_path):
     checkpoints, folder, log = saved
     checkpoints.policies = {"a": Policy("a", log), "c": Policy("c", log)}
     with pytest.raises(ConfigError, match="has no policy c; it has a, b"):
         load_from(checkpoints, folder)
-
-
-def test_a_run_does_not_resume_by_itself_from_another_runs_checkpoint(saved, tmp_path):
-    _, folder, _ = saved
     assert list(other_run(latest(tmp_path), RUN | {"of a later version": 1})) == []
     (error,) = other_run(latest(tmp_path), RUN | {"models": {"a": "n"}})
     assert "was trained with models={'a': 'm'}, and this run has {'a': 'n'}" in error.value
@@ -266,11 +241,6 @@ def test_a_run_does_not_resume_by_itself_from_another_runs_checkpoint(saved, tmp
 
 def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models():
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
-    assert run_identity(Run.of(config)) == {
-        "algorithm.adv_estimator": "agent_grpo",
-        "mas.workflow.name": "solver_verifier",
-        "policy of agents": {"solver": "main", "verifier": "main"},
-        "mas.swap.agents": [],
-        "snapshots": {},
-        "models": {"main": "m"},
-    }
+    names = {"algorithm.adv_estimator": "agent_grpo", "mas.workflow.name": "solver_verifier", "models": {"main": "m"}}
+    agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
+    assert run_identity(Run.of(config)) == {**names, **agents}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 from omegaconf import OmegaConf
@@ -15,11 +17,9 @@ from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policies.policy_trainer import check_finite
 from verl_mas.trainer.trainer import TeamTrainer
 
-REFUSED = SessionCounts(
-    sessions=1, tasks=1, failed={"refused": 1}, faults={"refused": 1}, first_faults={"refused": "no such setting"}
-)
+REASON = {"refused": "no such setting"}
+REFUSED = SessionCounts(sessions=1, tasks=1, failed={"refused": 1}, faults={"refused": 1}, first_faults=REASON)
 FINE = SessionCounts(sessions=1, tasks=1)
-PROMPT = {"is_prompt": True, "status": "failure", "global_steps": 1}
 
 
 @pytest.fixture
@@ -27,29 +27,18 @@ def trainer(monkeypatch):
     """A trainer after a rollout: verl's own replay buffer over four tasks without rows, and what workers counted."""
 
     def make(*counts, limit=0.5, **refill):
-        waiting = list(counts)
-
-        def pop():
-            if waiting and isinstance(waiting[0], Exception):
-                raise waiting[0]
-            return waiting.pop(0) if waiting else SessionCounts()
-
-        queue = SimpleNamespace(
-            kv_list=lambda: {"train": {f"1-{i}": dict(PROMPT) for i in range(4)}}, kv_clear=lambda **what: None
-        )
-        monkeypatch.setattr(verl_buffer, "tq", queue)
+        failed = {"is_prompt": True, "status": "failure", "global_steps": 1}
+        tasks = {f"1-{i}": dict(failed) for i in range(4)}
+        monkeypatch.setattr(verl_buffer, "tq", SimpleNamespace(kv_list=lambda: {"train": tasks}, kv_clear=Mock()))
         made = object.__new__(TeamTrainer)
         made.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
         made.config = OmegaConf.create({"data": {"train_batch_size": 4}})
         made.global_steps, made._sessions = 1, SessionCounts()
         made.filter = TaskFilter(FilterSpec(), lambda rows: [])
-        made.agent_loop_manager = SimpleNamespace(pop_counts=pop)
-        added = []
+        made.agent_loop_manager = Mock(**{"pop_counts.side_effect": chain(counts, repeat(SessionCounts()))})
         # What verl does with the number of tasks to replace.
-        monkeypatch.setattr(
-            TeamTrainer.__bases__[0], "_add_prompts_to_generate", lambda self, count: added.append(count)
-        )
-        made.added = added
+        made.added = Mock()
+        monkeypatch.setattr(TeamTrainer.__bases__[0], "_add_prompts_to_generate", made.added)
         made.replay_buffer = verl_buffer.ReplayBuffer(
             "sync", {}, None, "drop", {}, poll_interval=0, refill_fn=made._add_prompts_to_generate, **refill
         )
@@ -71,12 +60,9 @@ def test_a_step_without_rows_says_why_its_sessions_failed_instead_of_how_to_repl
     assert raised.value.__suppress_context__ and "sync_refill" in str(raised.value.__context__)
 
 
-def test_a_lost_engine_comes_before_what_it_did_to_the_sessions(trainer):
+def test_a_lost_engine_comes_before_its_sessions_and_without_failures_verls_error_stays(trainer):
     with pytest.raises(EngineLost):
         step(trainer(EngineLost("gone")))
-
-
-def test_a_step_without_rows_and_without_failures_keeps_verls_error(trainer):
     with pytest.raises(RuntimeError, match="no materializable"):
         step(trainer(sum([FINE] * 4, SessionCounts())))
 
@@ -85,7 +71,7 @@ def test_tasks_are_replaced_until_a_whole_batch_of_them_has_failed(trainer):
     made = trainer(REFUSED, REFUSED, REFUSED, REFUSED, sync_refill_failed_groups=True, gen_batch_size=1)
     with pytest.raises(SessionsFailed, match="all 4 sessions of step 1"):
         step(made)
-    assert made.added == [4, 4, 4], "the fourth time four tasks had failed"
+    assert made.added.call_args_list == [call(4)] * 3, "the fourth time four tasks had failed"
 
 
 @pytest.mark.parametrize("name", ["actor/loss", "actor/grad_norm"])
@@ -95,14 +81,11 @@ def test_an_update_that_is_not_finite_ends_the_run_with_the_name_of_its_policy(n
         check_finite("solver", {"actor/loss": 0.1, "actor/grad_norm": 1.0, name: value}, scaled=False)
 
 
-def test_a_finite_update_is_not_changed():
-    metrics = {"actor/loss": 0.1, "actor/grad_norm": 0.0}
-    check_finite("solver", metrics, scaled=False)
-    assert metrics == {"actor/loss": 0.1, "actor/grad_norm": 0.0}
-
-
-@pytest.mark.parametrize(("value", "overflow"), [(float("inf"), 1.0), (2.0, 0.0)])
-def test_an_overflow_that_a_gradient_scaler_handles_is_counted(value, overflow):
-    metrics = {"actor/loss": 0.1, "actor/grad_norm": value}
-    check_finite("solver", metrics, scaled=True)
-    assert metrics["actor/overflow"] == overflow
+@pytest.mark.parametrize(
+    ("scaled", "norm", "more"),
+    [(False, 0.0, {}), (True, 2.0, {"actor/overflow": 0.0}), (True, float("inf"), {"actor/overflow": 1.0})],
+)
+def test_a_finite_update_is_not_changed_and_an_overflow_that_a_gradient_scaler_handles_is_counted(scaled, norm, more):
+    metrics = {"actor/loss": 0.1, "actor/grad_norm": norm}
+    check_finite("solver", metrics, scaled=scaled)
+    assert metrics == {"actor/loss": 0.1, "actor/grad_norm": norm, **more}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 import torch
-import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -66,61 +66,37 @@ def rollout(tags):
     return lambda *tasks: Rollout(tags, *tasks)
 
 
-def test_without_a_filter_the_rows_are_those_of_one_sample(rollout):
-    made = rollout(UNIFORM, MIXED)
-    rows, metrics, trained = made.step(FilterSpec(), 2)
-    assert made.asked == [2] and made.refilled == [] and metrics == {"training/evicted": 1}
-    assert set(trained) == {"1-0", "1-1"} and len(rows) == 8
+# The rewards of the second session of each task, where the first has 0; a filter and the size of a batch; then how many
+# tasks are sampled in each round, and which are trained on.
+ROUNDS = {
+    "without a filter": ("01", {}, 2, [2], [0, 1]),
+    "uniform tasks are left out": ("010", {"drop": "uniform"}, 3, [3], [1]),
+    "tasks are replaced": ("010011", {"drop": "uniform", "refill": True}, 3, [3, 2, 1], [1, 4, 5]),
+    "the last round": ("000010", {"drop": "uniform", "refill": True, "max_rounds": 3}, 2, [2, 2, 2], [4]),
+    "the highest spread is kept": ("1402", {"keep_share": 0.5}, 4, [4], [1, 3]),
+    "a share of a larger sample": ("01234567", {"keep_share": 0.25, "refill": True}, 2, [2, 6], [6, 7]),
+    "the share is of what was sampled": ("001", {"drop": "uniform", "keep_share": 0.9}, 3, [3], [2]),
+    "at least one task": ("01", {"keep_share": 0.01}, 2, [2], [1]),
+    "0.1 x 30 is not 2.99": ("1" * 30, {"keep_share": 0.1}, 30, [30], [0, 1, 2]),
+}
 
 
-def test_a_task_without_advantage_is_left_out_with_all_of_its_rows(rollout):
-    made = rollout(UNIFORM, MIXED, UNIFORM)
-    rows, metrics, trained = made.step(FilterSpec(drop="uniform"), 3)
-    assert trained == ["1-1"] and made.asked == [3] and len(rows) == 12, "the others are still logged and cleared"
-    assert metrics == {
-        "training/evicted": 1,
-        "filter/kept": 1,
-        "filter/dropped": 2,
-        "filter/rounds": 1,
-        "filter/spread": pytest.approx(0.5 / 3),
-        "filter/spread_kept": 0.5,
+@pytest.mark.parametrize(("rewards", "spec", "size", "sampled", "kept"), ROUNDS.values(), ids=ROUNDS)
+def test_a_step_samples_until_its_batch_is_full_and_trains_on_what_is_kept(rollout, rewards, spec, size, sampled, kept):
+    made = rollout(*([0.0, float(reward)] for reward in rewards))
+    rows, metrics, trained = made.step(FilterSpec(**spec), size)
+    assert made.asked == sampled and made.refilled == sampled[1:], "as many as are missing"
+    assert sorted(trained) == sorted(f"1-{number}" for number in kept)
+    assert len(rows) == 4 * len(rewards), "the others are still logged and cleared"
+    assert metrics.pop("training/evicted") == len(sampled), "of all rounds"
+    expected = {
+        "kept": len(kept),
+        "dropped": len(rewards) - len(kept),
+        "rounds": len(sampled),
+        "spread": pytest.approx(fmean(int(reward) / 2 for reward in rewards)),
+        "spread_kept": fmean(int(rewards[number]) / 2 for number in kept),
     }
-
-
-def test_tasks_are_replaced_until_the_batch_is_full(rollout):
-    made = rollout(UNIFORM, MIXED, UNIFORM, UNIFORM, MIXED, MIXED)
-    rows, metrics, trained = made.step(FilterSpec(drop="uniform", refill=True), 3)
-    assert made.asked == [3, 2, 1] and made.refilled == [2, 1], "as many as are missing"
-    assert trained == ["1-1", "1-4", "1-5"] and len(rows) == 24
-    assert (metrics["filter/kept"], metrics["filter/dropped"], metrics["filter/rounds"]) == (3, 3, 3)
-    assert metrics["training/evicted"] == 3, "of all rounds"
-
-
-def test_a_step_takes_what_it_has_after_the_last_round(rollout):
-    made = rollout(*[UNIFORM] * 4, MIXED, *[UNIFORM] * 20)
-    _, metrics, trained = made.step(FilterSpec(drop="uniform", refill=True, max_rounds=3), 2)
-    assert trained == ["1-4"] and made.asked == [2, 2, 2] and metrics["filter/rounds"] == 3
-
-
-def test_the_tasks_with_the_highest_spread_are_kept(rollout):
-    made = rollout([0.0, 1.0], [0.0, 4.0], [1.0, 1.0], [0.0, 2.0])
-    _, metrics, trained = made.step(FilterSpec(keep_share=0.5), 4)
-    assert set(trained) == {"1-1", "1-3"}
-    assert metrics["filter/spread_kept"] == 1.5 > metrics["filter/spread"]
-
-
-def test_a_share_of_a_full_batch_needs_a_larger_sample(rollout):
-    made = rollout(*[[0.0, float(i)] for i in range(8)])
-    _, _, trained = made.step(FilterSpec(keep_share=0.25, refill=True), 2)
-    assert made.asked == [2, 6] and trained == ["1-6", "1-7"]
-
-
-def test_the_share_is_of_what_was_sampled_and_at_least_one_task(rollout):
-    made = rollout(UNIFORM, UNIFORM, MIXED)
-    _, _, trained = made.step(FilterSpec(drop="uniform", keep_share=0.9), 3)
-    assert trained == ["1-2"]
-    assert rollout(UNIFORM, MIXED).step(FilterSpec(keep_share=0.01), 2)[2] == ["1-1"]
-    assert len(rollout(*[MIXED] * 30).step(FilterSpec(keep_share=0.1), 30)[2]) == 3, "0.1 x 30 is not 2.99"
+    assert metrics == ({f"filter/{name}": value for name, value in expected.items()} if spec else {})
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -161,14 +137,11 @@ def test_ten_batches_without_a_task_to_train_on_end_the_run(rollout):
     assert "rollout.n" in raised.value.fix and "advantage" in raised.value.rule
 
 
-def test_a_batch_with_a_task_to_train_on_starts_the_count_again(rollout):
+def test_a_batch_with_a_task_to_train_on_starts_the_count_again_and_rounds_of_a_refill_count(rollout):
     made = rollout(*[UNIFORM] * 9, MIXED, *[UNIFORM] * 9)
     chosen = TaskFilter(FilterSpec(drop="uniform"), made.teaching)
     for _ in range(19):
         chosen.sample(1, made.sample, made.refilled.append)
-
-
-def test_the_rounds_of_a_refill_count_as_batches(rollout):
     made = rollout(*[UNIFORM] * 10)
     with pytest.raises(DataError, match=r"10 batches in a row: 10 tasks, of a mean team reward of 0\n"):
         made.step(FilterSpec(drop="uniform", refill=True, max_rounds=20), 1)
@@ -194,24 +167,21 @@ def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
 )
 def test_a_task_is_uniform_by_the_groups_of_the_estimator(tags, agents, scores, teaches):
     names = {"s": "solver", "v": "verifier", "f": "frozen"}
-    columns = Columns(
-        keys=[RowKey("x", i // 2, i % 2) for i in range(4)],
-        tags=[tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)],
-        scores=torch.tensor(scores, dtype=torch.float32),
-        masks=[torch.ones(1, dtype=torch.int64)] * 4,
-    )
+    own = [tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)]
+    columns = columns_of([RowKey("x", i // 2, i % 2) for i in range(4)], own, scores)
     advantages, _ = step_advantages(columns, "agent_grpo", AdvantageOptions(), list(names.values()))
     assert with_advantage(columns, advantages, {columns.tags[0].policy}) == teaches
     assert with_advantage(columns, advantages, {"another policy"}) == set()
 
 
+def columns_of(keys, tags, scores):
+    scores = torch.tensor(scores, dtype=torch.float32)
+    return Columns(keys, tags, scores, masks=[torch.ones(1, dtype=torch.int64)] * len(keys))
+
+
 def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
-    columns = Columns(
-        keys=[RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)],
-        tags=[tags("solver") for _ in range(4)],
-        scores=torch.tensor([0.0, 1.0, 5.0, 9.0]),
-        masks=[torch.ones(1, dtype=torch.int64)] * 4,
-    )
+    keys = [RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)]
+    columns = columns_of(keys, [tags("solver")] * 4, [0, 1, 5, 9])
     found = {}
     for name, rows in (("all", None), ("some", [0, 1]), ("none", [])):
         found[name], metrics = step_advantages(columns, "agent_reinforce_pp", AdvantageOptions(), ["solver"], rows)
@@ -236,9 +206,8 @@ def trainer(monkeypatch, rollout):
         source = rollout(*tasks)
 
         def read(rows, fields):
-            mask = torch.nested.as_nested_tensor([torch.ones(1)] * len(rows), layout=torch.jagged)
-            rewards = [tag["team_reward"] * torch.ones(1) for tag in rows.tags]
-            return {"response_mask": mask, "rm_scores": torch.nested.as_nested_tensor(rewards, layout=torch.jagged)}
+            values = {"response_mask": [[1.0]] * len(rows), "rm_scores": [[tag["team_reward"]] for tag in rows.tags]}
+            return {name: torch.nested.nested_tensor(values[name], layout=torch.jagged) for name in fields}
 
         monkeypatch.setattr(data_plane, "read", read)
         monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
@@ -249,9 +218,7 @@ def trainer(monkeypatch, rollout):
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
         made.credit = Credit(Run(config, made.mas), ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
-        made.replay_buffer = SimpleNamespace(
-            sample=lambda global_steps, partition_id, batch_size: source.sample(batch_size)
-        )
+        made.replay_buffer = SimpleNamespace(sample=lambda batch_size, **asked: source.sample(batch_size))
         made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
         # Without policies no row is trained, so the trainer itself finds no task.
         made.filter = TaskFilter(spec, lambda rows: made.credit.teaching(rows, made.trained) or source.teaching(rows))
@@ -260,19 +227,21 @@ def trainer(monkeypatch, rollout):
     return make
 
 
-def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metrics(trainer):
-    made, written = trainer(FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
+def stepped(trainer, spec, *tasks):
+    made, written = trainer(spec, *tasks)
     metrics = {}
-    whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
+    return made._step_once(metrics, {}, 2), metrics, written  # noqa: SLF001
+
+
+def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metrics(trainer):
+    whole, metrics, written = stepped(trainer, FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
     assert "record" not in written and len(whole) == len(written) == 8
     assert metrics["filter/kept"] == 0 and metrics["agent/solver/acts"] == 8
     assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
 
 
 def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(trainer):
-    made, written = trainer(FilterSpec(drop="uniform", refill=True), UNIFORM, MIXED, MIXED)
-    metrics = {}
-    whole = made._step_once(metrics, {}, 2)  # noqa: SLF001
+    whole, metrics, written = stepped(trainer, FilterSpec(drop="uniform", refill=True), UNIFORM, MIXED, MIXED)
     assert {key.split("_")[0] for key in written.pop("record")} == {"1-1", "1-2"}
     assert len(whole) == len(written) == 12 and metrics["filter/rounds"] == 2
     assert metrics["agent/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
@@ -283,17 +252,11 @@ def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
     done = train_team(
         tmp_path / "run",
         "Trio",
-        "mas.agents={third:{trainable:false}}",
-        "mas.filter.drop=uniform",
-        "mas.filter.refill=true",
-        "mas.filter.max_rounds=8",
-        "mas.loss.weighting=session",
-        "mas.updates_per_step=2",
-        "actor_rollout_ref.actor.use_kl_loss=true",
+        "mas.agents={third:{trainable:false}} mas.filter.drop=uniform mas.filter.refill=true mas.filter.max_rounds=8",
+        "mas.loss.weighting=session mas.updates_per_step=2 actor_rollout_ref.actor.use_kl_loss=true",
         "actor_rollout_ref.actor.entropy_coeff=0.001",
         # Two letters score 0 so often that some tasks have no advantage.
-        "data.max_response_length=2",
-        "trainer.total_training_steps=2",
+        "data.max_response_length=2 trainer.total_training_steps=2",
     )
     records = list(read_sessions(done.folder / "checkpoints" / "trajectories"))
     for step in (1, 2):
@@ -301,14 +264,9 @@ def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
         assert metrics["filter/kept"] == 4 and metrics["policy/main/updated"] == 1
         mine = [record for record in records if record["step"] == step]
         assert len(mine) == metrics["session/count"] == 4 * (4 + metrics["filter/dropped"])
-        trained = [
-            act for record in mine for act in record["acts"] if act["trainable"] and act["advantage"] is not None
-        ]
-        assert metrics["policy/main/rows/real"] == len(trained)
-        kept = {record["uid"] for record in mine if any(act["advantage"] is not None for act in record["acts"])}
-        assert len(kept) == 4
-        for uid in kept:
-            assert any(act["advantage"] for record in mine if record["uid"] == uid for act in record["acts"])
+        acts = [(record["uid"], act) for record in mine for act in record["acts"] if act["advantage"] is not None]
+        assert metrics["policy/main/rows/real"] == sum(act["trainable"] for _, act in acts)
+        assert len({uid for uid, act in acts}) == len({uid for uid, act in acts if act["advantage"]}) == 4
         assert metrics["actor/grad_norm"] > 0 and metrics["actor/kl_loss"] >= 0
         assert "policy/main/actor/grad_norm" not in metrics, "the agents of one policy share its update"
     assert sum(done.steps[step]["filter/dropped"] for step in (1, 2)) > 0

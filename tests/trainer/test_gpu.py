@@ -20,9 +20,9 @@ from verl_mas.testing.tiny_model import tiny_model
 HERE = Path(__file__).parent
 ENGINES = ["sglang", "vllm", "transformers"]
 TEAMS = {
-    "together": ["mas.policies={a:{},b:{}}"],
-    "phases": ["mas.policies={a:{},b:{}}", "+mas.pools.shared.serving=phases"],
-    "frozen": ["mas.policies={a:{},b:{trainable:false}}"],
+    "together": "mas.policies={a:{},b:{}}",
+    "phases": "mas.policies={a:{},b:{}} +mas.pools.shared.serving=phases",
+    "frozen": "mas.policies={a:{},b:{trainable:false}}",
 }
 STEPS = 3
 
@@ -38,30 +38,24 @@ def task(tmp_path_factory):
 
 def arguments(task: Path, folder: Path, engine: str, team: str) -> list[str]:
     attention = "flash_attention_2" if find_spec("flash_attn") else "sdpa"
-    return [
-        *("+mas=team", "mas.workflow.name=Pair", f"mas.workflow.path={HERE}/teams.py"),
-        *TEAMS[team],
-        "mas.agents={writer:{policy:a},copier:{policy:b}}",
-        "algorithm.adv_estimator=agent_grpo",
-        *(f"data.train_files={task}/train.parquet", f"data.val_files={task}/test.parquet"),
-        *("data.train_batch_size=4", "data.max_prompt_length=128", "data.max_response_length=8"),
-        "reward.custom_reward_function.path=pkg://verl_mas.testing.letters",
-        "reward.custom_reward_function.name=score",
-        f"actor_rollout_ref.model.path={task}/model",
+    # Graphs take longer to capture than so few tokens to sample: `enforce_eager`.
+    settings = [
+        f"+mas=team mas.workflow.name=Pair mas.workflow.path={HERE}/teams.py {TEAMS[team]}",
+        "mas.agents={writer:{policy:a},copier:{policy:b}} algorithm.adv_estimator=agent_grpo",
+        f"data.train_files={task}/train.parquet data.val_files={task}/test.parquet data.train_batch_size=4",
+        "data.max_prompt_length=128 data.max_response_length=8 reward.custom_reward_function.name=score",
+        f"reward.custom_reward_function.path=pkg://verl_mas.testing.letters actor_rollout_ref.model.path={task}/model",
         f"+actor_rollout_ref.model.override_config.attn_implementation={attention}",
-        *("actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.actor.use_dynamic_bsz=true"),
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        f"actor_rollout_ref.rollout.name={engine}",
-        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.calculate_log_probs=true"),
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        *("actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "actor_rollout_ref.rollout.max_model_len=512"),
-        # Graphs take longer to capture than so few tokens to sample.
-        "actor_rollout_ref.rollout.enforce_eager=true",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-        *("trainer.n_gpus_per_node=1", f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"),
-        *("trainer.test_freq=-1", "trainer.save_freq=-1", "trainer.logger=[console,file]"),
-        *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra"),
+        "actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.use_dynamic_bsz=true",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.name={engine}",
+        "actor_rollout_ref.rollout.calculate_log_probs=true actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "actor_rollout_ref.rollout.n=4 actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
+        "actor_rollout_ref.rollout.max_model_len=512 actor_rollout_ref.rollout.enforce_eager=true",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1 trainer.n_gpus_per_node=1 trainer.save_freq=-1",
+        f"trainer.total_training_steps={STEPS} trainer.val_before_train=false trainer.test_freq=-1",
+        f"trainer.logger=[console,file] trainer.default_local_dir={folder}/checkpoints hydra.run.dir={folder}/hydra",
     ]
+    return " ".join(settings).split()
 
 
 @pytest.mark.gpu

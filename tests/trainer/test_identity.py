@@ -18,10 +18,7 @@ STEPS = 5
 def runs(main_ppo, tmp_path_factory):
     """verl's stock trainer with grpo, and a team of one in two modes, on the same data and tokens."""
     folder = tmp_path_factory.mktemp("identity")
-    teams = {
-        "stock": ["algorithm.adv_estimator=grpo"],
-        "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"],
-    }
+    teams = {"stock": ["algorithm.adv_estimator=grpo"], "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"]}
     # Engines in a pool of their own, and no task dispatched ahead of its step.
     teams["separate"] = [
         *("+mas=single", "+mas/mode=separate_async", "algorithm.adv_estimator=agent_grpo"),
@@ -62,8 +59,7 @@ def test_the_rows_and_their_rewards_are_the_same(runs):
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["critic/score/mean", "critic/advantages/max", "critic/advantages/min", "actor/pg_loss", "actor/grad_norm"],
+    "key", ["critic/score/mean", "critic/advantages/max", "critic/advantages/min", "actor/pg_loss", "actor/grad_norm"]
 )
 def test_advantages_and_losses_are_the_same(runs, key):
     stock, team = runs["stock"].steps, runs["team"].steps

@@ -27,13 +27,8 @@ def row(agent, session, tokens, *, masked=0):
     return {"agent": agent, "session": session, "tokens": tokens, "masked": masked}
 
 
-rows_of_a_step = st.lists(
-    st.builds(
-        row, st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5), masked=st.sampled_from([0, 0, 0, 1, 9])
-    ),
-    min_size=1,
-    max_size=12,
-)
+masked = st.sampled_from([0, 0, 0, 1, 9])
+a_row = st.builds(row, st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5), masked=masked)
 
 
 def shares(weighting, rows):
@@ -46,6 +41,10 @@ def shares(weighting, rows):
     name = unit[weighting]
     rows_in = Counter(name(i) for i in live)
     return [1 / len(rows_in) / rows_in[name(i)] / trained[i] if i in live else 0.0 for i in range(len(rows))]
+
+
+def nested(values):
+    return torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
 
 
 class Step:
@@ -72,7 +71,7 @@ class Step:
 
     def data(self, places):
         def of(values):
-            return torch.nested.as_nested_tensor([values[i] for i in places], layout=torch.jagged)
+            return nested(values[i] for i in places)
 
         # Of each response token: the outputs of the model are shifted by one.
         now = [values.detach()[PROMPT - 1 : -1] for values in self.log_probs]
@@ -99,36 +98,18 @@ class Step:
             for share in shares:
                 for start in range(0, size, micro):
                     places = share[start : start + micro]
-                    data = self.data(places)
-                    tu.assign_non_tensor(
-                        data,
-                        dp_size=ranks,
-                        batch_num_tokens=tokens,
-                        global_batch_size=self.weights.total / self.plan.updates,
-                    )
-                    outputs = {
-                        name: torch.nested.as_nested_tensor([values[i] for i in places], layout=torch.jagged)
-                        for name, values in (("log_probs", self.log_probs), ("entropy", self.entropy))
-                    }
+                    data, counted = self.data(places), self.weights.total / self.plan.updates
+                    tu.assign_non_tensor(data, dp_size=ranks, batch_num_tokens=tokens, global_batch_size=counted)
+                    both = {"log_probs": self.log_probs, "entropy": self.entropy}
+                    outputs = {name: nested(values[i] for i in places) for name, values in both.items()}
                     (loss(model_output=outputs, data=data)[0] / ranks).backward()  # FSDP averages over ranks
 
 
 def loss_of(weighting):
-    mode = LOSS_MODES[weighting]
-    config = ActorConfig(
-        strategy="fsdp",
-        rollout_n=1,
-        ppo_mini_batch_size=1,
-        use_dynamic_bsz=True,
-        clip_ratio=CLIP,
-        clip_ratio_low=CLIP,
-        clip_ratio_high=CLIP,
-        entropy_coeff=ENTROPY,
-        use_kl_loss=True,
-        kl_loss_coef=KL,
-        kl_loss_type="kl",
-        loss_agg_mode=mode,
-    )
+    clip = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), CLIP)
+    terms = {"entropy_coeff": ENTROPY, "use_kl_loss": True, "kl_loss_coef": KL, "kl_loss_type": "kl", **clip}
+    sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "use_dynamic_bsz": True}
+    config = ActorConfig(strategy="fsdp", loss_agg_mode=LOSS_MODES[weighting], **terms, **sizes)
     loss = partial(ppo_loss, config=config)
     return partial(weighted, loss=loss) if weighs_rows(weighting) else loss
 
@@ -140,7 +121,7 @@ def gradient(advantage, ratio):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), rows_of_a_step, st.sampled_from(WEIGHTINGS))
+@given(st.data(), st.lists(a_row, min_size=1, max_size=12), st.sampled_from(WEIGHTINGS))
 def test_the_gradient_is_that_of_the_weighted_mean_whatever_the_split(data, rows, weighting):
     updates, ranks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     if not any(row["tokens"] > row["masked"] for row in rows):
@@ -156,28 +137,14 @@ def test_the_gradient_is_that_of_the_weighted_mean_whatever_the_split(data, rows
             assert [float(value) for value in found] == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_units_that_are_equally_large_count_as_rows_do(weighting):
-    rows = [row(agent, session, 3) for agent in "ab" for session in (0, 1)]
-    assert shares(weighting, rows) == pytest.approx([1 / 12] * 4)
-    step = Step(rows, weighting, 1, 1, 0)
-    assert step.weights.total == (12 if weighting == "token" else 4)
-    if step.weights.of_rows is not None:
-        assert step.weights.of_rows.tolist() == [1.0] * 4
-
-
 def test_an_agent_that_acts_once_counts_as_much_as_one_that_acts_three_times():
     rows = [row("a", 0, 2), row("a", 0, 5), row("a", 1, 2), row("b", 1, 2)]
     by_agent, by_session = (Step(rows, name, 1, 1, 0).weights.of_rows for name in ("agent", "session"))
     assert by_agent.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
     assert by_session.tolist() == [1, 1, 1, 1]
     assert Step(rows[:3], "session", 1, 1, 0).weights.of_rows.tolist() == [0.75, 0.75, 1.5]
-
-
-def test_rows_without_a_trained_token_do_not_count():
-    rows = [row("a", 0, 2), row("a", 0, 2, masked=2), row("b", 1, 2)]
-    weights = Step(rows, "agent", 1, 4, 0).weights
-    assert weights.total == 2 and weights.of_rows.tolist() == [1, 0, 1, 0]
+    weights = Step([row("a", 0, 2), row("a", 0, 2, masked=2), row("b", 1, 2)], "agent", 1, 4, 0).weights
+    assert weights.total == 2 and weights.of_rows.tolist() == [1, 0, 1, 0], "no row without a trained token"
 
 
 @pytest.mark.parametrize("weighting", [None, *WEIGHTINGS])
@@ -207,9 +174,8 @@ def test_without_a_weighting_verls_own_loss_and_divisor_stay():
 
 def test_a_weighted_loss_has_the_values_of_the_loss():
     step = Step([row("a", 0, 2), row("a", 0, 4), row("b", 1, 3)], "agent", 1, 1, 0)
-    places = [0, 1, 2]
-    data = step.data(places)
+    data = step.data([0, 1, 2])
     tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=9, global_batch_size=3)
-    outputs = {"log_probs": torch.nested.as_nested_tensor(step.log_probs, layout=torch.jagged), "entropy": None}
+    outputs = {"log_probs": nested(step.log_probs), "entropy": None}
     both = [loss(model_output=outputs, data=data) for loss in (loss_of("agent"), loss_of("agent").keywords["loss"])]
     assert both[0][0].item() == both[1][0].item()

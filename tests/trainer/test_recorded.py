@@ -5,7 +5,7 @@ import math
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -16,39 +16,44 @@ from verl.utils.tracking import Tracking
 from verl_mas.config import cluster as clusters
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.run_folder.about import AboutFile, attempts, read_about
+from verl_mas.run_folder.about import attempts, read_about
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import MetricsFile, file_of_verl, read_steps
 from verl_mas.trainer import recorded as attempt_module
-from verl_mas.trainer.recorded import Recorded, attempt, cluster, git_state, logging_to, places, seeds
+from verl_mas.trainer.recorded import attempt, cluster, git_state, logging_to, places, seeds
+from verl_mas.trainer.trainer import TeamTrainer
 
 
 @pytest.fixture(scope="module")
 def config():
-    return compose(
-        ["+mas=team", "+platform=cpu", "trainer.logger=[console,file]", "trainer.save_freq=5", "data.seed=3"]
-    )
+    settings = ("trainer.logger=[console,file]", "trainer.save_freq=5", "data.seed=3")
+    return compose(["+mas=team", "+platform=cpu", *settings])
 
 
-def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(config, monkeypatch):
-    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "verl.trainer.main_ppo", "x=${y}", "api_key=abc"])
-    monkeypatch.setattr(clusters, "address", lambda config: None)
-    monkeypatch.setenv(clusters.COMMAND, "")
-    clusters.send_command(config)
-    found = attempt(Run.of(config), resumed=4)
-    assert found["command"] == "python -m verl.trainer.main_ppo 'x=${y}' 'api_key=(not written)'"
-    assert found["resumed_from"] == 4
-    assert found["versions"]["verl"] == "0.9.1"
-    assert found["seeds"]["data.seed"] == 3
-    assert found["cluster"] is None, "Ray does not run"
+@pytest.fixture
+def send(config, monkeypatch):
+    """Send a command from the driver, to the workers of its own cluster or of the one at an address."""
+
+    def send(*command, address=None):
+        sent = config.copy()
+        monkeypatch.setattr("sys.orig_argv", ["python", *command])
+        monkeypatch.setattr(clusters, "address", lambda config: address)
+        monkeypatch.setenv(clusters.COMMAND, "")
+        clusters.send_command(sent)
+        return sent
+
+    return send
 
 
-def test_the_workers_of_a_cluster_that_runs_already_get_the_command_by_the_configuration(config, monkeypatch):
-    config = config.copy()
-    monkeypatch.setattr("sys.orig_argv", ["python", "x=${y}"])
-    monkeypatch.setattr(clusters, "address", lambda config: "auto")
-    monkeypatch.setenv(clusters.COMMAND, "")
-    clusters.send_command(config)
+def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(send):
+    start = attempt(Run.of(send("-m", "verl.trainer.main_ppo", "x=${y}", "api_key=abc")), resumed=4)
+    assert start["command"] == "python -m verl.trainer.main_ppo 'x=${y}' 'api_key=(not written)'"
+    assert (start["resumed_from"], start["versions"]["verl"], start["seeds"]["data.seed"]) == (4, "0.9.1", 3)
+    assert start["cluster"] is None, "Ray does not run"
+
+
+def test_the_workers_of_a_cluster_that_runs_already_get_the_command_by_the_configuration(send, monkeypatch):
+    config = send("x=${y}", address="auto")
     sent = OmegaConf.to_container(config.ray_kwargs, resolve=True)["ray_init"]["runtime_env"]["env_vars"]
     monkeypatch.setenv(clusters.COMMAND, sent[clusters.COMMAND])
     assert clusters.sent_command() == "python 'x=${y}'"
@@ -65,10 +70,8 @@ def test_git_is_read_where_it_is(tmp_path, monkeypatch):
 
 
 def test_every_seed_of_a_configuration_is_found():
-    assert dict(seeds({"a": {"seed": 1, "b": [2]}, "seed": None, "p": {"overrides": {"x.seed": 5}}})) == {
-        "a.seed": 1,
-        "p.overrides.x.seed": 5,
-    }
+    config = {"a": {"seed": 1, "b": [2]}, "seed": None, "p": {"overrides": {"x.seed": 5}}}
+    assert dict(seeds(config)) == {"a.seed": 1, "p.overrides.x.seed": 5}
 
 
 def test_a_cluster_is_the_sum_of_its_nodes_that_live():
@@ -88,43 +91,30 @@ def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch)
     assert named["loggers"].startswith(f"console, file ({tmp_path}/verl")
 
 
-class Trainer(Recorded):
-    def __init__(self, config, folder):
-        self.config, self.run = config, Run.of(config)
-        self.lock = RunLock(folder)
-        self.global_steps = 0
-
-    def on_sample_end(self):
-        """Of no interest here."""
-
-    on_step_end = on_sample_end
+@pytest.fixture
+def trainer(config):
+    trainer = object.__new__(TeamTrainer)
+    trainer.config, trainer.run = config, Run.of(config)
+    return trainer
 
 
 @pytest.mark.parametrize(("error", "by"), [(None, "finished"), (ValueError("no\nway"), "ValueError: no")])
-def test_a_run_records_how_it_ended(config, tmp_path, monkeypatch, error, by):
-    def fit(self, manager):
-        if error:
-            raise error
-
-    monkeypatch.setattr(PPOTrainer, "fit", fit)
-    trainer = Trainer(config, tmp_path)
+def test_a_run_records_how_it_ended(trainer, tmp_path, monkeypatch, error, by):
+    monkeypatch.setattr(PPOTrainer, "fit", Mock(side_effect=error))
+    trainer.lock = RunLock(tmp_path)
     trainer.record()
     with pytest.raises(ValueError, match="no") if error else nullcontext():
-        trainer.fit(SimpleNamespace())
+        trainer.fit(Mock())
     (start,) = attempts(read_about(tmp_path))
     assert start["ended"]["by"] == by
     trainer.lock.close()
 
 
-def test_an_evaluation_writes_nothing(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(PPOTrainer, "fit", lambda self, manager: None)
-    monkeypatch.setattr(AboutFile, "__init__", None)
-    trainer = Trainer(config, tmp_path / "other")
-    trainer.lock.close()
-    trainer.lock = None
+def test_an_evaluation_writes_nothing(trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr(PPOTrainer, "fit", Mock())
     trainer.record()
-    trainer.fit(SimpleNamespace())
-    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == [".lock"]
+    trainer.fit(Mock())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(autouse=True)
@@ -138,9 +128,7 @@ def here(tmp_path, monkeypatch) -> Path:
 def trained(steps, own=None, until=None, backends=("file",)):
     """What verl's trainer does."""
     with logging_to(own, until):
-        loggers = trainer_base.Tracking(
-            project_name="team", experiment_name="first", default_backend=list(backends), config={}
-        )
+        loggers = trainer_base.Tracking("team", "first", default_backend=list(backends), config={})
     for step in steps:
         loggers.log(data={"a": step}, step=step)
     loggers.finish()
@@ -156,17 +144,13 @@ def test_every_step_is_in_the_folder_of_the_run_whatever_its_loggers_are(here):
     assert not (here / "team").exists()
 
 
-def test_verls_file_has_the_steps_before_a_resume_once(here):
+def test_verls_file_has_the_steps_before_a_resume_once_and_starts_over_with_a_run_that_does(here):
     trained([1, 2, 3, 4])
     trained([3, 4, 5], until=2)
     assert logged(here) == [{"step": step, "data": {"a": step}} for step in range(1, 6)]
-
-
-def test_verls_file_is_overwritten_by_a_run_that_starts_over_and_kept_by_an_evaluation(here):
-    trained([1, 2])
     trained([1])
     trained([9], until=math.inf)
-    assert [line["step"] for line in logged(here)] == [1, 9]
+    assert [line["step"] for line in logged(here)] == [1, 9], "an evaluation keeps it"
 
 
 @pytest.mark.parametrize("variable", ["VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT", None])

@@ -35,18 +35,13 @@ def overrides(tmp_path_factory):
     other = tiny_model(tmp_path_factory.mktemp("other"), hidden=48, layers=1, tokenizer=byte_tokenizer(words), seed=1)
     return [
         "mas.policies={mini:{},other:{pool:fast},past:{snapshot:{of:mini,every:2,first:1}}}",
-        "+mas.policies.mini.overrides.actor.optim.lr=1e-3",
-        "+mas.policies.other.overrides.actor.optim.lr=5e-3",
-        "+mas.policies.other.overrides.actor.strategy=fsdp",
-        f"+mas.policies.other.overrides.model.path={other}",
+        "+mas.policies.mini.overrides.actor.optim.lr=1e-3 +mas.policies.other.overrides.actor.optim.lr=5e-3",
+        f"+mas.policies.other.overrides.actor.strategy=fsdp +mas.policies.other.overrides.model.path={other}",
         "mas.agents={writer:{policy:mini},earlier:{policy:past},copier:{policy:other}}",
-        "mas.pools={fast:{n_gpus_per_node:1}}",
-        "ray_kwargs.ray_init.num_gpus=2",
+        "mas.pools={fast:{n_gpus_per_node:1}} ray_kwargs.ray_init.num_gpus=2",
         "actor_rollout_ref.rollout.full_determinism=true",
         # What the estimator remembers of earlier steps is part of every advantage.
-        "++mas.advantage.shrinkage=2",
-        "trainer.total_training_steps=4",
-        "trainer.save_freq=2",
+        "++mas.advantage.shrinkage=2 trainer.total_training_steps=4 trainer.save_freq=2",
     ]
 
 
@@ -70,13 +65,13 @@ def broken(train_team, overrides, tmp_path_factory):
 @pytest.fixture(scope="module")
 def colocated(train_team, overrides, tmp_path_factory):
     """The same run in the asynchronous mode, with no task dispatched ahead."""
-    mode = (
-        "+mas/mode=colocate_async",
-        "trainer.v1.colocate_async.num_warmup_batches=0",
-        "trainer.v1.sampler.max_off_policy_threshold=1",
-        "algorithm.rollout_correction.rollout_is=null",
+    return train_team(
+        tmp_path_factory.mktemp("colocated") / "run",
+        "Rehearsed",
+        *overrides,
+        "+mas/mode=colocate_async trainer.v1.colocate_async.num_warmup_batches=0",
+        "trainer.v1.sampler.max_off_policy_threshold=1 algorithm.rollout_correction.rollout_is=null",
     )
-    return train_team(tmp_path_factory.mktemp("colocated") / "run", "Rehearsed", *overrides, *mode)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +97,7 @@ def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weight
 def test_a_run_killed_between_two_saves_keeps_the_last_complete_checkpoint(broken):
     assert (broken.checkpoint(4) / "mini").is_dir() and not (broken.checkpoint(4) / "other").exists()
     folder = broken.folder / "checkpoints"
-    assert latest(folder).step == 2 and [one.step for one in whole_checkpoints(folder)] == [2]
+    assert latest(folder).step == 2 and [checkpoint.step for checkpoint in whole_checkpoints(folder)] == [2]
 
 
 def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, resumed, weights_of):
@@ -111,9 +106,7 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
     assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
     assert resumed.steps[4]["agent/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:
-        expected = weights_of(unbroken.checkpoint(4) / policy)
-        found = weights_of(resumed.checkpoint(4) / policy)
-        assert all(torch.equal(expected[name], found[name]) for name in expected), policy
+        same(*(weights_of(run.checkpoint(4) / policy) for run in (unbroken, resumed)))
         for part, select in (("optim", lambda state: state), ("extra_state", lambda state: state["lr_scheduler"])):
             name = f"{part}_world_size_1_rank_0.pt"
             states = (torch.load(run.checkpoint(4) / policy / name, weights_only=False) for run in (unbroken, resumed))
@@ -142,19 +135,15 @@ def test_the_folder_of_a_run_says_what_it_was_started_with_and_has_the_metrics_b
 
 def test_with_no_task_ahead_the_colocated_mode_is_the_synchronous_one_bit_for_bit(unbroken, colocated, weights_of):
     for policy in (*POLICIES, "past"):
-        if policy == "past":
-            expected, found = (dict(read(run.checkpoint(4) / policy)) for run in (unbroken, colocated))
-        else:
-            expected, found = (weights_of(run.checkpoint(4) / policy) for run in (unbroken, colocated))
-        assert expected.keys() == found.keys()
-        assert all(torch.equal(expected[name], found[name]) for name in expected), policy
+        load = (lambda folder: dict(read(folder))) if policy == "past" else weights_of
+        same(*(load(run.checkpoint(4) / policy) for run in (unbroken, colocated)))
 
 
 def test_a_snapshot_has_the_weights_of_its_step_also_after_a_resume(unbroken, resumed, weights_of):
     ages = [[run.steps[step]["policy/past/snapshot/step"] for step in (3, 4)] for run in (unbroken, resumed)]
     assert ages == [[1, 3], [1, 3]], "step 3 is played against the snapshot that the checkpoint of step 2 has"
     used = {step: dict(read(unbroken.checkpoint(step) / "past")) for step in (2, 4)}
-    assert all(torch.equal(weight, used[4][name]) for name, weight in read(resumed.checkpoint(4) / "past"))
+    same(dict(read(resumed.checkpoint(4) / "past")), used[4])
     # `past` has the weights after steps 1 and 3, which differ from each other and from those of steps 2 and 4.
     others = [weights_of(unbroken.checkpoint(step) / "mini") for step in (2, 4)]
     name = next(name for name in used[2] if name.endswith("q_proj.weight"))
@@ -213,4 +202,4 @@ def test_each_policy_becomes_a_hugging_face_model_that_generates(unbroken, weigh
         assert model.generate(**prompt, max_new_tokens=4, do_sample=False).shape[1] > prompt["input_ids"].shape[1]
         saved = unbroken.checkpoint(4) / policy
         expected = dict(read(saved)) if policy == "past" else weights_of(saved)
-        assert all(torch.equal(model.state_dict()[name], expected[name]) for name in expected)
+        same({name: model.state_dict()[name] for name in expected}, expected)

@@ -28,22 +28,19 @@ SCORES = {
 @pytest.fixture
 def checkpoints(tmp_path):
     trainer = {"default_local_dir": str(tmp_path), "default_hdfs_dir": None, "max_actor_ckpt_to_keep": 2}
-
-    def made(running):
-        return Checkpoints({}, OmegaConf.create(trainer), {"estimator": "agent_rae"}, running)
-
-    return made
+    return lambda running: Checkpoints({}, OmegaConf.create(trainer), {"estimator": "agent_rae"}, running)
 
 
 def load(checkpoints, folder):
     checkpoints.load_checkpoint(str(folder / "actor"))
 
 
-def test_a_checkpoint_restores_every_bit(checkpoints):
+def test_a_checkpoint_restores_every_bit_and_a_run_that_remembers_nothing_resumes_from_it(checkpoints):
     folder = checkpoints(RunningState(OF, RunningScores(SCORES))).save(3, {})
     resumed = RunningState(OF)
     load(checkpoints(resumed), folder)
     assert resumed.scores.scores == SCORES
+    load(checkpoints(None), folder)
 
 
 @pytest.mark.parametrize(
@@ -93,32 +90,25 @@ def test_a_resumed_run_has_the_advantages_of_an_unbroken_one_bit_for_bit(checkpo
     options = AdvantageOptions(shrinkage=2)
 
     def run(state, steps):
-        made = [Columns(keys, [tags("solver")] * len(keys), scores[step], masks) for step in steps]
-        return [
-            step_advantages(columns, "agent_grpo", options, ["solver"], running=state.scores)[0] for columns in made
-        ]
+        columns = [Columns(keys, [tags("solver")] * len(keys), scores[step], masks) for step in steps]
+        found = [step_advantages(each, "agent_grpo", options, ["solver"], running=state.scores) for each in columns]
+        return torch.stack([advantages for advantages, _ in found])
 
     unbroken, broken, resumed, cold = (RunningState(OF) for _ in range(4))
-    expected = torch.stack(run(unbroken, range(4))[2:])
+    expected = run(unbroken, range(4))[2:]
     run(broken, range(2))
     load(checkpoints(resumed), checkpoints(broken).save(2, {}))
-    assert torch.equal(torch.stack(run(resumed, range(2, 4))), expected)
-    assert not torch.equal(torch.stack(run(cold, range(2, 4))), expected)
+    assert torch.equal(run(resumed, range(2, 4)), expected)
+    assert not torch.equal(run(cold, range(2, 4)), expected)
     assert resumed.scores.scores == unbroken.scores.scores
-
-
-def test_a_run_that_remembers_nothing_resumes_from_one_that_did(checkpoints):
-    load(checkpoints(None), checkpoints(RunningState(OF, RunningScores(SCORES))).save(3, {}))
 
 
 def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
     keys = [RowKey("1-0", session, 0) for session in (0, 1)]
     own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]
     columns = Columns(keys, own, torch.tensor([1.0, 0.0]), [torch.ones(1, dtype=torch.int64)] * 2)
-    running = RunningScores()
-    per_row, found = step_advantages(
-        columns, "agent_rae", AdvantageOptions(), ["debater_0", "debater_1"], running=running
-    )
+    running, team = RunningScores(), ["debater_0", "debater_1"]
+    per_row, found = step_advantages(columns, "agent_rae", AdvantageOptions(), team, running=running)
     assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
     assert running.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
     assert agent_metrics(columns, per_row, found)["agent/debater/group/running_mean"] == 0.5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -41,11 +40,8 @@ def test_rows_are_counted_by_their_oldest_token(tags):
     }
 
 
-def test_an_engine_that_counts_no_versions_has_no_staleness(tags):
+def test_high_staleness_is_one_class_and_an_engine_that_counts_no_versions_has_none(tags):
     assert row_metrics([tags("solver", min_global_steps=None, max_global_steps=None)], [{}], STEP) == {}
-
-
-def test_high_staleness_is_one_class(tags):
     rows = [tags("solver", min_global_steps=low, max_global_steps=low) for low in (0, 10, 17)]
     found = row_metrics(rows, [{}] * 3, 30)
     assert found["staleness/8/rows"] == 1.0 and found["staleness/max"] == 29.0
@@ -68,14 +64,10 @@ def test_every_sampled_token_has_a_version(tags, listed, expected):
 @pytest.fixture
 def part(monkeypatch, tags):
     """Two rows and padding. The first has tokens of versions 4 and 5 around a token of a tool; one was rejected."""
-    rows = [
-        tags("solver", min_global_steps=4, max_global_steps=5),
-        tags("solver", min_global_steps=5, max_global_steps=5),
-        tags("solver", min_global_steps=0, max_global_steps=0),
-    ]
-    keys = ["3-0_0_0", "3-0_1_0", "3-0_1_0_pad"]
-    values = [tag.as_dict() for tag in rows]
+    versions = [(4, 5), (5, 5), (0, 0)]
+    values = [tags("solver", min_global_steps=low, max_global_steps=high).as_dict() for low, high in versions]
     values[2]["is_padding"] = True
+    keys = ["3-0_0_0", "3-0_1_0", "3-0_1_0_pad"]
     extras = {keys[0]: {"versions": [[2, 4], [1, 5]], "aborts": 1}, keys[1]: {"versions": [[2, 5]]}}
     half, double = math.log(0.5), math.log(2)
     data = {
@@ -109,13 +101,10 @@ def test_weights_are_by_the_version_of_each_token_that_is_trained_on(part):
     assert found["session/mixed_versions"] == 0.5
 
 
-def test_without_a_correction_weights_are_measured_and_nothing_is_clipped(part):
+def test_without_a_correction_nothing_is_clipped_and_without_log_probs_only_rows_are_counted(part):
     null = OmegaConf.create({"rollout_is": None, "rollout_is_threshold": 2.0})
     found = module.metrics({"solver": part}, {"solver": null}, STEP)
     assert "policy/solver/staleness/0/weight" in found and "policy/solver/staleness/0/clipped" not in found
-
-
-def test_without_log_probs_only_rows_are_counted(part):
     del part.data["old_log_probs"]
     found = module.metrics({"solver": part}, {}, STEP)
     assert found["policy/solver/staleness/mean"] == 0.5
@@ -136,16 +125,6 @@ def test_tokens_that_are_neither_trained_nor_waiting_are_lost(part):
     expected = {"sampled": 20, "trained": 4, "waiting": 7, "lost": 9}
     assert first == {f"async/tokens/{name}": value for name, value in expected.items()}
     assert count.add(5, {}, {}, part.batch)["async/tokens/lost"] == 21
-
-
-def test_tokens_that_a_checkpoint_kept_are_not_lost(part):
-    count = TokenCount()
-    count.keep(
-        [{"trainable": True, "response_len": 4}, {"trainable": False, "response_len": 9}, {"status": "finished"}]
-    )
-    assert count.add(0, {"solver": part}, {}, part.batch)["async/tokens/lost"] == 0
-
-
-def test_the_shares_of_a_policys_tokens_add_up_to_one(part):
-    found = module.metrics({"solver": part}, {}, STEP)
-    assert np.sum([value for key, value in found.items() if key.endswith("/tokens")]) == pytest.approx(1.0)
+    resumed, kept = TokenCount(), {"trainable": True, "response_len": 4}
+    resumed.keep([kept, {"trainable": False, "response_len": 9}, {"status": "finished"}])
+    assert resumed.add(0, {"solver": part}, {}, part.batch)["async/tokens/lost"] == 0, "a checkpoint kept them"

@@ -22,6 +22,8 @@ from verl_mas.trainer.step import (
     write_advantages,
 )
 
+KEYS = ["1-0_0_0", "1-0_0_1", "1-0_1_0"]
+
 
 def batch(keys, tags=None):
     return KVBatchMeta(partition_id="train", keys=keys, tags=tags or [{"global_steps": 1} for _ in keys], extra_info={})
@@ -55,7 +57,7 @@ def queue(monkeypatch):
 
 
 def test_every_row_gets_its_advantage_on_its_own_tokens_and_padding_gets_nothing(queue):
-    rows = batch(["1-0_0_0", "1-0_0_1", "1-0_1_0"])
+    rows = batch(KEYS)
     of_a = PolicyRows(batch(["1-0_1_0", "pad_0_0", "1-0_0_0"], [{"n": 2}, {"is_padding": True}, {"n": 0}]))
     of_a.batch.extra_info["temperature"] = 0.5
     masks = [torch.tensor(mask) for mask in ([1, 1, 0], [1], [1, 1])]
@@ -70,15 +72,18 @@ def test_every_row_gets_its_advantage_on_its_own_tokens_and_padding_gets_nothing
     assert parts["a"].batch.extra_info == {"temperature": 0.5}
 
 
+def written(tags, masks, scores):
+    """Rows with these tags, of which TransferQueue has the masks and the scores."""
+    rows = batch(KEYS, [tag.as_dict() for tag in tags])
+    data_plane.write(rows, {"response_mask": nested(masks), "rm_scores": nested(scores)})
+    return rows
+
+
 def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(queue, tags):
-    keys = ["1-0_0_0", "1-0_0_1", "1-0_1_0"]
-    masks = [torch.tensor([1, 1, 0]), torch.tensor([1]), torch.tensor([1, 1])]
-    scores = [torch.tensor([0.0, 1.0, 0.0]), torch.tensor([1.0]), torch.tensor([0.0, 0.0])]
     own = [tags("solver", observation=7), tags("verifier", turn=2, branch=1, observation=8), tags("solver")]
-    rows = KVBatchMeta(partition_id="train", keys=keys, tags=[tag.as_dict() for tag in own])
-    data_plane.write(rows, {name: nested(values) for name, values in (("response_mask", masks), ("rm_scores", scores))})
+    rows = written(own, [[1, 1, 0], [1], [1, 1]], [[0.0, 1.0, 0.0], [1.0], [0.0, 0.0]])
     columns = stack_columns([read_columns(data_plane.select(rows, part)) for part in ([0], [1, 2])])
-    assert [str(key) for key in columns.keys] == keys and columns.tags == own
+    assert [str(key) for key in columns.keys] == KEYS and columns.tags == own
     assert columns.scores.tolist() == [1.0, 1.0, 0.0] and columns.tokens.tolist() == [2, 1, 2]
     advantages, _ = step_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
@@ -86,25 +91,20 @@ def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(que
 
 
 def test_rows_that_a_policy_has_read_are_not_read_again(queue, tags):
-    keys = ["1-0_0_0", "1-0_0_1", "1-0_1_0"]
     own = [tags("solver"), tags("verifier"), tags("solver")]
-    rows = KVBatchMeta(partition_id="train", keys=keys, tags=[tag.as_dict() for tag in own])
-    masks, scores = [torch.ones(n, dtype=torch.int64) for n in (3, 1, 2)], [torch.ones(n) for n in (3, 1, 2)]
-    data_plane.write(rows, {"response_mask": nested(masks), "rm_scores": nested(scores)})
+    rows = written(own, *([[one] * length for length in (3, 1, 2)] for one in (1, 1.0)))
     solver = PolicyRows(batch(["1-0_1_0", "pad_0_0", "1-0_0_0"]))
     # The mask of a row in which the correction has rejected tokens.
-    solver.data = {
-        "response_mask": nested([torch.tensor([1, 0]), torch.tensor([0]), torch.tensor([1, 1, 1])]),
-        "rm_scores": nested([torch.tensor([0.0, 5.0]), torch.tensor([0.0]), torch.tensor([0.0, 0.0, 4.0])]),
-    }
-    queue.rows = {key: queue.rows[key] for key in keys[1:2]}
+    masks, scores = nested([[1, 0], [0], [1, 1, 1]]), nested([[0.0, 5.0], [0.0], [0.0, 0.0, 4.0]])
+    solver.data = {"response_mask": masks, "rm_scores": scores}
+    queue.rows = {KEYS[1]: queue.rows[KEYS[1]]}
     columns = step_columns(rows, [solver])
     assert columns.scores.tolist() == [4.0, 1.0, 5.0] and columns.tokens.tolist() == [3, 1, 1]
     assert columns.tags == own
 
 
 def test_what_the_correction_has_changed_is_written_with_the_advantages(queue):
-    part = PolicyRows(batch(["1-0_0_0"]), changed={"response_mask": nested([torch.tensor([1, 0])])})
+    part = PolicyRows(batch(["1-0_0_0"]), changed={"response_mask": nested([[1, 0]])})
     columns = Columns(keys=[], tags=[], scores=torch.zeros(1), masks=[torch.tensor([1, 0])])
     write_advantages(batch(["1-0_0_0"]), columns, torch.tensor([2.0]), {"a": part})
     assert queue.rows["1-0_0_0"]["response_mask"].tolist() == [1, 0]
@@ -112,7 +112,7 @@ def test_what_the_correction_has_changed_is_written_with_the_advantages(queue):
 
 
 def nested(values):
-    return torch.nested.as_nested_tensor(values, layout=torch.jagged)
+    return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in values], layout=torch.jagged)
 
 
 def rows_with(kinds):
@@ -151,23 +151,16 @@ def test_the_loss_is_what_it_is_with_all_rows(mode, ranks):
 
     generator = torch.Generator().manual_seed(0)
     lengths, advantages = [3, 5, 2, 4], torch.tensor([1.5, 0.0, -2.0, 0.0])
-    masks = [torch.tensor([1] * n + [0] * (5 - n)) for n in lengths]
+    masks = torch.tensor([[1] * n + [0] * (5 - n) for n in lengths])
     ratio = torch.rand(4, 5, generator=generator)
 
-    def loss(kept, advantages, counted):
-        total = 0.0
-        tokens = sum(int(masks[i].sum()) for i in kept)
-        for rank in range(ranks):
-            mine = kept[rank::ranks]
-            total += agg_loss(
-                torch.stack([-advantages[i] * ratio[i] for i in mine]),
-                torch.stack([masks[i] for i in mine]),
-                mode,
-                dp_size=ranks,
-                batch_num_tokens=tokens,
-                global_batch_size=counted,
-            )
-        return total / ranks
+    def loss(kept, advantages):
+        counted = {"dp_size": ranks, "batch_num_tokens": sum(lengths[i] for i in kept), "global_batch_size": 4}
+        losses = [
+            agg_loss(-advantages[mine, None] * ratio[mine], masks[mine], mode, **counted)
+            for mine in (kept[rank::ranks] for rank in range(ranks))
+        ]
+        return sum(losses) / ranks
 
     part = rows_with("+0+0")
     part.advantages = advantages
@@ -175,4 +168,4 @@ def test_the_loss_is_what_it_is_with_all_rows(mode, ranks):
     assert kept == [0, 2]
     tokens = dict(zip(part.batch.keys, lengths, strict=True))
     scale = scale_for_skipped(part, kept, tokens, mode)
-    torch.testing.assert_close(loss(kept, advantages * scale, counted=4), loss([0, 1, 2, 3], advantages, counted=4))
+    torch.testing.assert_close(loss(kept, advantages * scale), loss([0, 1, 2, 3], advantages))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 import pytest
@@ -23,57 +20,25 @@ pytestmark = pytest.mark.e2e
 SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint: it calls the first tool that it is offered, and then has a fixed reply."""
-
-    asked: ClassVar[Counter[str | None]] = Counter()
-    results: ClassVar[list[str]] = []
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked[self.headers["Authorization"]] += 1
-        message = {"role": "assistant", "content": "aaaa"}
-        self.results.extend(each["content"] for each in body["messages"] if each["role"] == "tool")
-        if "tools" in body and body["messages"][-1]["role"] != "tool":
-            function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"text": "environment"}'}
-            message["tool_calls"] = [{"id": "1", "type": "function", "function": function}]
-        choices = [{"index": i, "message": message, "finish_reason": "stop"} for i in range(body.get("n") or 1)]
-        answer = json.dumps({"id": "1", "object": "chat.completion", "model": body["model"], "choices": choices})
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer.encode())
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def endpoint():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    Endpoint.asked.clear()
-    Endpoint.results.clear()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
+def answer(body):
+    """It calls the first tool that it is offered, and then has a fixed reply."""
+    if "tools" not in body or body["messages"][-1]["role"] == "tool":
+        return "aaaa"
+    function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"text": "environment"}'}
+    return {"content": "aaaa", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
 def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
-    train_team, weights_of, letters, endpoint, tmp_path, monkeypatch
+    train_team, weights_of, serve, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("TEAM_KEY", "secret")
-    server = f"[{sys.executable},-I,-S,{SERVER},good,{tmp_path}]"
+    server, endpoint = f"[{sys.executable},-I,-S,{SERVER},good,{tmp_path}]", serve(answer)
     done = train_team(
         tmp_path / "run",
         "Trio",
-        f"mas.policies={{a:{{}},f:{{trainable:false}},r:{{remote:{{base_url:'{endpoint}',model:m,api_key_env:TEAM_KEY}}}}}}",
+        f"mas.policies={{a:{{}},f:{{trainable:false}},r:{{remote:{{base_url:'{endpoint.url}',model:m,api_key_env:TEAM_KEY}}}}}}",
         "mas.agents={first:{policy:a},second:{policy:f},third:{policy:r,tools:[files_echo]}}",
-        f"++mas.mcp.files.command={server}",
-        "mas.updates_per_step=3",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=1",
+        f"++mas.mcp.files.command={server} mas.updates_per_step=3 trainer.total_training_steps=2 trainer.save_freq=1",
         "trainer.val_before_train=true",
     )
     for step in (1, 2):
@@ -82,22 +47,22 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
         assert metrics["policy/a/rows/padding"] == 2, "for three optimiser steps"
         assert 0 < metrics["agent/second/acts"] <= 16
         assert not any(key.startswith(("policy/f/", "policy/r/", "agent/third/reward")) for key in metrics)
-    assert {path.name for path in done.checkpoint(2).iterdir()} == {
-        "a",
-        "data.pt",
-        "driver_rng.pt",
-        "run.json",
-        "team.yaml",
-    }
-    before, after = (weights_of(done.checkpoint(step) / "a") for step in (1, 2))
-    assert any(not torch.equal(before[name], after[name]) for name in before)
-    assert set(Endpoint.asked) == {"Bearer secret"} and Endpoint.asked["Bearer secret"] > 0
+    saved = {path.name for path in done.checkpoint(2).iterdir()}
+    assert saved == {"a", "data.pt", "driver_rng.pt", "run.json", "team.yaml"}
+    assert learned(weights_of, done, "a")
+    assert {headers["Authorization"] for headers in endpoint.headers} == {"Bearer secret"}
     assert "val-core/letters/pass@1" in done.steps[0]
     # The remote policy has a tool of a server, which is without the key, and ends with its worker.
-    assert Endpoint.results and all("PATH" in text and "TEAM_KEY" not in text for text in Endpoint.results)
+    results = [each["content"] for body in endpoint.bodies for each in body["messages"] if each["role"] == "tool"]
+    assert results and all("PATH" in text and "TEAM_KEY" not in text for text in results)
     assert done.steps[2]["agent/third/tool_calls"] > 0 == done.steps[2]["agent/third/tool_errors"]
     assert list((done.folder / "checkpoints" / "mcp").glob("files-*.log"))
     assert soon(lambda: str(tmp_path) not in str([process.info for process in psutil.process_iter(["cmdline"])]))
+
+
+def learned(weights_of, done, policy: str) -> bool:
+    before, after = (weights_of(done.checkpoint(step) / policy) for step in (1, 2))
+    return any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def soon(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
@@ -114,52 +79,39 @@ def on_workers(train_team, tmp_path_factory):
 
     Policy b has what a script of verl's has by default: FSDP1, and micro batches of fixed sizes.
     """
-    b = (
-        "{overrides:{actor:{strategy:fsdp,use_dynamic_bsz:false,ppo_micro_batch_size_per_gpu:4},"
-        "rollout:{log_prob_micro_batch_size_per_gpu:5}}}"
-    )
+    fixed = "actor:{strategy:fsdp,use_dynamic_bsz:false,ppo_micro_batch_size_per_gpu:4}"
+    b = f"{{overrides:{{{fixed},rollout:{{log_prob_micro_batch_size_per_gpu:5}}}}}}"
 
     def run(workers: int):
         return train_team(
             tmp_path_factory.mktemp(f"workers{workers}") / "run",
             "Trio",
             f"mas.policies={{a:{{}},b:{b}}}",
-            "mas.agents={first:{policy:a},second:{policy:a,trainable:false},third:{policy:b}}",
-            "mas.updates_per_step=1",
-            "mas.skip_zero_advantage=true",
-            "data.train_batch_size=5",
+            "mas.agents={first:{policy:a},second:{policy:a,trainable:false},third:{policy:b}} mas.updates_per_step=1",
+            "mas.skip_zero_advantage=true data.train_batch_size=5",
             # Two letters score 0 so often that some groups have no advantage.
-            "data.max_response_length=2",
-            "data.shuffle=false",
-            "actor_rollout_ref.actor.entropy_coeff=0",
+            "data.max_response_length=2 data.shuffle=false actor_rollout_ref.actor.entropy_coeff=0",
             # Adam turns the rounding of a gradient near zero into a whole step; this does not.
-            "actor_rollout_ref.actor.optim.optimizer=SGD",
-            "actor_rollout_ref.rollout.full_determinism=true",
-            "actor_rollout_ref.rollout.n=3",
-            f"trainer.n_gpus_per_node={workers}",
-            "trainer.total_training_steps=1",
+            "actor_rollout_ref.actor.optim.optimizer=SGD actor_rollout_ref.rollout.full_determinism=true",
+            f"actor_rollout_ref.rollout.n=3 trainer.n_gpus_per_node={workers} trainer.total_training_steps=1",
             "trainer.save_freq=1",
         )
 
     return {workers: run(workers) for workers in (1, 2)}
 
 
-def test_an_agent_left_out_of_the_loss_gives_its_policy_no_rows(on_workers):
-    metrics = on_workers[2].steps[1]
-    assert metrics["policy/a/rows/real"] == metrics["agent/first/acts"] == 15
-    assert metrics["agent/second/acts"] == metrics["agent/third/acts"] == metrics["policy/b/rows/real"] == 9
-
-
-def test_padding_is_only_what_workers_and_micro_batches_need_and_rows_without_advantage_are_skipped(on_workers):
+def test_an_agent_left_out_of_the_loss_gives_no_rows_and_padding_is_what_workers_and_micro_batches_need(on_workers):
     # Of b, 9 rows to the least multiple of 4 and 5 on each worker.
     for workers, of_a, of_b in ((1, 0, 11), (2, 1, 31)):
         metrics = on_workers[workers].steps[1]
+        assert metrics["policy/a/rows/real"] == metrics["agent/first/acts"] == 15
+        assert metrics["agent/second/acts"] == metrics["agent/third/acts"] == metrics["policy/b/rows/real"] == 9
         assert (metrics["policy/a/rows/padding"], metrics["policy/b/rows/padding"]) == (of_a, of_b)
         assert metrics["policy/a/rows/skipped"] + metrics["policy/b/rows/skipped"] > 0
 
 
 @pytest.mark.parametrize("policy", ["a", "b"])
-def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, policy, letters):
+def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, policy):
     one, two = (weights_of(on_workers[workers].checkpoint(1) / policy) for workers in (1, 2))
     assert one.keys() == two.keys()
     for name, weight in one.items():
@@ -176,11 +128,9 @@ def test_a_time_sliced_pool_never_calls_a_sleeping_engine(train_team, tmp_path, 
         tmp_path / "run",
         "Pair",
         "mas.policies={a:{overrides:{model:{lora_rank:4,lora:{merge:true}}}},b:{overrides:{actor:{use_kl_loss:true}}}}",
-        "mas.agents={writer:{policy:a},copier:{policy:b}}",
-        "+mas.pools.shared.serving=phases",
-        "mas.max_sessions=3",
-        "actor_rollout_ref.rollout.free_cache_engine=true",
-        *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=2", "trainer.save_freq=2"),
+        "mas.agents={writer:{policy:a},copier:{policy:b}} +mas.pools.shared.serving=phases mas.max_sessions=3",
+        "actor_rollout_ref.rollout.free_cache_engine=true trainer.n_gpus_per_node=2 trainer.total_training_steps=2",
+        "trainer.save_freq=2",
     )
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
@@ -203,9 +153,8 @@ def test_validation_alone_scores_the_team_and_trains_nothing(train_team, tmp_pat
     done = train_team(
         tmp_path / "run",
         "Pair",
-        "mas.policies={a:{trainable:false}}",
-        "mas.agents={writer:{policy:a},copier:{policy:a}}",
-        *("trainer.val_only=true", "trainer.val_before_train=true", "actor_rollout_ref.rollout.val_kwargs.n=2"),
+        "mas.policies={a:{trainable:false}} mas.agents={writer:{policy:a},copier:{policy:a}} trainer.val_only=true",
+        "trainer.val_before_train=true actor_rollout_ref.rollout.val_kwargs.n=2",
         f"trainer.validation_data_dir={tmp_path}/generations",
     )
     found = done.steps[0]
@@ -219,29 +168,18 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
     done = train_team(
         tmp_path / "run",
         "Pair",
-        "mas.policies={a:{},b:{}}",
-        "mas.agents={writer:{policy:a},copier:{policy:b,sampling:{temperature:0.5}}}",
-        "mas.swap={agents:[writer,copier],every:1}",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=1",
-        "trainer.test_freq=2",
-        "algorithm.rollout_correction.rollout_is=token",
+        "mas.policies={a:{},b:{}} mas.agents={writer:{policy:a},copier:{policy:b,sampling:{temperature:0.5}}}",
+        "mas.swap={agents:[writer,copier],every:1} trainer.total_training_steps=2 trainer.save_freq=1",
+        "trainer.test_freq=2 algorithm.rollout_correction.rollout_is=token",
         f"trainer.rollout_data_dir={tmp_path}/generations",
     )
     played = defaultdict(set)
     records = done.folder / "checkpoints" / "trajectories"
     for session in chain(read_sessions(records), read_sessions(records, validate=True)):
         for act in session["acts"]:
-            played[session["step"], session["partition"], act["agent"]].add(act["policy"])
-    assert played == {
-        (1, "train", "writer"): {"a"},
-        (1, "train", "copier"): {"b"},
-        (2, "train", "writer"): {"b"},
-        (2, "train", "copier"): {"a"},
-        # Validation has the configured policies.
-        (2, "val", "writer"): {"a"},
-        (2, "val", "copier"): {"b"},
-    }
+            played[session["step"], session["partition"]].add((act["agent"], act["policy"]))
+    configured, exchanged = {("writer", "a"), ("copier", "b")}, {("writer", "b"), ("copier", "a")}
+    assert played == {(1, "train"): configured, (2, "train"): exchanged, (2, "val"): configured}
     for step in (1, 2):
         metrics = done.steps[step]
         for policy in "ab":
@@ -250,6 +188,4 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
             assert metrics[f"policy/{policy}/rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
     lines = [json.loads(line) for line in (tmp_path / "generations" / "2.jsonl").read_text().splitlines()]
     assert Counter(line["agent"] for line in lines) == {"writer": 16, "copier": 16}
-    for policy in "ab":
-        before, after = (weights_of(done.checkpoint(step) / policy) for step in (1, 2))
-        assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert learned(weights_of, done, "a") and learned(weights_of, done, "b")

@@ -6,16 +6,15 @@ import pytest
 
 from verl_mas.errors import DataError, DiskError
 from verl_mas.trainer import timeline as module
-from verl_mas.trainer.timeline import ENGINE, SAMPLE, START, STEP, UPDATE, Event, Timeline, read_timeline
+from verl_mas.trainer.timeline import ENGINE, SAMPLE, START, STEP, UPDATE, Timeline, TimelineEvent, read_timeline
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Sets the time."""
-    monkeypatch.setattr(module.time, "time", lambda: clock.now)
 
     def clock(now):
-        clock.now = now
+        monkeypatch.setattr(module.time, "time", lambda: now)
 
     clock(10.0)
     return clock
@@ -48,21 +47,28 @@ def test_idle_shares_are_of_the_time_since_the_last_sampling(tmp_path, clock):
 def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(tmp_path, clock):
     a_step(Timeline(tmp_path, {"solver": "main"}), clock, 1, 10.0)
     assert read_timeline(tmp_path) == [
-        Event(START, 1, 10.0, 10.0),
-        Event(STEP, 1, 10.0, 10.0),
-        Event(SAMPLE, 1, 10.0, 12.0),
-        Event(ENGINE, 1, 10.0, 11.5, "solver", "main"),
-        Event(UPDATE, 1, 12.0, 15.0, "solver", "main"),
+        TimelineEvent(START, 1, 10.0, 10.0),
+        TimelineEvent(STEP, 1, 10.0, 10.0),
+        TimelineEvent(SAMPLE, 1, 10.0, 12.0),
+        TimelineEvent(ENGINE, 1, 10.0, 11.5, "solver", "main"),
+        TimelineEvent(UPDATE, 1, 12.0, 15.0, "solver", "main"),
     ]
     assert read_timeline(tmp_path / module.FILE) == read_timeline(tmp_path)
+    # Trace Events, which Perfetto and Chrome open: an array whose end may be missing, in microseconds.
+    events = json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]")
+    assert [event["ph"] for event in events] == ["i", "i", "X", "X", "X"]
+    assert [event["tid"] for event in events] == ["trainer", "trainer", "trainer", "engine solver", "trainer solver"]
+    update = {"name": UPDATE, "ts": 12_000_000, "dur": 3_000_000, "pid": "main", "ph": "X", "tid": "trainer solver"}
+    assert events[-1] == {**update, "args": {"step": 1, "policy": "solver", "pool": "main"}}
 
 
-def test_the_start_of_a_run_is_not_part_of_its_timeline(tmp_path, clock):
-    timeline = Timeline(tmp_path, {})
-    with timeline.span(module.WAKE, "solver"):
-        clock(90.0)
-    assert "async/seconds/wake" not in a_step(timeline, clock, 1, 100.0)
-    assert read_timeline(tmp_path)[0] == Event(START, 1, 100.0, 100.0)
+def test_the_start_of_a_run_is_not_part_of_its_timeline_and_an_evaluation_writes_none(tmp_path, clock):
+    for timeline in (Timeline(), Timeline(tmp_path)):
+        with timeline.span(module.WAKE, "solver"):
+            clock(90.0)
+        found = a_step(timeline, clock, 1, 100.0)
+        assert "async/seconds/wake" not in found and found["async/seconds/sample"] == 2.0
+    assert read_timeline(tmp_path)[0] == TimelineEvent(START, 1, 100.0, 100.0)
 
 
 def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
@@ -78,35 +84,15 @@ def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
     assert json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]"), "the whole file is read by others, too"
 
 
-def test_an_evaluation_writes_nothing(clock):
-    assert a_step(Timeline(None, {}), clock, 1, 10.0)["async/seconds/sample"] == 2.0
-
-
 def test_a_disk_that_refuses_the_timeline_ends_the_run_by_name(tmp_path, clock):
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"timeline\.json cannot be written: "):
         Timeline(tmp_path / "file", {}).begin(1)
 
 
-def test_the_file_is_in_the_format_that_perfetto_and_chrome_open(tmp_path, clock):
-    """Trace Events: an array whose end may be missing, complete events and instants, in microseconds."""
-    timeline = Timeline(tmp_path, {"solver": "main"})
-    for step in (1, 2):
-        a_step(timeline, clock, step, 10.0 * step)
-    events = json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]")
-    assert {event["ph"] for event in events} == {"i", "X"}
-    update = next(event for event in events if event["name"] == UPDATE)
-    assert (update["ts"], update["dur"]) == (12_000_000, 3_000_000)
-    assert (update["pid"], update["tid"], update["args"]["step"]) == ("main", "trainer solver", 1)
-    assert {event["tid"] for event in events} == {"trainer", "engine solver", "trainer solver"}
-
-
-def test_a_folder_without_a_timeline_is_refused(tmp_path):
+def test_another_file_is_not_taken_for_a_timeline(tmp_path):
     with pytest.raises(DataError, match="is not a file"):
         read_timeline(tmp_path / "checkpoints")
-
-
-def test_another_file_is_not_taken_for_a_timeline(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text(json.dumps({"step": 1, "data": {}}) + "\n")
     with pytest.raises(DataError, match="every line is an event of a run"):

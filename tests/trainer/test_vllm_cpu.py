@@ -12,10 +12,7 @@ from verl_mas.testing.tiny_model import tiny_model
 
 RECORDER = Path(__file__).parents[1] / "support" / "sleep_recorder"
 MISSING = readiness.readiness()
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")]
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +34,9 @@ def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path,
         "Pair",
         model,
         "mas.policies={a:{overrides:{actor:{optim:{lr:1e-2}}}},b:{overrides:{actor:{optim:{lr:1e-3}}}}}",
-        "mas.agents={writer:{policy:a},copier:{policy:b}}",
-        "actor_rollout_ref.rollout.name=vllm",
-        "actor_rollout_ref.rollout.max_model_len=192",
-        "actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
-        "actor_rollout_ref.actor.entropy_coeff=0.1",
-        "trainer.total_training_steps=3",
+        "mas.agents={writer:{policy:a},copier:{policy:b}} actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
     )
     for metrics in done.steps.values():
         for policy in ("a", "b"):
@@ -58,12 +52,9 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_tea
         "Trio",
         model,
         "mas.policies={a:{},b:{},f:{trainable:false}}",
-        "mas.agents={first:{policy:a},second:{policy:f},third:{policy:b}}",
-        "+mas.pools.shared.serving=phases",
-        "actor_rollout_ref.rollout.name=vllm",
-        "actor_rollout_ref.rollout.free_cache_engine=true",
-        "actor_rollout_ref.rollout.max_model_len=192",
-        "actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
+        "mas.agents={first:{policy:a},second:{policy:f},third:{policy:b}} +mas.pools.shared.serving=phases",
+        "actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.free_cache_engine=true",
+        "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
         "trainer.total_training_steps=2",
     )
     assert len(done.steps) == 2
@@ -77,6 +68,5 @@ def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_th
     adapters_on(
         "vllm",
         model,
-        "actor_rollout_ref.rollout.max_model_len=192",
-        "actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
+        "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
     )

@@ -18,7 +18,8 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
     from verl.trainer.ppo.v1.trainer_base import register_trainer as register
 
     from verl_mas.checks.team import validate
-    from verl_mas.trainer.modes import trainers
+    from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer, SeparateAsyncTrainer
+    from verl_mas.trainer.modes.sync import MasTrainer
 
     def checked(trainer: type[TeamTrainer]) -> type[TeamTrainer]:
         class Checked(trainer):  # type: ignore[valid-type,misc]
@@ -28,5 +29,5 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
 
         return Checked
 
-    for trainer in trainers():
+    for trainer in (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer):
         register(trainer.mode.name)(checked(trainer))

@@ -45,8 +45,15 @@ from verl_mas.planning.plan import Plan, make_plan
 from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
-from verl_mas.trainer.adapter_identity import other_adapters
-from verl_mas.trainer.checkpoint import auto_resumes, left_out, other_policies, other_run, run_identity, saved_policies
+from verl_mas.trainer.checkpoint import (
+    auto_resumes,
+    left_out,
+    other_adapters,
+    other_policies,
+    other_run,
+    run_identity,
+    saved_policies,
+)
 from verl_mas.trainer.running import running_state
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.tools import Tool

@@ -31,8 +31,8 @@ from verl_mas.serve.model import (
     reading,
     write_model,
 )
-from verl_mas.trainer.adapter_identity import BASES, fingerprint
 from verl_mas.trainer.adapters import files as adapter_files
+from verl_mas.trainer.checkpoint import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 

@@ -20,11 +20,10 @@ def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
     for i, tag in enumerate(tags):
         policy = tag.get(POLICY)
         if policy not in rows:
-            raise DataError(
-                f"row {i} is tagged with policy {policy!r}",
-                rule=f"every row belongs to one of {', '.join(policies)}",
-                fix="set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows",
-            )
+            value = f"row {i} is tagged with policy {policy!r}"
+            rule = f"every row belongs to one of {', '.join(policies)}"
+            fix = "set actor_rollout_ref.rollout.agent.default_agent_loop=mas, which tags rows"
+            raise DataError(value, rule=rule, fix=fix)
         rows[policy].append(i)
     return rows
 
@@ -55,7 +54,7 @@ BY_TOKENS = MicroBatches()
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpdatePlan:
     """How a policy's rows become optimiser steps."""
 
     rows: int
@@ -68,13 +67,13 @@ class Plan:
         return -self.rows % self.multiple
 
 
-def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_TOKENS) -> Plan:
+def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_TOKENS) -> UpdatePlan:
     """As many optimiser steps as asked for, but never more than there are rows.
 
     verl requires that a fixed micro batch divides what is cut into micro batches.
     """
     updates = max(1, min(updates, rows))
-    return Plan(rows, updates, data_parallel, data_parallel * math.lcm(updates * micro.update, micro.scoring))
+    return UpdatePlan(rows, updates, data_parallel, data_parallel * math.lcm(updates * micro.update, micro.scoring))
 
 
 def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
@@ -89,12 +88,12 @@ def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
     turn = 0
     for rank in range(data_parallel):
         rows = range(rank * chunk, (rank + 1) * chunk)
-        padding = [i for i in rows if is_padding(tags[i])]
         real = iter([i for i in rows if not is_padding(tags[i])])
         share: list[list[int]] = [[] for _ in range(updates)]
-        for i in padding:
-            share[turn % updates].append(i)
-            turn += 1
+        for i in rows:
+            if is_padding(tags[i]):
+                share[turn % updates].append(i)
+                turn += 1
         for mini in share:
             order += evenly([next(real) for _ in range(size - len(mini))], mini)
     return order

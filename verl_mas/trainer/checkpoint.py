@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
 from verl_mas.run_folder.disk import free_space
-from verl_mas.trainer.adapter_identity import ADAPTERS, BASES, adapter_identity
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import TeamFile
@@ -37,6 +38,10 @@ RNG_FILE = "driver_rng.pt"
 QUEUE_FOLDER = "queue"
 # How many tasks those are, in `run.json`.
 IN_FLIGHT = "tasks in flight"
+# The adapters of a run and their bases, in `run.json`.
+ADAPTERS, BASES = "adapters", "bases"
+# Of the end of each file of weights, which a fingerprint reads.
+BYTES = 1 << 16
 
 
 class Saved(Protocol):
@@ -59,7 +64,7 @@ class Queue(Protocol):
         """From the folder that `save` has written."""
 
 
-class Kept:
+class KeptFolders:
     """The folders of a policy in the checkpoints of this run, of which the last ones stay."""
 
     def __init__(self) -> None:
@@ -72,25 +77,17 @@ class Kept:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
 
 
+@dataclass
 class Checkpoints:
     """In place of the worker group whose checkpoint verl's trainer loads."""
 
-    def __init__(
-        self,
-        policies: Mapping[str, Saved],
-        trainer: DictConfig,
-        run: Mapping[str, object],
-        running: RunningState | None = None,
-        team: TeamFile | None = None,
-        queue: Queue | None = None,
-    ):
-        """`trainer` is verl's section of that name, `run` the identity of the run, `team` what is to be exported.
-
-        `queue` has the tasks that are in flight when a step is saved; None if there are none.
-        """
-        self.policies, self.trainer, self.run, self.running, self.team = policies, trainer, run, running, team
-        self.queue = queue
-        self._queues = Kept()
+    policies: Mapping[str, Saved]
+    trainer: DictConfig  # verl's section of that name
+    run: Mapping[str, object]  # the identity of the run
+    running: RunningState | None = None
+    team: TeamFile | None = None  # what is to be exported
+    queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
+    _queues: KeptFolders = field(default_factory=KeptFolders, init=False)
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -111,11 +108,11 @@ class Checkpoints:
                 self.running.save(folder)
             if self.team:
                 replace(self.team, step=step).write(folder)
-            in_flight = {}
+            facts = {**self.run}
             if self.queue:
-                in_flight[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
+                facts[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
                 self._queues.add(folder / QUEUE_FOLDER, self._keep)
-            complete(folder, {**self.run, **in_flight})
+            complete(folder, facts)
         remove_shells(folder.parent)
         return folder
 
@@ -123,9 +120,8 @@ class Checkpoints:
     def _keep(self) -> int | None:
         """verl's workers delete the oldest before they write the newest: keep one more, so that a run which breaks
         between two policies' saves still has a complete checkpoint."""
-        keep: int | None = (
-            1 if self.trainer.get("remove_previous_ckpt_in_save") else self.trainer.max_actor_ckpt_to_keep
-        )
+        removes = self.trainer.get("remove_previous_ckpt_in_save")
+        keep: int | None = 1 if removes else self.trainer.max_actor_ckpt_to_keep
         return keep and keep + 1
 
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
@@ -154,11 +150,10 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
         checkpoint = path if path.name.startswith("global_step_") else path.parent
-        raise DiskError(
-            f"{path} cannot be written: {_cause(error)}; {free_space(path)}",
-            rule="a checkpoint counts when all of it is written",
-            fix=f"make room and run the command again; {choices(checkpoint.parent)}",
-        ) from error
+        value = f"{path} cannot be written: {_cause(error)}; {free_space(path)}"
+        rule = "a checkpoint counts when all of it is written"
+        fix = f"make room and run the command again; {choices(checkpoint.parent)}"
+        raise DiskError(value, rule=rule, fix=fix) from error
 
 
 @contextmanager
@@ -171,11 +166,10 @@ def reading(folder: Path, part: str) -> Iterator[None]:
         raise
     except Exception as error:  # damaged bytes can raise anything
         files = ", ".join(_damaged(folder / part))
-        raise DiskError(
-            f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(error)}",
-            rule="a run resumes from a checkpoint that can be read",
-            fix=choices(folder.parent, without=folder),
-        ) from error
+        value = f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(error)}"
+        rule = "a run resumes from a checkpoint that can be read"
+        fix = choices(folder.parent, without=folder)
+        raise DiskError(value, rule=rule, fix=fix) from error
 
 
 def auto_resumes(config: DictConfig) -> bool:
@@ -185,15 +179,14 @@ def auto_resumes(config: DictConfig) -> bool:
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
     """Whether the checkpoint in a folder lacks one of these policies."""
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
-    missing = [name for name in policies if name not in found]
+    saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
+    missing = [name for name in policies if name not in saved]
     # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
-    if missing and found:
-        yield ConfigError(
-            f"{folder} has no policy {', '.join(missing)}; it has {', '.join(found)}",
-            rule="a run resumes with the trainable policies, their bases and the snapshots that it was saved with",
-            fix="name the policies as in that run, or set trainer.resume_mode=disable",
-        )
+    if missing and saved:
+        value = f"{folder} has no policy {', '.join(missing)}; it has {', '.join(saved)}"
+        rule = "a run resumes with the trainable policies, their bases and the snapshots that it was saved with"
+        fix = "name the policies as in that run, or set trainer.resume_mode=disable"
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
@@ -221,18 +214,87 @@ def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarni
 
 def run_identity(run: Run) -> dict[str, object]:
     """What cannot change when a run resumes. Lengths, rates, sizes and addresses may: they are tuned during a run."""
-    full = [name for name in run.trained if not run.mas.policies[name].adapter_of]
-    paths = {name: str(run.view(name).value("model.path")) for name in full}
-    return {
+    specs, shared = run.mas.policies, bases(run.mas)
+    full = [name for name in run.trained if not specs[name].adapter_of]
+    # A folder may move, or hold the hub's model of that name.
+    models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
+    identity: dict[str, object] = {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
         "mas.workflow.name": run.mas.workflow.name,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(run.mas).items()},
         "mas.swap.agents": list(run.mas.swap.agents),
-        "snapshots": {name: spec.snapshot.of for name, spec in run.mas.policies.items() if spec.snapshot},
-        # A folder may move, or hold the hub's model of that name.
-        "models": {name: Path(path).name for name, path in paths.items()},
-        **adapter_identity(run),
+        "snapshots": {name: spec.snapshot.of for name, spec in specs.items() if spec.snapshot},
+        "models": {name: models[name].name for name in full},
     }
+    if shared:
+        adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
+        # No checkpoint has a copy of the weights of a base.
+        of_bases = {name: {"model": models[name].name, "fingerprint": fingerprint(models[name])} for name in shared}
+        identity |= {ADAPTERS: adapters, BASES: of_bases}
+    return identity
+
+
+def _adapter_settings(view: View) -> dict[str, object]:
+    values = {key: view.value(f"model.{key}") for key in ("lora_rank", "lora_alpha", "target_modules")}
+    if excluded := view.get("model.exclude_modules"):
+        values["exclude_modules"] = excluded
+    plain = {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
+    return {"adapter_of": view.spec.adapter_of, **plain}
+
+
+def fingerprint(model: Path) -> str | None:
+    """Of the configuration and the weights in a folder, of which it reads little; None for a name on the hub."""
+    files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
+    if not files:
+        return None
+    config = json.loads((model / "config.json").read_bytes())
+    # Without what changes when the same model is saved again.
+    kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
+    for file in files:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            opened.seek(max(0, size - BYTES))
+            digest.update(f"{file.name} {size} ".encode() + opened.read())
+    return digest.hexdigest()[:16]
+
+
+def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
+    """How the adapters and the bases of a run differ from those of a checkpoint, which it then cannot resume from."""
+    before, now = _policies_in(checkpoint.run, ADAPTERS), _policies_in(run, ADAPTERS)
+    for name in dict.fromkeys([*before, *now]):
+        if before.get(name) != now.get(name):
+            again = f", or from its weights with mas.policies.{name}.overrides.model.lora_adapter_path="
+            yield ConfigError(
+                f"{checkpoint.folder} has policy {name} with {_text(before.get(name))}, and this run with "
+                f"{_text(now.get(name))}",
+                rule="a run resumes with the adapters of its checkpoint: their base, rank, alpha and modules",
+                fix="have the same as in that run; or start a new run with trainer.resume_mode=disable"
+                + (f"{again}{checkpoint.folder / name}" if name in before else ""),
+            )
+    before, now = _policies_in(checkpoint.run, BASES), _policies_in(run, BASES)
+    for name in (name for name in now if name in before and not _same_base(before[name], now[name])):
+        yield ConfigError(
+            f"the adapters in {checkpoint.folder} were trained on {_text(before[name])}, and the base {name} of this "
+            f"run is {_text(now[name])}",
+            rule="adapters are trained and served on the weights of one base, of which no checkpoint has a copy",
+            fix=f"set model.path of policy {name} to the model of that run, or trainer.resume_mode=disable",
+        )
+
+
+def _policies_in(run: Mapping[str, object], key: str) -> dict[str, dict[str, object]]:
+    of_policies = run.get(key) or {}
+    assert isinstance(of_policies, dict)
+    return of_policies
+
+
+def _same_base(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
+    known = [key for key in ("model", "fingerprint") if before[key] is not None and now[key] is not None]
+    return all(before[key] == now[key] for key in known)
+
+
+def _text(settings: Mapping[str, object] | None) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) if settings else "no adapter"
 
 
 def saved_policies(mas: MasConfig) -> list[str]:

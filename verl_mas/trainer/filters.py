@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import TypeAlias
@@ -29,14 +29,9 @@ class SampledTask:
     """A task of which every session has ended."""
 
     uid: str
-    reward: float
-    """The mean of its sessions' team rewards."""
-
-    spread: float
-    """Their standard deviation: 0 for a single session."""
-
-    teaches: bool = True
-    """Whether a row of it that is trained has an advantage; True if no task is dropped for this."""
+    reward: float  # the mean of its sessions' team rewards
+    spread: float  # their standard deviation: 0 for a single session
+    teaches: bool = True  # whether a trained row of it has an advantage; True if no task is dropped for this
 
 
 def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[SampledTask]:
@@ -62,28 +57,30 @@ class TaskFilter:
 
     def __init__(self, spec: FilterSpec, teaching: Callable[[Rows], Collection[str]]):
         self._spec, self._teaching = spec, teaching
-        self._step = Selection(spec, 0)
+        self._size = self._rounds = 0  # tasks of a full batch of the present step, and its rounds so far
+        self._sampled: list[SampledTask] = []  # in the present step
         self._empty: list[list[SampledTask]] = []  # the last batches, if every task of them was dropped
 
     def sample(self, size: int, sample: Sample, refill: Callable[[int], object]) -> tuple[Rows, dict[str, float]]:
         """The rows of all tasks of a step, and metrics. `refill` starts that many further tasks."""
         if not self._spec.active:
             return sample(size)
-        self._step = Selection(self._spec, size)
+        self._size, self._rounds, self._sampled = size, 0, []
         rounds: list[Rows] = []
         metrics: Counter[str] = Counter()
-        while missing := self._step.missing:
+        while missing := self._missing:
             if rounds:
                 refill(missing)
-            rows, found = sample(missing)
+            rows, of_round = sample(missing)
             rounds.append(in_order(rows))
-            metrics.update(found)
+            metrics.update(of_round)
             self._add(rounds[-1])
-        return data_plane.join(rounds), {**metrics, **self._step.metrics()}
+        return data_plane.join(rounds), {**metrics, **self._metrics()}
 
     def _add(self, rows: Rows) -> None:
         tasks = sampled_tasks(rows, self._teaching(rows) if self._spec.drop else None)
-        self._step.add(tasks)
+        self._sampled += tasks
+        self._rounds += 1
         self._empty = [] if any(task.teaches for task in tasks) else [*self._empty, tasks]
         if len(self._empty) == EMPTY_BATCHES:
             rewards = [task.reward for batch in self._empty for task in batch]
@@ -101,25 +98,11 @@ class TaskFilter:
         """The places of the rows that are trained on."""
         if not self._spec.active:
             return list(range(len(rows)))
-        kept = {task.uid for task in self._step.kept}
+        kept = {task.uid for task in self._kept}
         return [i for i, key in enumerate(rows.keys) if RowKey.parse(key).uid in kept]
 
-
-class Selection:
-    """The tasks of one step. `size`: of a full batch."""
-
-    def __init__(self, spec: FilterSpec, size: int):
-        self._spec, self._size = spec, size
-        self._sampled: list[SampledTask] = []
-        self._rounds = 0
-
-    def add(self, tasks: Sequence[SampledTask]) -> None:
-        """The tasks of one more round."""
-        self._sampled += tasks
-        self._rounds += 1
-
     @property
-    def kept(self) -> list[SampledTask]:
+    def _kept(self) -> list[SampledTask]:
         """The tasks that are trained on."""
         teaching = [task for task in self._sampled if task.teaches]
         share = self._spec.keep_share
@@ -129,18 +112,18 @@ class Selection:
         return teaching[: self._size]
 
     @property
-    def missing(self) -> int:
+    def _missing(self) -> int:
         """How many tasks to sample next."""
         if self._rounds >= (self._spec.max_rounds if self._spec.refill else 1):
             return 0
-        missing = self._size - len(self.kept)
+        missing = self._size - len(self._kept)
         share = self._spec.keep_share
         if missing and share is not None and self._rounds:
             missing = max(missing, math.ceil(self._size / share - SLACK) - len(self._sampled))
         return missing
 
-    def metrics(self) -> dict[str, float]:
-        kept = self.kept
+    def _metrics(self) -> dict[str, float]:
+        kept = self._kept
         counts = {"kept": len(kept), "dropped": len(self._sampled) - len(kept), "rounds": self._rounds}
         spreads = {
             name: fmean(task.spread for task in tasks)

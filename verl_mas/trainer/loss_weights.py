@@ -26,14 +26,11 @@ Loss: TypeAlias = Callable[..., tuple[Tensor, dict[str, object]]]
 
 
 @dataclass(frozen=True)
-class Weights:
+class RowWeights:
     """How the rows of a policy count in one training step."""
 
-    total: float
-    """What the sum over all rows of the step is divided by."""
-
-    of_rows: Tensor | None = None
-    """What the gradient of each row is multiplied by, 1 on average; None: by nothing."""
+    total: float  # what the sum over all rows of the step is divided by
+    of_rows: Tensor | None = None  # what the gradient of each row is multiplied by, 1 on average; None: by nothing
 
     @property
     def fields(self) -> dict[str, Tensor]:
@@ -42,24 +39,24 @@ class Weights:
 
 def step_weights(
     weighting: Weighting | None, keys: Sequence[str], tags: Sequence[TagValues], tokens: Tensor
-) -> Weights:
+) -> RowWeights:
     """`tokens` [N]: how many tokens of each row are trained. Padding, and a row without such tokens, does not count."""
     real = [not is_padding(tag) for tag in tags]
     if weighting is None:
-        return Weights(sum(real))
+        return RowWeights(sum(real))
     if weighting == "token":
-        return Weights(max(1.0, float(tokens[torch.tensor(real)].sum())))
+        return RowWeights(max(1.0, float(tokens[torch.tensor(real)].sum())))
     counted = [row for row, count in enumerate(tokens.tolist()) if real[row] and count > 0]
     total = max(1, len(counted))  # Without any, the loss is 0.
     if weighting == "row":
-        return Weights(total)
+        return RowWeights(total)
     unit = _UNITS[weighting]
     units = {row: unit(RowKey.parse(keys[row]), tags[row]) for row in counted}
     rows_of = Counter(units.values())
     weights = torch.zeros(len(keys))
     for row, its in units.items():
         weights[row] = len(counted) / (len(rows_of) * rows_of[its])
-    return Weights(total, weights)
+    return RowWeights(total, weights)
 
 
 _UNITS: Mapping[str, Callable[[RowKey, TagValues], Hashable]] = {

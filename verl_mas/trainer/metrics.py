@@ -31,19 +31,19 @@ def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> 
 
     verl also logs the seconds of the only policy, as those of the step.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in policies:
         part = parts.get(name)
         if part is None:
-            found |= of_policy(name, {"rows/real": 0, "rows/padding": 0, "updated": 0})
+            values |= of_policy(name, {"rows/real": 0, "rows/padding": 0, "updated": 0})
             continue
         padding = sum(is_padding(tag) for tag in part.batch.tags)
         own = {"rows/real": len(part.batch) - padding, "rows/padding": padding, "updated": 1, **part.metrics}
         if len(policies) == 1:
-            found |= {key: value for key, value in part.metrics.items() if not key.startswith((*OURS, "timing/"))}
+            values |= {key: value for key, value in part.metrics.items() if not key.startswith((*OURS, "timing/"))}
             own = {key: value for key, value in own.items() if key.startswith(OURS)}
-        found |= of_policy(name, own)
-    return found
+        values |= of_policy(name, own)
+    return values
 
 
 def agent_metrics(
@@ -62,7 +62,7 @@ def agent_metrics(
         "local": np.array([tag.local_reward for tag in tags], dtype=np.float32),
         "penalty": np.array([tag.penalty for tag in tags], dtype=np.float32),
     }
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for agent in dict.fromkeys(agents):
         of = agents == agent
         own = {f"reward/{part}": float(value[of].mean()) for part, value in rewards.items()}
@@ -81,8 +81,8 @@ def agent_metrics(
                 "advantage/std": float(adv.std()),
                 "advantage/zero": float((adv == 0).mean()),
             }
-        found |= {metric_names.agent(str(agent), key): value for key, value in own.items()}
-    return found | {_agent_first(key): value for key, value in (diagnostics or {}).items()}
+        values |= {metric_names.agent(str(agent), key): value for key, value in own.items()}
+    return values | {_agent_first(key): value for key, value in (diagnostics or {}).items()}
 
 
 def _agent_first(key: str) -> str:

@@ -62,5 +62,5 @@ def mean_of_sets(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean over test sets, each counted once whatever its size. Without intervals."""
     if len(reports) < 2:
         return {}
-    names = [name for name in reports[0] if "/" not in name and all(name in one for one in reports)]
-    return {name: float(np.mean([one[name] for one in reports])) for name in names}
+    names = [name for name in reports[0] if "/" not in name and all(name in each for each in reports)]
+    return {name: float(np.mean([each[name] for each in reports])) for name in names}

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
 TRACKING = "Tracking"  # the class of verl that its trainer makes its loggers with
 
 
-class Logger(Protocol):
-    """As verl calls its loggers."""
-
-    def log(self, data: Mapping[str, object], step: int) -> None: ...
-
-
 class KeptFile(FileLogger):
     """verl's logger overwrites its file at every start. This one keeps the lines of the steps up to `until`."""
 
@@ -64,24 +58,22 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
     """The loggers that verl's trainer makes inside. `until`: the step up to which verl's file keeps its lines; None
     in a run that starts at the beginning, where it is overwritten."""
 
-    def made(
+    def with_ours(
         project_name: str, experiment_name: str, default_backend: str | list[str], config: Mapping[str, object]
     ) -> Tracking:
         names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
         theirs = [name for name in names if until is None or name != metrics.LOGGER]
         tracking = Tracking(project_name, experiment_name, theirs, config)
-        loggers = cast(dict[str, Logger], tracking.logger)
+        loggers = cast(dict[str, object], tracking.logger)
         if until is not None and metrics.LOGGER in names:
             loggers[metrics.LOGGER] = KeptFile(project_name, experiment_name, until)
         if own is not None:
             # First, so that it has a step that another logger fails at.
-            others = dict(loggers)
-            loggers.clear()
-            loggers.update({metrics.FILE: own, **others})
+            vars(tracking)["logger"] = {metrics.FILE: own, **loggers}
         return tracking
 
     verls = getattr(trainer_base, TRACKING)
-    setattr(trainer_base, TRACKING, made)
+    setattr(trainer_base, TRACKING, with_ours)
     try:
         yield
     finally:
@@ -116,15 +108,13 @@ def versions(run: Run) -> dict[str, str | None]:
     """Of the packages that decide what a run computes, the engines of its policies among them."""
     names = {run.view(name).get("rollout.name") for name, spec in run.mas.policies.items() if not spec.remote}
     engines = sorted(filter(None, (facts_of(str(name)).package for name in names)))
-    found = {package: installed_version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
-    return {"python": platform.python_version(), **found}
+    installed = {package: installed_version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
+    return {"python": platform.python_version(), **installed}
 
 
 def git_state(folder: Path) -> dict[str, object] | None:
     """None outside a repository, and where git is not installed."""
-    if shutil.which("git") is None:
-        return None
-    commit = _git(folder, "rev-parse", "HEAD")
+    commit = _git(folder, "rev-parse", "HEAD") if shutil.which("git") else None
     if commit is None:
         return None
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

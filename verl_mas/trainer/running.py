@@ -33,11 +33,11 @@ class RunningState:
 
     def load(self, folder: Path) -> None:
         """Of the checkpoint in a folder. Raises ConfigError if that is of another team."""
-        found = list(self.problems(folder))
-        raise_all(problem for problem in found if isinstance(problem, ConfigError))
-        for warning in found:
+        problems = list(self.problems(folder))
+        raise_all(problem for problem in problems if isinstance(problem, ConfigError))
+        for warning in problems:
             logger.warning("%s", warning)
-        if not found:
+        if not problems:
             _, self.scores = _read(folder)
 
     def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
@@ -53,16 +53,15 @@ class RunningState:
         try:
             saved, _ = _read(folder)
         except (ValueError, TypeError, KeyError):
-            yield ConfigError(
-                f"{path} cannot be read",
-                rule="it holds the running scores of a run as JSON",
-                fix=choices(folder.parent, without=folder),
-            )
+            value = f"{path} cannot be read"
+            rule = "it holds the running scores of a run as JSON"
+            fix = choices(folder.parent, without=folder)
+            yield ConfigError(value, rule=rule, fix=fix)
             return
-        for key, value in self.of.items():
-            if saved.get(key) != value:
+        for key, own in self.of.items():
+            if saved.get(key) != own:
                 yield ConfigError(
-                    f"{path} is of {key}={saved.get(key)}, and this run has {value}",
+                    f"{path} is of {key}={saved.get(key)}, and this run has {own}",
                     rule="running scores are compared with scores of the same team, estimator and weighting",
                     fix="have the same as in that run; or remove the file, and they restart; or start a new run with "
                     "trainer.resume_mode=disable",
@@ -72,21 +71,16 @@ class RunningState:
 def running_state(run: Run) -> RunningState | None:
     """A new one for a run whose estimator remembers scores."""
     name = str(run.config.algorithm.adv_estimator)
-    if name not in ESTIMATORS:
-        return None  # Refused by check_estimator.
-    options = options_for(name, run.mas.advantage)
-    if not ESTIMATORS[name].reads_running(options):
+    # Others are refused by check_estimator.
+    options = options_for(name, run.mas.advantage) if name in ESTIMATORS else None
+    if options is None or not ESTIMATORS[name].reads_running(options):
         return None
-    return RunningState(
-        {
-            "algorithm.adv_estimator": name,
-            "mas.advantage.weighting": options.weighting,
-            "roles": sorted({member.role for member in agents_of(run.mas).values()}),
-        }
-    )
+    roles = sorted({member.role for member in agents_of(run.mas).values()})
+    of = {"algorithm.adv_estimator": name, "mas.advantage.weighting": options.weighting, "roles": roles}
+    return RunningState(of)
 
 
 def _read(folder: Path) -> tuple[Mapping[str, object], RunningScores]:
     """What the scores of a checkpoint are of, and the scores."""
-    found = json.loads((folder / RUNNING_FILE).read_bytes())
-    return found, RunningScores.from_list(found[_SCORES])
+    saved = json.loads((folder / RUNNING_FILE).read_bytes())
+    return saved, RunningScores.from_list(saved[_SCORES])

@@ -14,24 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from omegaconf import DictConfig
 
-from verl_mas import data_plane
+from verl_mas import data_plane, row
 from verl_mas.data_plane import Rows
 from verl_mas.metrics import names as metric_names
-from verl_mas.row import (
-    ABORTS,
-    EXTRA_FIELDS,
-    LOSS_MASK,
-    OLD_LOG_PROBS,
-    RESPONSE_LEN,
-    RESPONSE_MASK,
-    ROLLOUT_LOG_PROBS,
-    TRAINABLE,
-    VERSIONS,
-    RowKey,
-    RowTags,
-    TagValues,
-    is_padding,
-)
+from verl_mas.row import RowKey, RowTags, TagValues, is_padding
 from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.step import PolicyRows
 from verl_mas.verl_.types import Fields
@@ -47,29 +33,28 @@ class Tokens:
     """The tokens of a policy's rows that are trained on."""
 
     staleness: Numbers
-    log_ratio: npt.NDArray[np.float64]
-    """log of new probability / probability at which the token was sampled."""
+    log_ratio: npt.NDArray[np.float64]  # log of new probability / probability at which the token was sampled
 
 
 def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfig], step: int) -> dict[str, float]:
     """Per policy; and of sessions, over all policies. `corrections`: verl's `rollout_correction`, by policy."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     mixed: dict[tuple[str, int], bool] = {}
     for name, part in parts.items():
         places = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag)]
         rows = data_plane.select(part.batch, places)
         tags = [RowTags.of(tag) for tag in rows.tags]
-        extras: list[Fields] = data_plane.read(rows, [EXTRA_FIELDS]).pop(EXTRA_FIELDS).tolist()
+        extras: list[Fields] = data_plane.read(rows, [row.EXTRA_FIELDS]).pop(row.EXTRA_FIELDS).tolist()
         own = row_metrics(tags, extras, step)
-        if OLD_LOG_PROBS in part.data and ROLLOUT_LOG_PROBS in part.data:
+        if row.OLD_LOG_PROBS in part.data and row.ROLLOUT_LOG_PROBS in part.data:
             limits = clip_limits(corrections[name]) if name in corrections else None
             own |= weight_metrics(tokens_of(part, places, tags, extras, step), limits)
-        found |= of_policy(name, own)
+        values |= of_policy(name, own)
         for key, tag in zip(rows.keys, tags, strict=True):
             parsed = RowKey.parse(key)
             session = parsed.uid, parsed.session
             mixed[session] = mixed.get(session, False) or tag.min_global_steps != tag.max_global_steps
-    return {**found, metric_names.session("mixed_versions"): sum(mixed.values()) / len(mixed)} if mixed else found
+    return {**values, metric_names.session("mixed_versions"): sum(mixed.values()) / len(mixed)} if mixed else values
 
 
 def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) -> dict[str, float]:
@@ -77,7 +62,7 @@ def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) ->
     ages = [step - 1 - tag.min_global_steps for tag in tags if tag.min_global_steps is not None]
     if not ages:
         return {}
-    aborted = np.array([bool(extra.get(ABORTS, 0)) for extra in extras])
+    aborted = np.array([bool(extra.get(row.ABORTS, 0)) for extra in extras])
     mixed = np.array([tag.min_global_steps != tag.max_global_steps for tag in tags])
     classes = np.minimum(ages, LAST)
     return {
@@ -95,8 +80,8 @@ def tokens_of(
 ) -> Tokens:
     data = part.data
     # A rejected token is in the mask of the reply, and not in the one of the loss.
-    sampled, kept = data[LOSS_MASK].unbind(), data[RESPONSE_MASK].unbind()
-    new, old = data[OLD_LOG_PROBS].unbind(), data[ROLLOUT_LOG_PROBS].unbind()
+    sampled, kept = data[row.LOSS_MASK].unbind(), data[row.RESPONSE_MASK].unbind()
+    new, old = data[row.OLD_LOG_PROBS].unbind(), data[row.ROLLOUT_LOG_PROBS].unbind()
     ages, ratios = [], []
     for i, tag, extra in zip(places, tags, extras, strict=True):
         reply = sampled[i].numpy().astype(bool)
@@ -117,7 +102,7 @@ def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
     """
     if tag.min_global_steps is None:
         return None
-    listed: Sequence[tuple[int, int]] = extra.get(VERSIONS) or ()
+    listed: Sequence[tuple[int, int]] = extra.get(row.VERSIONS) or ()
     versions = np.repeat([version for _, version in listed], [count for count, _ in listed]).astype(np.int64)
     # A reply that does not fit in its row is cut.
     return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
@@ -125,19 +110,18 @@ def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
 
 def weight_metrics(tokens: Tokens, limits: Limits | None) -> dict[str, float]:
     """By staleness: the share of the tokens, the mean weight, the KL, and the share outside the limits."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     weights = np.exp(tokens.log_ratio)
     classes = np.minimum(tokens.staleness, LAST)
     for age in np.unique(classes):
         of = classes == age
         ratio, weight = tokens.log_ratio[of], weights[of]
-        found[f"staleness/{age}/tokens"] = float(of.mean())
-        found[f"staleness/{age}/weight"] = float(weight.mean())
-        # Never negative, unlike the mean of the log ratio.
-        found[f"staleness/{age}/kl"] = float((weight - 1 - ratio).mean())
+        # The KL is never negative, unlike the mean of the log ratio.
+        own = {"tokens": of.mean(), "weight": weight.mean(), "kl": (weight - 1 - ratio).mean()}
         if limits is not None:
-            found[f"staleness/{age}/clipped"] = float(((weight < limits[0]) | (weight > limits[1])).mean())
-    return found
+            own["clipped"] = ((weight < limits[0]) | (weight > limits[1])).mean()
+        values |= {f"staleness/{age}/{name}": float(value) for name, value in own.items()}
+    return values
 
 
 def clip_limits(correction: DictConfig) -> Limits | None:
@@ -165,7 +149,7 @@ class TokenCount:
         rows in the replay buffer."""
         self.sampled += sampled
         for part in parts.values():
-            masks = part.data[RESPONSE_MASK].unbind()
+            masks = part.data[row.RESPONSE_MASK].unbind()
             self.trained += sum(
                 int(mask.sum()) for mask, tag in zip(masks, part.batch.tags, strict=True) if not is_padding(tag)
             )
@@ -180,4 +164,4 @@ class TokenCount:
 
 
 def _trainable_tokens(tags: Iterable[TagValues]) -> int:
-    return sum(tag[RESPONSE_LEN] for tag in tags if tag.get(TRAINABLE))
+    return sum(tag[row.RESPONSE_LEN] for tag in tags if tag.get(row.TRAINABLE))

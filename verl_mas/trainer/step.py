@@ -15,7 +15,7 @@ from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, 
 from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
-from verl_mas.trainer.loss_weights import Weights
+from verl_mas.trainer.loss_weights import RowWeights
 from verl_mas.trainer.running import running_state
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,9 @@ class PolicyRows:
     """One policy's rows of a step."""
 
     batch: Rows
-    data: TensorDict = field(default_factory=TensorDict)
-    """What was read of `batch`, in its order: masks and scores."""
-
-    changed: Mapping[str, Tensor] = field(default_factory=dict)
-    """Fields that are written with the advantages."""
-
-    weights: Weights = field(default_factory=lambda: Weights(0))
+    data: TensorDict = field(default_factory=TensorDict)  # what was read of `batch`, in its order: masks and scores
+    changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields that are written with the advantages
+    weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -70,23 +66,23 @@ def read_columns(batch: Rows) -> Columns:
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
     """Of every row of the step. Those of the parts are read already; a call to TransferQueue costs a driver's time."""
-    found = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
-    if rest := [i for i, key in enumerate(batch.keys) if key not in found]:
+    fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
+    if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)
-        found |= _scores_and_masks(untrained.keys, data_plane.read(untrained, COLUMNS))
-    return _columns(batch, found)
+        fields_of |= _scores_and_masks(untrained.keys, data_plane.read(untrained, COLUMNS))
+    return _columns(batch, fields_of)
 
 
 def _scores_and_masks(keys: Sequence[str], data: TensorDict) -> dict[str, tuple[Tensor, Tensor]]:
     return dict(zip(keys, zip(data[SCORES].unbind(), data[RESPONSE_MASK].unbind(), strict=True), strict=True))
 
 
-def _columns(batch: Rows, found: Mapping[str, tuple[Tensor, Tensor]]) -> Columns:
+def _columns(batch: Rows, fields_of: Mapping[str, tuple[Tensor, Tensor]]) -> Columns:
     return Columns(
         keys=[RowKey.parse(key) for key in batch.keys],
         tags=[RowTags.of(tag) for tag in batch.tags],
-        scores=torch.stack([found[key][0].sum() for key in batch.keys]).float(),
-        masks=[found[key][1] for key in batch.keys],
+        scores=torch.stack([fields_of[key][0].sum() for key in batch.keys]).float(),
+        masks=[fields_of[key][1] for key in batch.keys],
     )
 
 
@@ -112,12 +108,11 @@ def step_advantages(
 
     `chosen`: the rows that take part, None for all; the others get 0. Their scores are added to `running`.
     """
-    keys, tags = columns.keys, columns.tags
-    left_out = torch.ones(len(keys), dtype=torch.bool)
+    left_out = torch.ones(len(columns.keys), dtype=torch.bool)
     left_out[slice(None) if chosen is None else list(chosen)] = False
     if bool(left_out.all()):
-        return torch.zeros(len(keys)), {}
-    rows = AdvantageInput.of(keys, tags, columns.scores)
+        return torch.zeros(len(columns.keys)), {}
+    rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
     rows = replace(rows, tokens=columns.tokens, padding=left_out, agents=team)
     output = compute_advantages(estimator, rows, options, running)
     return output.advantages, output.metrics
@@ -161,8 +156,7 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
         new = {**part.changed, **part.weights.fields, **as_nested(part.advantages, masks)}
         part.batch = data_plane.write(part.batch, new)
         placed.update(part.batch.keys)
-    rest = [i for i, key in enumerate(batch.keys) if key not in placed]
-    if rest:
+    if rest := [i for i, key in enumerate(batch.keys) if key not in placed]:
         data_plane.write(data_plane.select(batch, rest), as_nested(per_row[rest], [columns.masks[i] for i in rest]))
 
 
@@ -182,17 +176,16 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
     """
     padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
     zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]
-    idle = set(padding) | set(zero)
-    kept = [i for i in range(len(part.batch)) if i not in idle]
+    kept = sorted(set(range(len(part.batch))) - {*padding, *zero})
     must = max(0, updates - len(kept))
     filler = zero[:must] + padding + zero[must:]
     count = -(len(kept) + must) % multiple + must
     return sorted(kept + filler[:count])
 
 
-def scale_for_skipped(part: PolicyRows, kept: Sequence[int], columns: Mapping[str, int], mode: str) -> float:
+def scale_for_skipped(part: PolicyRows, kept: Sequence[int], tokens: Mapping[str, int], mode: str) -> float:
     """What kept advantages are multiplied by, so that a mean over tokens stays a mean over all of the tokens."""
     if mode != "token-mean":
         return 1.0
-    total = sum(columns.get(key, 0) for key in part.batch.keys)
-    return sum(columns.get(part.batch.keys[i], 0) for i in kept) / max(total, 1)
+    counts = [tokens.get(key, 0) for key in part.batch.keys]
+    return sum(counts[i] for i in kept) / max(sum(counts), 1)

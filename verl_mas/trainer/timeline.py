@@ -37,7 +37,7 @@ BRIEF = 0.02
 
 
 @dataclass(frozen=True)
-class Event:
+class TimelineEvent:
     event: str
     step: int
     begin: float
@@ -64,7 +64,7 @@ class Event:
         return {"name": self.event, "ts": begin, **long, **place, "args": args}
 
     @classmethod
-    def of(cls, trace: Mapping[str, Any]) -> Event:
+    def of(cls, trace: Mapping[str, Any]) -> TimelineEvent:
         begin, args = trace["ts"], trace["args"]
         end = begin + trace.get("dur", 0)
         return cls(trace["name"], args["step"], begin / 1e6, end / 1e6, args["policy"], args["pool"])
@@ -86,9 +86,9 @@ class Timeline:
         now = time.time()
         if self._since is None:
             self._since = now
-            self._write(Event(START, step, now, now))
+            self._write(TimelineEvent(START, step, now, now))
         self.step = step
-        self._write(Event(STEP, step, now, now))
+        self._write(TimelineEvent(STEP, step, now, now))
 
     @contextmanager
     def span(
@@ -102,7 +102,7 @@ class Timeline:
             into[key] = end - begin
         if self._since is None:
             return
-        self._write(Event(event, self.step, begin, end, policy, self._pools.get(policy, "")))
+        self._write(TimelineEvent(event, self.step, begin, end, policy, self._pools.get(policy, "")))
         self._seconds[event] += end - begin
         if event in TRAINING:
             self._training[policy].append((begin, end))
@@ -113,19 +113,18 @@ class Timeline:
         window = (now if self._since is None else self._since, now)
         for policy, spans in busy.items():
             for begin, end in union(spans, BRIEF):
-                self._write(Event(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
-        found = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
+                self._write(TimelineEvent(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
+        metrics = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
         if now > window[0]:
-            found |= {metric_names.policy(name, "idle/engine"): idle(spans, window) for name, spans in busy.items()}
-            found |= {
-                metric_names.policy(name, "idle/trainer"): idle(spans, window) for name, spans in self._training.items()
-            }
+            for kind, of_policies in (("engine", busy), ("trainer", self._training)):
+                for name, spans in of_policies.items():
+                    metrics[metric_names.policy(name, f"idle/{kind}")] = idle(spans, window)
         self._since = now
         self._training.clear()
         self._seconds.clear()
-        return found
+        return metrics
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: TimelineEvent) -> None:
         if self._file is None:
             return
         with recording(self._file, "its timeline, 3 kB per step,"):
@@ -148,31 +147,29 @@ def idle(spans: Sequence[Span], window: Span) -> float:
     return 1 - seconds(spans, window) / (window[1] - window[0])
 
 
-def read_timeline(run: Path) -> list[Event]:
+def read_timeline(run: Path) -> list[TimelineEvent]:
     """The events of a run, by its folder. Of steps that were repeated after a resume, those of the last time."""
     file = run / FILE if run.is_dir() else run
     if not file.is_file():
-        raise DataError(
-            f"{file} is not a file",
-            rule=f"a training run writes {FILE} into trainer.default_local_dir",
-            fix="give that folder; an evaluation has no timeline",
-        )
-    found: list[Event] = []
+        value = f"{file} is not a file"
+        rule = f"a training run writes {FILE} into trainer.default_local_dir"
+        fix = "give that folder; an evaluation has no timeline"
+        raise DataError(value, rule=rule, fix=fix)
+    events: list[TimelineEvent] = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if number == 1 and line == "[":
             continue
         try:
-            event = Event.of(json.loads(line.rstrip(",")))
+            event = TimelineEvent.of(json.loads(line.rstrip(",")))
         except (ValueError, TypeError, KeyError):
             # A process that is killed leaves at most a part of its last line.
             if number == 1 or not line.startswith("{"):
-                raise DataError(
-                    f"{file}, line {number}: {line[:80]!r}",
-                    rule="every line is an event of a run, as JSON",
-                    fix=f"give the {FILE} of a run",
-                ) from None
+                value = f"{file}, line {number}: {line[:80]!r}"
+                rule = "every line is an event of a run, as JSON"
+                fix = f"give the {FILE} of a run"
+                raise DataError(value, rule=rule, fix=fix) from None
             continue
         if event.event == START:
-            found = [earlier for earlier in found if earlier.step < event.step]
-        found.append(event)
-    return found
+            events = [earlier for earlier in events if earlier.step < event.step]
+        events.append(event)
+    return events

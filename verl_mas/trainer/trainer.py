@@ -20,7 +20,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from verl_mas import data_plane
+from verl_mas import data_plane, row
 from verl_mas.config.adapters import resident
 from verl_mas.config.modes import Mode
 from verl_mas.config.placement import local_policies, shared_pools
@@ -30,26 +30,20 @@ from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
 from verl_mas.metrics.findings import Findings
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.row import (
-    AGENT,
-    GLOBAL_STEPS,
-    MAX_GLOBAL_STEPS,
-    MIN_GLOBAL_STEPS,
-    POLICY,
-    PROMPTS,
-    RESPONSES,
-    SCORES,
-    TRAINABLE,
-    TURN,
-    UID,
-    is_padding,
-)
+from verl_mas.row import is_padding
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
-from verl_mas.trainer.adapter_identity import other_adapters
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, auto_resumes, left_out, other_run, reading, run_identity
+from verl_mas.trainer.checkpoint import (
+    Checkpoints,
+    auto_resumes,
+    left_out,
+    other_adapters,
+    other_run,
+    reading,
+    run_identity,
+)
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import start, trained_by
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
@@ -129,19 +123,15 @@ class TeamTrainer(Recorded, Validated):
         for name in local_policies(self.mas):
             # One after the other: an engine takes more memory while it starts than afterwards.
             self.members[name] = start(name, self.run, self.pools, self.total_training_steps)
-        for pool, found in self._served.items():
-            logger.info("pool %s: serving=%s (%s)", pool, found.way, found.reason)
+        for pool, served in self._served.items():
+            logger.info("pool %s: serving=%s (%s)", pool, served.way, served.reason)
         self._engines_started()
         name_actors(self._actors())
         # verl loads through this attribute.
         saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
+        queue = data_plane if self.mode.asynchronous else None
         self.actor_rollout_wg = Checkpoints(
-            saved,
-            self.config.trainer,
-            self.identity,
-            self.credit.running,
-            describe(self.run),
-            queue=data_plane if self.mode.asynchronous else None,
+            saved, self.config.trainer, self.identity, self.credit.running, describe(self.run), queue
         )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
@@ -156,15 +146,13 @@ class TeamTrainer(Recorded, Validated):
         """Called once every policy has its engines, which sleep."""
 
     def _reward_workers(self) -> RewardLoopManager:
-        made = RewardLoopManager(
-            config=self.config,
-            rm_resource_pool=self.pools.reward,  # type: ignore[arg-type]  # None is verl's default
-        )
-        if made.reward_model_manager and self.config.reward.reward_model.rollout.free_cache_engine:
+        pool = self.pools.reward  # None is verl's default
+        workers = RewardLoopManager(config=self.config, rm_resource_pool=pool)  # type: ignore[arg-type]
+        if workers.reward_model_manager and self.config.reward.reward_model.rollout.free_cache_engine:
             # verl has put it to sleep, and wakes it only to score a whole batch. A team's sessions are scored as they
             # end, and the GPUs of the model are its own.
-            made.reward_model_manager.wake_up()
-        return made
+            workers.reward_model_manager.wake_up()
+        return workers
 
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
@@ -273,7 +261,7 @@ class TeamTrainer(Recorded, Validated):
         step = max(self.global_steps, 0)
         names = [f"{step}-{self._named[step] + i}" for i in range(len(batch))]
         self._named[step] += len(batch)
-        tu.assign_non_tensor_stack(batch, UID, names)
+        tu.assign_non_tensor_stack(batch, row.UID, names)
         return batch
 
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
@@ -294,14 +282,11 @@ class TeamTrainer(Recorded, Validated):
         with marked_timer("gen", timing_raw, color="red"):
             try:
                 with self.timeline.span(timeline.SAMPLE):
-                    batch, found = self.filter.sample(
-                        sample_batch_size, self._sample, refill=self._add_prompts_to_generate
-                    )
+                    batch, sampling = self.filter.sample(sample_batch_size, self._sample, self._add_prompts_to_generate)
             finally:
                 # A lost engine or failed sessions end the run here, by name, even if there are no rows to sample.
                 self._count_sessions()
-            metrics.update(self._sessions.metrics())
-            metrics.update(found)
+            metrics.update(self._sessions.metrics() | sampling)
             self.on_sample_end()
         idle = self.timeline.sampled(self._sessions.busy)
         batch = in_order(batch)
@@ -311,14 +296,14 @@ class TeamTrainer(Recorded, Validated):
             self._each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            per_row, found = self.credit.of_step(columns, trained_on)
+            per_row, diagnostics = self.credit.of_step(columns, trained_on)
             write_advantages(batch, columns, per_row, parts)
-            for dispatched in {batch.tags[i][GLOBAL_STEPS] for i in trained_on}:
-                rows = [i for i in trained_on if batch.tags[i][GLOBAL_STEPS] == dispatched]
+            for dispatched in {batch.tags[i][row.GLOBAL_STEPS] for i in trained_on}:
+                rows = [i for i in trained_on if batch.tags[i][row.GLOBAL_STEPS] == dispatched]
                 self.agent_loop_manager.record_advantages(dispatched, {batch.keys[i]: float(per_row[i]) for i in rows})
         with marked_timer("update_actor", timing_raw, color="red"):
             self._each(parts, lambda name: self._update(name, parts[name], columns, batch))
-        metrics.update(agent_metrics(columns, per_row if trained_on else None, found))
+        metrics.update(agent_metrics(columns, per_row if trained_on else None, diagnostics))
         metrics.update(policy_metrics(parts, list(self.trained)))
         metrics.update(snapshot_metrics(self.members, self.global_steps))
         if self.mode.asynchronous:
@@ -342,7 +327,7 @@ class TeamTrainer(Recorded, Validated):
         rows = by_policy(batch.tags, list(self.mas.policies))
         parts, taught = {}, set(trained_on)
         for name in self.trained:
-            kept = [i for i in rows[name] if i in taught and batch.tags[i][TRAINABLE]]
+            kept = [i for i in rows[name] if i in taught and batch.tags[i][row.TRAINABLE]]
             if kept:
                 parts[name] = PolicyRows(data_plane.select(batch, kept))
             else:
@@ -384,7 +369,7 @@ class TeamTrainer(Recorded, Validated):
         rest = data_plane.select(batch, [i for i, key in enumerate(batch.keys) if key not in placed])
         whole = data_plane.join([*(part.batch for part in parts.values()), rest])
         for tag in whole.tags:
-            for version in (MIN_GLOBAL_STEPS, MAX_GLOBAL_STEPS):
+            for version in (row.MIN_GLOBAL_STEPS, row.MAX_GLOBAL_STEPS):
                 # The engine of a frozen policy counts no versions.
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
@@ -401,25 +386,23 @@ class TeamTrainer(Recorded, Validated):
 
     def read_text(self, policy: str, ids: Tensor) -> str:
         """The text of tokens of a policy."""
-        text: str = self.members[resident(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+        return str(self.members[resident(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
         """verl's dump, with every row's agent and policy."""
         with marked_timer("dump_rollout_generations", timing_raw, color="green"):
             rows = in_order(data_plane.select(batch, [i for i, tag in enumerate(batch.tags) if not is_padding(tag)]))
-            wanted = [PROMPTS, RESPONSES, SCORES]
-            data = data_plane.read(rows, wanted)
-            prompts, replies, scores = (data[name].unbind() for name in wanted)
-            policies = [tag[POLICY] for tag in rows.tags]
+            data = data_plane.read(rows, [row.PROMPTS, row.RESPONSES, row.SCORES])
+            prompts, replies = (
+                [self.read_text(tag[row.POLICY], ids) for tag, ids in zip(rows.tags, data[name].unbind(), strict=True)]
+                for name in (row.PROMPTS, row.RESPONSES)
+            )
+            of_tags = {name: [tag[name] for tag in rows.tags] for name in (row.AGENT, row.POLICY, row.TURN)}
             self._dump_generations(
-                inputs=[self.read_text(policy, ids) for policy, ids in zip(policies, prompts, strict=True)],
-                outputs=[self.read_text(policy, ids) for policy, ids in zip(policies, replies, strict=True)],
+                inputs=prompts,
+                outputs=replies,
                 gts=[None] * len(rows),
-                scores=[float(score.sum()) for score in scores],
-                reward_extra_infos_dict={
-                    UID: rows.keys,
-                    **{name: [tag[name] for tag in rows.tags] for name in (AGENT, POLICY, TURN)},
-                },
+                scores=[float(score.sum()) for score in data[row.SCORES].unbind()],
+                reward_extra_infos_dict={row.UID: rows.keys, **of_tags},
                 dump_path=rollout_data_dir,
             )

@@ -13,29 +13,14 @@ from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
-from verl_mas import data_plane
+from verl_mas import data_plane, row
 from verl_mas.config.placement import sessions_at_once
 from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.metrics import names as metric_names
 from verl_mas.metrics.names import CORE
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.row import (
-    DATA_SOURCE,
-    EXTRA_FIELDS,
-    GLOBAL_STEPS,
-    GROUND_TRUTH,
-    NUM_TURNS,
-    PROMPTS,
-    RAW_PROMPT,
-    RESPONSES,
-    REWARD_EXTRA_INFO,
-    REWARD_MODEL,
-    UID,
-    VERDICTS,
-    RowTags,
-    session_key,
-)
+from verl_mas.row import RowTags, session_key
 from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
@@ -70,10 +55,6 @@ class ScoredSession:
         """Accuracy where the scorer gives one, else the score."""
         accuracy = self.info.get("acc")
         return float(self.score if accuracy is None else accuracy)
-
-    @property
-    def prompt(self) -> str:
-        return self.acts[0][1] if self.acts else ""
 
     @property
     def text(self) -> str:
@@ -128,15 +109,15 @@ class Validated(PPOTrainer):
         return counts
 
     def _roll_out(self, batch: Fields, number: int, expected: dict[tuple[str, str], int]) -> Rows:
-        step, size = self.global_steps, len(batch[RAW_PROMPT])
+        step, size = self.global_steps, len(batch[row.RAW_PROMPT])
         uids = [f"val{step}-{number}-{i}" for i in range(size)]
-        batch[UID] = np.array(uids, dtype=object)
-        sources = batch.get(DATA_SOURCE, ["unknown"] * size)
+        batch[row.UID] = np.array(uids, dtype=object)
+        sources = batch.get(row.DATA_SOURCE, ["unknown"] * size)
         counts = batch.get("__rollout_n__", [self.config.actor_rollout_ref.rollout.val_kwargs.n] * size)
         for uid, source, n in zip(uids, sources, counts, strict=True):
             expected[str(source), uid] = int(n)
         prompts = tu.get_tensordict(batch)
-        tu.assign_non_tensor_data(prompts, GLOBAL_STEPS, step)
+        tu.assign_non_tensor_data(prompts, row.GLOBAL_STEPS, step)
         tu.assign_non_tensor_data(prompts, "validate", True)
         data_plane.announce(uids, data_plane.VALIDATION, step)
         self.agent_loop_manager.generate_sequences(prompts)
@@ -145,29 +126,29 @@ class Validated(PPOTrainer):
         return rows
 
     def _scored(self, rows: Rows, columns: Columns) -> Iterator[ScoredSession]:
-        wanted = [PROMPTS, RESPONSES, NUM_TURNS, REWARD_MODEL, DATA_SOURCE, EXTRA_FIELDS]
+        wanted = [row.PROMPTS, row.RESPONSES, row.NUM_TURNS, row.REWARD_MODEL, row.DATA_SOURCE, row.EXTRA_FIELDS]
         data = data_plane.read(rows, wanted)
-        columns_there = set(data.keys())
+        there = set(data.keys())
         listed: dict[str, list[Any]] = {
-            name: list(data[name]) if name in columns_there else [None] * len(rows) for name in wanted
+            name: list(data[name]) if name in there else [None] * len(rows) for name in wanted
         }
-        by_session: dict[tuple[str, int], list[int]] = defaultdict(list)
+        by_session = defaultdict(list)
         for i, key in enumerate(columns.keys):
             by_session[key.uid, key.session].append(i)
         for (uid, number), acts in by_session.items():
             last = acts[-1]
-            extra = plain(listed[EXTRA_FIELDS][last]) or {}
-            info = dict(extra.get(REWARD_EXTRA_INFO) or {})
+            extra = plain(listed[row.EXTRA_FIELDS][last]) or {}
+            info = dict(extra.get(row.REWARD_EXTRA_INFO) or {})
             yield ScoredSession(
                 uid=uid,
                 number=number,
-                source=str(plain(listed[DATA_SOURCE][last]) or "unknown"),
-                truth=(plain(listed[REWARD_MODEL][last]) or {}).get(GROUND_TRUTH),
-                turns=int(plain(listed[NUM_TURNS][last]) or 0),
+                source=str(plain(listed[row.DATA_SOURCE][last]) or "unknown"),
+                truth=(plain(listed[row.REWARD_MODEL][last]) or {}).get(row.GROUND_TRUTH),
+                turns=int(plain(listed[row.NUM_TURNS][last]) or 0),
                 score=float(columns.tags[last].team_reward),
-                verdicts=info.pop(VERDICTS, {}),
+                verdicts=info.pop(row.VERDICTS, {}),
                 info=info,
-                acts=[self._act(columns.tags[i], listed[PROMPTS][i], listed[RESPONSES][i]) for i in acts],
+                acts=[self._act(columns.tags[i], listed[row.PROMPTS][i], listed[row.RESPONSES][i]) for i in acts],
             )
 
     def _act(self, tags: RowTags, prompt: Tensor, reply: Tensor) -> tuple[str, str, str]:
@@ -176,17 +157,13 @@ class Validated(PPOTrainer):
     def _show(self, sessions: Sequence[ScoredSession]) -> None:
         """Whole sessions, not last acts, in verl's tables and files."""
         scores = [session.value for session in sessions]
-        inputs, outputs = [x.prompt for x in sessions], [x.text for x in sessions]
-        self._maybe_log_val_generations(inputs=inputs, outputs=outputs, scores=scores)
+        prompts = [session.acts[0][1] if session.acts else "" for session in sessions]
+        table = {"inputs": prompts, "outputs": [session.text for session in sessions], "scores": scores}
+        self._maybe_log_val_generations(**table)
         if folder := self.config.trainer.get("validation_data_dir", None):
-            self._dump_generations(
-                inputs=inputs,
-                outputs=outputs,
-                gts=[x.truth for x in sessions],
-                scores=scores,
-                reward_extra_infos_dict=reported(sessions) | {UID: [session_key(x.uid, x.number) for x in sessions]},
-                dump_path=folder,
-            )
+            infos = reported(sessions) | {row.UID: [session_key(x.uid, x.number) for x in sessions]}
+            truths = [session.truth for session in sessions]
+            self._dump_generations(**table, gts=truths, reward_extra_infos_dict=infos, dump_path=folder)
 
 
 def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
@@ -194,7 +171,7 @@ def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
     names = dict.fromkeys(name for session in sessions for name in session.info)
     infos: dict[str, list[object]] = {name: [session.info.get(name) for session in sessions] for name in names}
     plain_types = bool | int | float | str | np.number | None
-    averaged = {name: values for name, values in infos.items() if all(isinstance(one, plain_types) for one in values)}
+    averaged = {name: values for name, values in infos.items() if all(isinstance(each, plain_types) for each in values)}
     return {"reward": [session.score for session in sessions], **averaged}
 
 

@@ -25,16 +25,18 @@ from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, NoReturn
 
+import ray
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+from ray._private import worker
+from ray.exceptions import RayActorError, RpcError
 
 from verl_mas.config.modes import mode_of
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import latest
 
 if TYPE_CHECKING:
-    from ray import JobID
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]  # generated
 
@@ -91,9 +93,6 @@ class Watcher(Callback):
                 self._end(lost)
 
     def _watch(self) -> None:
-        import ray
-        from ray.exceptions import RpcError
-
         while not ray.is_initialized():
             if self._over.wait(SECONDS_BETWEEN_LOOKS):
                 return
@@ -113,8 +112,6 @@ class Watcher(Callback):
 
     def _end(self, lost: Lost) -> NoReturn:
         """The message is the last output: neither Ray nor Hydra prints after it, whatever their threads do."""
-        from ray._private import worker
-
         sys.stdout.flush()
         print(message(lost, self._config), file=sys.stderr, flush=True)  # noqa: T201
         silence = os.open(os.devnull, os.O_WRONLY)
@@ -135,8 +132,6 @@ def name_actors(names: Mapping[str, list[Actor]]) -> None:
 
 def find_lost() -> Lost | None:
     """The first process of the run that was lost, if any."""
-    from ray._private import worker
-
     node = worker._global_node  # noqa: SLF001
     ended: Sequence[tuple[str, Popen[bytes]]] = node.dead_processes() if node else ()
     for kind, process in ended:
@@ -150,10 +145,8 @@ def find_lost() -> Lost | None:
 
 
 async def _dead_actors() -> list[ActorTableData]:
-    found: Mapping[object, ActorTableData] = await _gcs().async_get_all_actor_info(
-        None, _job(), "DEAD", SECONDS_FOR_AN_ANSWER
-    )
-    return list(found.values())
+    job = worker.global_worker.current_job_id
+    return list((await _gcs().async_get_all_actor_info(None, job, "DEAD", SECONDS_FOR_AN_ANSWER)).values())
 
 
 def _was_lost(actor: ActorTableData) -> bool:
@@ -172,25 +165,15 @@ def _name(actor: ActorTableData) -> str:
 
 def called(name: str) -> str:
     """An actor by Ray's name of it."""
-    found = ((pattern, text) for pattern, text in NAMES.items() if re.fullmatch(pattern, name))
-    return next((re.sub(pattern, text, name) for pattern, text in found), name)
+    return next((re.sub(pattern, text, name) for pattern, text in NAMES.items() if re.fullmatch(pattern, name)), name)
 
 
 def _key() -> bytes:
-    return f"actors of job {_job().hex()}".encode()
-
-
-def _job() -> JobID:
-    from ray._private.worker import global_worker
-
-    job: JobID = global_worker.current_job_id
-    return job
+    return f"actors of job {worker.global_worker.current_job_id.hex()}".encode()
 
 
 def _gcs() -> GcsClient:
-    from ray._private.worker import global_worker
-
-    return global_worker.gcs_client  # type: ignore[attr-defined]  # set when it connects
+    return worker.global_worker.gcs_client  # type: ignore[attr-defined]  # set when it connects
 
 
 def _cause(actor: ActorTableData) -> str:
@@ -205,9 +188,6 @@ def _cause(actor: ActorTableData) -> str:
 
 def _lost_behind(job: JobReturn) -> Lost | None:
     """What was lost in a run that ended with an exception."""
-    import ray
-    from ray.exceptions import RayActorError
-
     until = time.monotonic() + (SECONDS_TO_BE_SURE if isinstance(job._return_value, RayActorError) else 0)  # noqa: SLF001
     lost = find_lost() if ray.is_initialized() else None
     while lost is None and time.monotonic() < until:

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from verl_mas.checks.run import check_checkpoint
 from verl_mas.config.run import Run
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
-from verl_mas.trainer.adapter_identity import other_adapters
-from verl_mas.trainer.checkpoint import run_identity
+from verl_mas.trainer.checkpoint import other_adapters, run_identity
 
 TEAM = {"solver": {"adapter_of": "main"}, "verifier": {"adapter_of": "main"}}
 AGENTS = {"solver": {"policy": "solver"}, "verifier": {"policy": "verifier"}}
@@ -49,61 +48,65 @@ def run(make, model, tmp_path):
     return configured, read(folder)
 
 
-def problems(config, checkpoint):
-    return [error.value + error.fix for error in other_adapters(checkpoint, run_identity(Run.of(config)))]
-
-
-def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(run, model, tmp_path):
+@pytest.fixture
+def problems(run):
+    """Why a run that is configured otherwise cannot resume from the checkpoint."""
     configured, checkpoint = run
-    assert problems(configured(), checkpoint) == []
+
+    def problems(*team, checkpoint=checkpoint, **more):
+        identity = run_identity(Run.of(configured(*team, **more)))
+        return [error.value + error.fix for error in other_adapters(checkpoint, identity)]
+
+    return problems
+
+
+def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(problems, model, tmp_path):
+    assert problems() == []
     moved = tmp_path / "elsewhere" / "model"
     shutil.copytree(model, moved)
     (moved / "config.json").write_text('{"transformers_version": "5.10", "hidden_size": 8}')
-    assert problems(configured(path=moved), checkpoint) == []
     # What is on the hub under this name is known when it is there.
-    assert problems(configured(path="hub/model"), checkpoint) == []
-    assert problems(configured(actor_rollout_ref__actor__optim__lr=1.0), checkpoint) == []
+    assert problems(path=moved) == problems(path="hub/model") == problems(actor_rollout_ref__actor__optim__lr=1.0) == []
 
 
-WITH = "overrides"
+def of_solver(**model):
+    return {**TEAM, "solver": {**TEAM["solver"], "overrides": {"model": model}}}
 
 
 @pytest.mark.parametrize(
     ("team", "words"),
     [
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_rank": 4}}}}, "lora_rank=8, lora_alpha=16"),
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"lora_alpha": 4}}}}, "lora_alpha=4"),
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"target_modules": ["q_proj"]}}}}, "['q_proj']"),
-        ({**TEAM, "solver": {**TEAM["solver"], WITH: {"model": {"exclude_modules": ["k_proj"]}}}}, "['k_proj']"),
+        (of_solver(lora_rank=4), "lora_rank=8, lora_alpha=16"),
+        (of_solver(lora_alpha=4), "lora_alpha=4"),
+        (of_solver(target_modules=["q_proj"]), "['q_proj']"),
+        (of_solver(exclude_modules=["k_proj"]), "['k_proj']"),
         ({**TEAM, "third": {"adapter_of": "main"}}, "has policy third with no adapter"),
         ({"solver": {"adapter_of": "main"}}, "verifier with adapter_of=main, lora_rank=8"),
         ({"solver": {"adapter_of": "main"}, "verifier": {}}, "and this run with no adapter"),
     ],
 )
-def test_another_rank_alpha_target_or_set_of_adapters_is_refused_and_can_start_from_the_weights(run, team, words):
-    configured, checkpoint = run
-    (problem,) = problems(configured(team), checkpoint)
+def test_another_rank_alpha_target_or_set_of_adapters_is_refused_and_can_start_from_the_weights(problems, team, words):
+    (problem,) = problems(team)
     assert words in problem
     assert ("lora_adapter_path=" in problem) == ("third" not in problem)
 
 
-def test_another_base_is_refused(run, model):
-    configured, checkpoint = run
-    other = {**TEAM, "main": {"trainable": False, WITH: {"model": {"path": "/models/other"}}}}
-    (problem,) = problems(configured(other), checkpoint)
+def test_another_base_is_refused(problems, model):
+    other = {**TEAM, "main": {"trainable": False, "overrides": {"model": {"path": "/models/other"}}}}
+    (problem,) = problems(other)
     assert "model=model" in problem and "the base main of this run is model=other" in problem
     save_file({"w": torch.ones(4)}, model / "model.safetensors")
-    (problem,) = problems(configured(), checkpoint)
+    (problem,) = problems()
     assert "fingerprint=" in problem, "the same name and sizes, with other weights"
 
 
-def test_a_checkpoint_with_full_weights_is_not_resumed_with_adapters_nor_the_reverse(run):
+def test_a_checkpoint_with_full_weights_is_not_resumed_with_adapters_nor_the_reverse(run, problems):
     configured, checkpoint = run
-    full = configured({"solver": {}, "verifier": {}})
-    assert len(problems(full, checkpoint)) == 2
+    full = {"solver": {}, "verifier": {}}
+    assert len(problems(full)) == 2
     (checkpoint.folder / RUN_FILE).unlink()
-    complete(checkpoint.folder, run_identity(Run.of(full)))
-    assert len(problems(configured(), read(checkpoint.folder))) == 2
+    complete(checkpoint.folder, run_identity(Run.of(configured(full))))
+    assert len(problems(checkpoint=read(checkpoint.folder))) == 2
 
 
 @pytest.mark.parametrize("mode", ["auto", "resume_path"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
-import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from transfer_queue import KVBatchMeta
 from verl.workers.rollout.replica import TokenOutput
 
@@ -25,14 +26,10 @@ from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.pools.pools import Pools
-from verl_mas.trainer.step import PolicyRows
 
-POLICIES = {
-    "full": {},
-    "one": {"adapter_of": "main", "overrides": {"model": {"lora_rank": 4}}},
-    "two": {"adapter_of": "main", "overrides": {"model": {"lora_rank": 8}}},
-    "past": {"trainable": False},
-}
+RANKS = {"one": 4, "two": 8}
+ADAPTERS = {name: {"adapter_of": "main", "overrides": {"model": {"lora_rank": rank}}} for name, rank in RANKS.items()}
+POLICIES = {"full": {}, **ADAPTERS, "past": {"trainable": False}}
 
 
 class Group:
@@ -51,18 +48,14 @@ class Group:
         return {"metrics": {"loss": [0.5], "mfu": [0.1], "adapter/updates": 3, "adapter/norm": 0.25}}
 
     def save_checkpoint(self, folder):
-        self.log.append(f"save base {Path(folder).name}")
-        Path(folder).mkdir()
-        (Path(folder) / "random").write_text("base")
+        self.save_adapter("base", folder)
 
     def save_adapter(self, policy, folder):
-        self.log.append(f"save {policy}")
         Path(folder).mkdir()
         (Path(folder) / "weights").write_text(policy)
 
     def load_checkpoint(self, folder):
-        assert (Path(folder) / "random").exists()
-        self.log.append("load base")
+        self.load_adapter("base", folder)
 
     def load_adapter(self, policy, folder):
         assert (Path(folder) / "weights").read_text() == policy
@@ -72,16 +65,9 @@ class Group:
         self.log.append(f"loss of {policy}")
 
 
-class Server:
+def server():
     """As a Ray handle; it keeps what it is asked."""
-
-    def __init__(self):
-        self.asked: list = []
-        self.generate = self
-
-    async def remote(self, **request):
-        self.asked.append(request)
-        return TokenOutput(token_ids=[1])
+    return Mock(**{"generate.remote": AsyncMock(return_value=TokenOutput(token_ids=[1]))})
 
 
 class Manager:
@@ -112,11 +98,10 @@ def team(make):
         base._sent_bytes = 3_000_000  # noqa: SLF001
         for member, name in ((full, "full"), (base, "main"), (past, "past")):
             member.name, member.config = name, views[name]
-            member.llm_server_manager = Manager(config, [Server() for _ in range(servers)])
+            member.llm_server_manager = Manager(config, [server() for _ in range(servers)])
             member.actor_rollout_wg = Workers(Group(log))
-            member.checkpoint_manager = SimpleNamespace(
-                update_weights=lambda step, name=name: log.append(f"send {name}")
-            )
+            send = partial(lambda text, step: log.append(text), f"send {name}")
+            member.checkpoint_manager = SimpleNamespace(update_weights=send)
         for name in ("one", "two"):
             base.adapters[name] = AdapterPolicy(name, views[name], base, Updates(1, 10, made.mas.loss.weighting))
             base.adapters[name]._setup()  # noqa: SLF001
@@ -136,7 +121,7 @@ def test_the_base_has_the_processes_for_its_adapters_and_no_model_for_the_refere
     assert base.role_worker_mapping[role].__ray_metadata__.modified_class.__mro__[1] is AdapterWorker
     section = base.config.actor_rollout_ref
     assert (section.rollout.load_format, section.model.lora_rank) == ("auto", 8)
-    assert {name: one.rank for name, one in read_table(section.rollout.custom).items()} == {"one": 4, "two": 8}
+    assert {name: adapter.rank for name, adapter in read_table(section.rollout.custom).items()} == RANKS
 
 
 def test_adapters_are_trained_and_their_base_has_the_processes(team):
@@ -145,10 +130,7 @@ def test_adapters_are_trained_and_their_base_has_the_processes(team):
     one = made.trained["one"]
     assert one.tokenizer == "the base's" and one.ref_in_actor and one.use_reference_policy is False
     assert one.llm_server_manager is made.members["main"].llm_server_manager
-
-
-def test_weights_go_to_the_engines_of_a_base_once_for_all_adapters(team):
-    made = team()
+    # Weights go to the engines of a base once for all adapters.
     made._wake()  # noqa: SLF001
     assert made.log == ["send full", "wake past", "send main"]
     sync = made.members["main"].metrics
@@ -170,18 +152,15 @@ def test_a_base_is_moved_once_per_phase_for_all_of_its_adapters(team, offload, m
     assert made.log == [*moves[:1], "one", "two", *moves[1:], "full"]
 
 
-def call(group, method, **extra):
-    """What a worker gets of rows with these facts, and the facts that stay."""
-    rows = KVBatchMeta(partition_id="train", keys=["k"], tags=[{TEMPERATURE: 1.0}], extra_info=extra)
-    sent = getattr(group, method)(rows)
-    return sent.extra_info, rows
+def a_row():
+    return KVBatchMeta(partition_id="train", keys=["k"], tags=[{TEMPERATURE: 1.0}], extra_info={})
 
 
 def test_a_call_names_the_adapter_and_a_pass_of_the_reference_names_none(monkeypatch):
     monkeypatch.setattr(data_plane, "for_workers", lambda rows, also: rows)
     same = SimpleNamespace(compute_log_prob=lambda rows: rows, update_actor=lambda rows: rows)
-    group = AdapterWorkers(same, "one")
-    sent, rows = call(group, "compute_log_prob")
+    group, rows = AdapterWorkers(same, "one"), a_row()
+    sent = group.compute_log_prob(rows).extra_info
     assert sent[ADAPTER] == "one" and sent["disable_auto_offload"] is True
     rows.extra_info[REFERENCE] = True
     sent = group.compute_log_prob(rows).extra_info
@@ -193,8 +172,7 @@ def test_an_update_reports_the_adapter_beside_what_verl_reports_of_an_actor(team
     monkeypatch.setattr(data_plane, "for_workers", lambda rows, also: rows)
     policy, metrics = team().trained["one"], {}
     policy.plan = SimpleNamespace(updates=1)
-    rows = KVBatchMeta(partition_id="train", keys=["k"], tags=[{TEMPERATURE: 1.0}], extra_info={})
-    policy.update(rows, metrics, counted=4)
+    policy.update(a_row(), metrics, counted=4)
     assert metrics == {"actor/loss": 0.5, "perf/mfu/actor": 0.1, "adapter/updates": 3, "adapter/norm": 0.25}
 
 
@@ -222,8 +200,9 @@ def test_requests_of_an_adapter_go_to_the_engines_of_its_base_and_name_it(team, 
 
         monkeypatch.setattr(TeamClient, "_acquire_server", acquire)
         asyncio.run(clients[name].generate(request_id="r", prompt_ids=[1], sampling_params={}))
-    assert [asked.get(ADAPTER) for asked in servers["main"][0].asked] == ["one", None]
-    assert [asked.get(ADAPTER) for asked in servers["full"][0].asked] == [None]
+    asked = {name: servers[name][0].generate.remote.call_args_list for name in ("main", "full")}
+    assert [call.kwargs.get(ADAPTER) for call in asked["main"]] == ["one", None]
+    assert [call.kwargs.get(ADAPTER) for call in asked["full"]] == [None]
 
 
 def test_a_checkpoint_has_the_adapters_and_the_random_state_of_the_base_and_keeps_as_many_as_asked(team, tmp_path):
@@ -234,7 +213,7 @@ def test_a_checkpoint_has_the_adapters_and_the_random_state_of_the_base_and_keep
     folders = [checkpoints.save(step, {}) for step in (1, 2, 3)]
     assert [folder.exists() for folder in folders] == [False, True, True], "one more than asked, as of every policy"
     there = [[path.name for path in sorted(folder.iterdir()) if path.is_dir()] for folder in folders[1:]]
-    assert there == [["main", "one", "two"], ["main", "one", "two"]]
+    assert there == [["main", "one", "two"]] * 2
     assert latest(tmp_path).step == 3
     made.log.clear()
     checkpoints.load_checkpoint(f"{folders[2]}/actor")
@@ -244,12 +223,7 @@ def test_a_checkpoint_has_the_adapters_and_the_random_state_of_the_base_and_keep
 
 def test_a_step_without_rows_of_an_adapter_does_not_call_it(team):
     made = team()
-    made.filter = None
-    batch = KVBatchMeta(
-        partition_id="train",
-        keys=["1_0_0", "1_0_1", "1_0_2"],
-        tags=[{"policy": name, "trainable": True} for name in ("one", "main", "full")],
-    )
+    tags = [{"policy": name, "trainable": True} for name in ("one", "main", "full")]
+    batch = KVBatchMeta(partition_id="train", keys=["1_0_0", "1_0_1", "1_0_2"], tags=tags)
     parts = made._parts(batch, [0, 1, 2])  # noqa: SLF001
     assert list(parts) == ["full", "one"], "two has no rows, and the base is not trained"
-    assert all(isinstance(part, PolicyRows) for part in parts.values())

@@ -15,6 +15,8 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
+TAGS = ("global_steps", "policy", "min_global_steps", "max_global_steps", "response_len")
+
 
 def _record(module: ModuleType) -> None:
     for kind in (module.ReplayBuffer, module.ReplayBufferAsync):
@@ -31,20 +33,16 @@ def _recorded(sample: Any) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         batch, metrics = sample(self, global_steps, partition_id, batch_size)
         if partition_id == "train":
-            wanted = ["responses", "rm_scores", "extra_fields", "extra_info"]
+            wanted = ["responses", "extra_fields", "extra_info"]
             data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=wanted)
-            plain = [getattr(value, "data", value) for value in data["extra_fields"]]
-            info = [getattr(value, "data", value) for value in data["extra_info"]]
+            plain, info = ([getattr(value, "data", value) for value in data[name]] for name in wanted[1:])
             rows = [
                 {
                     "key": key,
-                    **{name: batch.tags[i][name] for name in ("global_steps", "policy", "agent", "branch")},
-                    **{name: batch.tags[i][name] for name in ("min_global_steps", "max_global_steps", "response_len")},
+                    **{name: batch.tags[i][name] for name in TAGS},
                     "versions": plain[i].get("versions"),
-                    "aborts": plain[i].get("aborts"),
                     "index": info[i]["index"],
                     "responses": data["responses"][i].tolist(),
-                    "score": float(data["rm_scores"][i].sum()),
                 }
                 for i, key in enumerate(batch.keys)
             ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import verl.trainer.ppo.v1.replay_buffer as verl_buffer
@@ -21,6 +24,10 @@ from verl_mas.trainer.staleness import TokenCount
 BATCH = 4
 
 
+def task(step, status="finished"):
+    return {"is_prompt": True, "status": status, "global_steps": step}
+
+
 @pytest.fixture
 def trainer(monkeypatch):
     """A trainer of five steps over a queue in memory; `made.queue` has (uid, step) of the tasks."""
@@ -30,21 +37,16 @@ def trainer(monkeypatch):
         v1 = {"colocate_async": {"num_warmup_batches": warm_up}}
         made.config = OmegaConf.create({"data": {"train_batch_size": BATCH}, "trainer": {"v1": v1}})
         made.global_steps, made.total_training_steps = step, 5
-        made.queue = {uid: {"is_prompt": True, "global_steps": at, "status": "finished"} for uid, at in restored}
-        made.named = {}
+        made.queue, made.named = {uid: task(at) for uid, at in restored}, Counter()
         made.token_count = TokenCount()
         monkeypatch.setattr(data_plane, "listed", lambda partition: made.queue)
         monkeypatch.setattr(PPOTrainer, "_next_train_batch", lambda self, tasks: tasks)
 
         def submit(self, tasks):
+            name = max(self.global_steps, 0)
             for _ in range(tasks):
-                name = max(self.global_steps, 0)
-                number = made.named[name] = made.named.get(name, -1) + 1
-                made.queue[f"{name}-{number}"] = {
-                    "is_prompt": True,
-                    "global_steps": self.global_steps,
-                    "status": "pending",
-                }
+                made.queue[f"{name}-{made.named[name]}"] = task(self.global_steps, "pending")
+                made.named[name] += 1
 
         monkeypatch.setattr(PPOTrainer, "_submit_batch_to_rollout", submit)
         return made
@@ -53,8 +55,7 @@ def trainer(monkeypatch):
 
 
 def dispatched(trainer):
-    steps = [tag["global_steps"] for tag in trainer.queue.values()]
-    return {step: steps.count(step) for step in sorted(set(steps))}
+    return Counter(tag["global_steps"] for tag in trainer.queue.values())
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,7 @@ def test_the_steps_of_a_warm_up_are_whole_batches_but_for_the_oldest():
 def test_tasks_without_rows_start_again_with_the_steps_that_they_have(trainer, monkeypatch):
     made, sent, announced = trainer(step=6), [], []
     statuses = {"4-10": "running", "4-9": "pending", "4-11": "failure", "5-1": "running", "5-0": "finished"}
-    made.queue = {
-        uid: {"is_prompt": True, "status": status, "global_steps": int(uid[0])} for uid, status in statuses.items()
-    }
+    made.queue = {uid: task(int(uid[0]), status) for uid, status in statuses.items()}
     monkeypatch.setattr(data_plane, "prompts", lambda uids, step: (list(uids), step))
     monkeypatch.setattr(data_plane, "announce", lambda uids, partition, step: announced.append((list(uids), step)))
     made.agent_loop_manager = SimpleNamespace(generate_sequences=sent.append)
@@ -107,18 +106,13 @@ def test_tasks_without_rows_start_again_with_the_steps_that_they_have(trainer, m
     assert sent == announced == [(["4-9", "4-10", "4-11"], 4), (["5-1"], 5)]
 
 
-def counted(trainer, *counts, limit=0.5):
-    waiting = list(counts)
-    trainer.mas = MasConfig(faults=FaultSpec(max_dropped_share=limit))
-    trainer._sessions = trainer._unjudged = SessionCounts()  # noqa: SLF001
-    trainer.agent_loop_manager = SimpleNamespace(pop_counts=lambda: waiting.pop(0))
-    return trainer
-
-
 def test_failures_are_judged_by_batches_of_tasks_and_not_by_the_few_that_end_in_a_step(trainer):
     failed = SessionCounts(sessions=2, tasks=2, failed={"refused": 2}, first_faults={"refused": "no such setting"})
     fine = SessionCounts(sessions=2, tasks=2)
-    made = counted(trainer(), failed, fine, failed, failed)
+    made = trainer()
+    made.mas = MasConfig(faults=FaultSpec(max_dropped_share=0.5))
+    made._sessions = made._unjudged = SessionCounts()  # noqa: SLF001
+    made.agent_loop_manager = Mock(**{"pop_counts.side_effect": [failed, fine, failed, failed]})
     for _ in range(3):
         made._count_sessions()  # noqa: SLF001
     with pytest.raises(SessionsFailed, match="all 4 sessions of the tasks that ended until step 1 failed"):
@@ -128,25 +122,11 @@ def test_failures_are_judged_by_batches_of_tasks_and_not_by_the_few_that_end_in_
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_sessions_that_still_run_are_ended_however_the_run_ends(trainer, monkeypatch, fails):
-    def fit(self, manager):
-        if fails:
-            raise EngineLost("gone")
-
-    ended = []
-
-    def cancel_all():
-        ended.append(True)
-        if fails:
-            raise RayActorError
-
-    monkeypatch.setattr(PPOTrainer, "fit", fit)
-    made, manager = trainer(), SimpleNamespace(cancel_all=cancel_all)
-    if fails:
-        with pytest.raises(EngineLost):
-            made.fit(manager)
-    else:
-        made.fit(manager)
-    assert ended == [True]
+    monkeypatch.setattr(PPOTrainer, "fit", Mock(side_effect=EngineLost("gone") if fails else None))
+    manager = Mock(**{"cancel_all.side_effect": RayActorError if fails else None})
+    with pytest.raises(EngineLost) if fails else nullcontext():
+        trainer().fit(manager)
+    manager.cancel_all.assert_called_once_with()
 
 
 class Queue:
@@ -155,10 +135,11 @@ class Queue:
     def __init__(self):
         self.partitions = {"train": {}, "val": {}}
 
-    def task(self, uid, step, status="finished", rows=1, partition="train"):
+    def task(self, uid, step, status="finished", partition="train"):
         items = self.partitions[partition]
-        items[uid] = {"is_prompt": True, "status": status, "global_steps": step}
-        items.update({f"{uid}_0_{i}": {"global_steps": step} for i in range(rows if status == "finished" else 0)})
+        items[uid] = task(step, status)
+        if status == "finished":
+            items[f"{uid}_0_0"] = {"global_steps": step}
 
     def kv_list(self):
         return {name: {key: dict(tag) for key, tag in items.items()} for name, items in self.partitions.items()}
@@ -177,8 +158,8 @@ def queue(monkeypatch):
 
 @pytest.fixture
 def buffer(queue):
-    def make(threshold=2, strategy="wait", refill=None, look=lambda: None):
-        sampler = {"max_off_policy_threshold": threshold, "max_off_policy_strategy": strategy}
+    def make(threshold=2, refill=None, look=lambda: None):
+        sampler = {"max_off_policy_threshold": threshold, "max_off_policy_strategy": "wait"}
         v1 = OmegaConf.create({"sampler": {**sampler, "sampler_kwargs": {"poll_interval": 0}}, "colocate_async": {}})
         return TeamBuffer("colocate_async", v1, batch_size=2, refill=refill or pytest.fail, look=look)
 
@@ -216,11 +197,8 @@ def test_a_task_at_the_threshold_is_waited_for_although_younger_ones_have_ended(
 
 
 def test_a_lost_engine_ends_the_wait(queue, buffer, monkeypatch):
-    def lost():
-        raise EngineLost("engine 0 of policy main is gone")
-
     queue.task("1-0", 1, "running")
-    made = buffer(look=lost)
+    made = buffer(look=Mock(side_effect=EngineLost("engine 0 of policy main is gone")))
     monkeypatch.setattr(asynchronous, "SECONDS_BETWEEN_LOOKS", 0)
     with pytest.raises(EngineLost):
         sampled(made, 1)
@@ -250,7 +228,7 @@ def test_failures_are_counted_anew_for_every_batch(queue, buffer):
 
 def test_validation_is_sampled_whole_while_tasks_of_the_training_are_out(queue, buffer):
     queue.task("3-0", 3, "running")
-    for uid, status in (("val3-0-0", "finished"), ("val3-0-1", "failure")):
-        queue.task(uid, 3, status, partition="val")
+    queue.task("val3-0-0", 3, partition="val")
+    queue.task("val3-0-1", 3, "failure", partition="val")
     assert sampled(buffer(threshold=2), 3, partition="val") == ["val3-0-0_0_0"]
     assert "3-0" in queue.partitions["train"]

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -17,7 +16,7 @@ from verl_mas import data_plane
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec
 from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
-from verl_mas.trainer.batching import Plan
+from verl_mas.trainer.batching import UpdatePlan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.trainer import TeamTrainer
@@ -34,7 +33,7 @@ from verl_mas.trainer.trainer import TeamTrainer
 )
 def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offload, emptied):
     policy, calls = object.__new__(PolicyTrainer), []
-    policy.name, policy.plan = "a", Plan(4, 1, 1, 1)
+    policy.name, policy.plan = "a", UpdatePlan(4, 1, 1, 1)
     actor = {"entropy_coeff": 0, "calculate_entropy": False, "ppo_epochs": 1, "data_loader_seed": 1, "shuffle": False}
     section = {"actor": {**actor, "fsdp_config": offload}, "rollout": {"temperature": 1.0}}
     policy.config = OmegaConf.create({"actor_rollout_ref": section})
@@ -44,10 +43,6 @@ def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offl
     )
     policy.update(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {}, counted=4)
     assert calls == emptied
-
-
-class Stopped(Exception):
-    """Ends a step where the test has seen enough."""
 
 
 @pytest.mark.parametrize("profiled", [True, False])
@@ -61,17 +56,14 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     trainer.filter = TaskFilter(FilterSpec(), lambda rows: [])
     trainer.members = {}
     for name in ("a", "b"):
-        policy = object.__new__(PolicyTrainer)
+        trainer.members[name] = policy = object.__new__(PolicyTrainer)
         policy.llm_server_manager = SimpleNamespace(stop_profile=partial(events.append, f"stop {name}"))
-        trainer.members[name] = policy
     monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
     monkeypatch.setattr(TeamTrainer, "_sleep", lambda self: events.append("sleep"))
 
-    def parts(batch):
-        raise Stopped
-
-    monkeypatch.setattr("verl_mas.trainer.trainer.in_order", parts)
-    with pytest.raises(Stopped):
+    # The test has seen enough.
+    monkeypatch.setattr("verl_mas.trainer.trainer.in_order", Mock(side_effect=StopIteration))
+    with pytest.raises(StopIteration):
         trainer._step_once({}, {}, 4)
     assert events == ["sleep", *(["stop a", "stop b"] if profiled else [])]
 
@@ -98,16 +90,12 @@ def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, ena
     ],
 )
 def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch, own, weights):
-    config = make(
-        mas__policies={"a": {"rollout_correction": own}, "b": {"rollout_correction": {"rollout_is": "token"}}}
-    )
+    policies = {"a": {"rollout_correction": own}, "b": {"rollout_correction": {"rollout_is": "token"}}}
     policy = object.__new__(PolicyTrainer)
-    policy.config = Run.of(config).view("a").copy()
+    policy.config = Run.of(make(mas__policies=policies)).view("a").copy()
     # The engine drew the first token with a probability of 1 / e times the trainer's.
     stored = {ROLLOUT_LOG_PROBS: [-1.0, 0.0], OLD_LOG_PROBS: [0.0, 0.0], RESPONSE_MASK: [1, 1]}
-    rows = {
-        name: torch.nested.as_nested_tensor([torch.tensor(row)], layout=torch.jagged) for name, row in stored.items()
-    }
+    rows = {name: torch.nested.nested_tensor([row], layout=torch.jagged) for name, row in stored.items()}
     monkeypatch.setattr(data_plane, "read", lambda batch, fields: TensorDict(dict(rows), batch_size=[1]))
     _, changed = policy.read(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {})
     found = changed[ROLLOUT_WEIGHTS].unbind()[0].tolist() if ROLLOUT_WEIGHTS in changed else None

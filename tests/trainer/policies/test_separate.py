@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 from omegaconf import OmegaConf
 
 from verl_mas.config.run import Run

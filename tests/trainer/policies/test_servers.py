@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, call
 
 import pytest
 from omegaconf import OmegaConf
@@ -11,20 +12,12 @@ from verl_mas.trainer.trainer import TeamTrainer
 
 
 def test_an_abort_reaches_all_replicas_and_rejects_requests_until_they_are_resumed():
-    log = []
-
-    class Replica:
-        async def abort_all_requests(self, reject_request):
-            log.append(("abort", reject_request))
-
-        async def resume_generation(self):
-            log.append("resume")
-
-    servers = Servers()
-    servers.llm_server_manager = SimpleNamespace(get_replicas=lambda: [Replica(), Replica()])
+    replicas, servers = [AsyncMock(), AsyncMock()], Servers()
+    servers.llm_server_manager = SimpleNamespace(get_replicas=lambda: replicas)
     servers.abort()
     servers.resume()
-    assert log == [("abort", True), ("abort", True), "resume", "resume"]
+    calls = [call.abort_all_requests(reject_request=True), call.resume_generation()]
+    assert [replica.mock_calls for replica in replicas] == [calls, calls]
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 2.0), ({"poll_interval": 0.1}, 0.1)])

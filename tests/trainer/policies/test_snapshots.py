@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
-import verl.trainer.ppo.v1  # noqa: F401  # imports our trainers itself
 
 from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
-from verl_mas.trainer.checkpoint import Kept
+from verl_mas.trainer.checkpoint import KeptFolders
 from verl_mas.trainer.policies import weight_folder
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.snapshots import Snapshot, refresh, snapshot_metrics
@@ -29,11 +29,7 @@ def test_a_snapshot_is_due_every_so_many_steps_from_the_first():
     assert due(every=4) == [4, 8, 12]
     assert due(every=4, first=1) == [1, 5, 9]
     assert due(every=1) == list(range(1, 13))
-
-
-def test_snapshots_in_turn_have_the_last_states():
-    pool = [due(every=6, first=first) for first in (2, 4, 6)]
-    assert sorted(step for one in pool for step in one) == [2, 4, 6, 8, 10, 12]
+    assert [due(every=6, first=first) for first in (2, 4, 6)] == [[2, 8], [4, 10], [6, 12]], "in turn"
 
 
 def test_weights_come_out_of_a_folder_as_they_went_in(tmp_path):
@@ -45,34 +41,24 @@ def test_weights_come_out_of_a_folder_as_they_went_in(tmp_path):
     assert weight_folder.step_of(tmp_path / "past") == 3
 
 
-def test_a_second_transfer_replaces_the_first_whole(tmp_path):
+def test_a_second_transfer_replaces_the_first_whole_and_a_folder_without_its_record_is_not_read(tmp_path):
     weight_folder.write(tmp_path / "past", WEIGHTS.items(), step=3, file_bytes=1)
     weight_folder.write(tmp_path / "past", list(WEIGHTS.items())[:1], step=6, file_bytes=1)
     assert list(dict(weight_folder.read(tmp_path / "past"))) == ["layer.0"]
     assert [path.name for path in tmp_path.iterdir()] == ["past"]
-
-
-def test_a_folder_without_its_record_is_not_read(tmp_path):
-    weight_folder.write(tmp_path / "past", WEIGHTS.items(), step=3, file_bytes=1)
     (tmp_path / "past" / weight_folder.RECORD).unlink()
     with pytest.raises(FileNotFoundError):
         next(weight_folder.read(tmp_path / "past"))
 
 
 def test_only_one_worker_writes_and_all_take_part(tmp_path):
-    gathered = []
-
-    def weights():
-        for name, tensor in WEIGHTS.items():
-            gathered.append(name)
-            yield name, tensor
-
     for is_master in (False, True):
         engine = weight_folder.WeightFolder(bucket_size=1 << 20, is_master=is_master)
         engine.use(str(tmp_path / "past"))
-        asyncio.run(engine.send_weights(weights(), global_steps=7))
+        weights = iter(WEIGHTS.items())
+        asyncio.run(engine.send_weights(weights, global_steps=7))
+        assert next(weights, None) is None
         assert (tmp_path / "past").exists() is is_master
-    assert gathered == 2 * list(WEIGHTS)
     assert len(list(engine.receive_weights())) == len(WEIGHTS)
 
 
@@ -89,11 +75,11 @@ class Source(PolicyTrainer):
 class Engines(Snapshot):
     """A snapshot whose engine is a list of the weights that it was given."""
 
-    def __init__(self, folder: Path, spec: SnapshotSpec, val_only: bool = False):
-        self.name, self.spec = "past", spec
+    def __init__(self, folder: Path, every: int, val_only: bool = False):
+        self.name, self.spec = "past", SnapshotSpec(of="main", every=every)
         trainer = SimpleNamespace(default_local_dir=str(folder), val_only=val_only)
         self.config = SimpleNamespace(trainer=trainer)  # type: ignore[assignment]
-        self.step, self._folder, self._stale, self._kept = 0, None, False, Kept()
+        self.step, self._folder, self._stale, self._kept = 0, None, False, KeptFolders()
 
     @property
     def weights(self) -> float | None:
@@ -101,36 +87,26 @@ class Engines(Snapshot):
         return float(dict(weight_folder.read(self._folder))["w"]) if self._folder else None
 
 
-def after(steps: int, folder: Path, every: int = 2, **kwargs: bool) -> Engines:
-    """A snapshot after a run of so many steps, with a checkpoint of each, saved before the refresh."""
-    past = Engines(folder, SnapshotSpec(of="main", every=every), **kwargs)
+def after(steps: int, folder: Path, keep: int | None = None, **kwargs: bool) -> Engines:
+    """A snapshot of every second step after a run of so many, with a checkpoint of each, saved before the refresh."""
+    past = Engines(folder, 2, **kwargs)
     for step in range(1, steps + 1):
         checkpoint = folder / f"global_step_{step}"
         checkpoint.mkdir()
-        past.save(str(checkpoint), None, step, keep=None)
+        past.save(str(checkpoint), None, step, keep)
         refresh({"main": Source(), "past": past}, step)
     return past
 
 
-def test_a_snapshot_has_the_weights_of_its_last_refresh(tmp_path):
-    past = after(3, tmp_path)
-    assert (past.step, past.weights) == (2, 2.0)
-    assert snapshot_metrics({"past": past}, 4) == {"policy/past/snapshot/step": 2, "policy/past/snapshot/age": 1}
-
-
 def test_a_checkpoint_has_the_snapshot_in_use_and_a_later_refresh_leaves_it(tmp_path):
-    after(5, tmp_path)
-    for step, expected in ((1, None), (2, None), (3, 2.0), (4, 2.0), (5, 4.0)):
-        past = Engines(tmp_path, SnapshotSpec(of="main", every=2))
+    past = after(5, tmp_path)
+    assert (past.step, past.weights) == (4, 4.0)
+    assert snapshot_metrics({"past": past}, 6) == {"policy/past/snapshot/step": 4, "policy/past/snapshot/age": 1}
+    for step, expected in ((1, None), (2, None), (3, 2.0), (5, 4.0), (4, 2.0)):
+        past = Engines(tmp_path, 2)
         past.load(str(tmp_path / f"global_step_{step}"), delete=False)
         assert past.weights == expected and past.step == (expected or 0)
-
-
-def test_a_resumed_run_refreshes_where_the_unbroken_one_did(tmp_path):
-    after(4, tmp_path)
-    past = Engines(tmp_path, SnapshotSpec(of="main", every=2))
-    past.load(str(tmp_path / "global_step_4"), delete=False)
-    # As the trainer does when it starts.
+    # As the trainer does when it starts: a resumed run refreshes where the unbroken one did.
     refresh({"main": Source(), "past": past}, 4)
     assert past.weights == 4.0
 
@@ -141,18 +117,10 @@ def test_an_evaluation_leaves_the_folder_of_the_run(tmp_path):
 
 
 def test_old_checkpoints_lose_their_snapshots(tmp_path):
-    past = Engines(tmp_path, SnapshotSpec(of="main", every=1))
-    for step in (1, 2, 3):
-        (tmp_path / f"global_step_{step}").mkdir()
-        past.save(str(tmp_path / f"global_step_{step}"), None, step, keep=2)
-    assert [path.parent.name for path in sorted(tmp_path.glob("*/past"))] == ["global_step_2", "global_step_3"]
+    after(3, tmp_path, keep=2)
+    assert [path.parent.name for path in sorted(tmp_path.glob("global*/past"))] == ["global_step_2", "global_step_3"]
 
 
 def test_a_snapshot_that_this_node_does_not_see_is_an_error_with_a_fix(tmp_path):
-    class Elsewhere(Source):
-        def write_weights(self, folder: Path, step: int) -> None:
-            pass
-
-    past = Engines(tmp_path, SnapshotSpec(of="main", every=1))
     with pytest.raises(DiskError, match="all nodes of the run share"):
-        past.take(Elsewhere(), 1)
+        Engines(tmp_path, 1).take(Mock(), 1)

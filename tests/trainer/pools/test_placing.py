@@ -33,12 +33,9 @@ def wants(*gpus: int) -> list[Resources]:
     return [Resources(count, count) for count in gpus]
 
 
-def test_the_largest_first_fits_where_the_order_of_the_user_may_not():
-    assert not fit(wants(4, 4, 8), idle(8, 8))
+def test_a_part_fits_on_one_node_or_not_at_all_and_the_largest_comes_first():
     assert fit(wants(8, 4, 4), idle(8, 8))
-
-
-def test_a_part_fits_on_one_node_or_not_at_all():
+    assert not fit(wants(4, 4, 8), idle(8, 8))
     assert not fit(wants(9), idle(8, 8))
     assert not fit(wants(8, 8, 1), idle(8, 8))
     assert not fit(wants(8), idle(8, cpus=7))
@@ -148,16 +145,13 @@ def test_a_node_with_reward_workers_alone_is_looked_at(cluster, make, monkeypatc
     assert (looked_at(0), looked_at(2)) == (0, 1)
 
 
-def test_another_version_and_a_folder_that_is_not_shared_are_found(tmp_path):
+def test_another_version_a_folder_that_is_not_shared_and_a_missing_key_are_found_with_their_fix(tmp_path, monkeypatch):
     mine = expected()
     assert nodes.look(mine) == ([], [])
     other = nodes.Expected(mine.mas, {"verl-mas": "0.0.1"}, {}, str(tmp_path / "checkpoints/.lock"))
     (error,), (warning,) = nodes.look(other)
     assert error.fix == "pip install verl-mas==0.0.1 there"
     assert warning.value == f"trainer.default_local_dir={tmp_path}/checkpoints is not the folder of the trainer's node"
-
-
-def test_a_key_that_a_node_does_not_have_is_refused_with_how_it_gets_there(monkeypatch):
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     (error,), _ = nodes.look(expected(policies={"far": {"trainable": False, "remote": REMOTE}}))

@@ -117,12 +117,12 @@ class View:
         return found
 
 
-def timeline_of(events: Sequence[timeline.Event], steps: tuple[int, int] | None = None) -> dict[str, object]:
+def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int] | None = None) -> dict[str, object]:
     """When the steps began, and the spans in milliseconds since the first event, the newest of a long run."""
     events = [event for event in events if steps is None or steps[0] <= event.step <= steps[1]]
     first = min((event.begin for event in events), default=0.0)
 
-    def since(event: timeline.Event) -> float:
+    def since(event: timeline.TimelineEvent) -> float:
         return round(1000 * (event.begin - first), 1)
 
     spans = [event for event in events if event.event not in (timeline.START, timeline.STEP)][-SPANS:]

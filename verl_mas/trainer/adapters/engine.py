@@ -59,7 +59,7 @@ def chosen() -> Iterator[None]:
 
 
 @dataclass
-class Training:
+class AdapterTraining:
     """What an adapter is trained with: attributes of the engine while the adapter is in use."""
 
     optimizer: Optimizer
@@ -70,26 +70,24 @@ class Training:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=["cuda", "npu"], vendor=VENDOR)
-class AdapterEngine(FSDPEngineWithLMHead):
+class FsdpAdapterEngine(FSDPEngineWithLMHead):
     """Computes with the bare base, unless in `with engine.adapter(policy)`.
 
     The flags are the same in all workers at all times: otherwise their collective operations would not match. And they
     do not change between a forward and its backward, which computes the forward again (gradient checkpointing).
     """
 
-    adapters: Mapping[str, Adapter]
-    """By policy. Set before `initialize`."""
-
+    adapters: Mapping[str, Adapter]  # by policy; set before `initialize`
     module: PeftModel
 
     def initialize(self) -> None:
         self._is_lora = True
         self._used: str | None = None
-        self.training: dict[str, Training] = {}
+        self.training: dict[str, AdapterTraining] = {}
         super().initialize()
-        for policy, one in self.adapters.items():
-            if one.path is not None:
-                self._load_weights(policy, Path(one.path))
+        for policy, adapter in self.adapters.items():
+            if adapter.path is not None:
+                self._load_weights(policy, Path(adapter.path))
 
     # -- which adapter computes ----------------------------------------------------------------------------
 
@@ -97,11 +95,10 @@ class AdapterEngine(FSDPEngineWithLMHead):
     def adapter(self, policy: str | None) -> Iterator[None]:
         """Compute with the adapter of a policy, and train it; None: with the bare base."""
         if policy is not None and policy not in self.adapters:
-            raise InvalidInput(
-                f"adapter={policy!r}",
-                rule=f"the base has the adapters {', '.join(self.adapters)}",
-                fix="name one of them, or none for the bare base",
-            )
+            value = f"adapter={policy!r}"
+            rule = f"the base has the adapters {', '.join(self.adapters)}"
+            fix = "name one of them, or none for the bare base"
+            raise InvalidInput(value, rule=rule, fix=fix)
         before = self._used
         self._use(policy)
         try:
@@ -133,29 +130,29 @@ class AdapterEngine(FSDPEngineWithLMHead):
         training is smaller than bfloat16 resolves."""
         module.enable_input_require_grads()  # type: ignore[operator]
         peft: PeftModel | None = None
-        for one in self.adapters.values():
+        for adapter in self.adapters.values():
             # The first weights of an adapter depend on its own seed only.
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(one.seed)
+                torch.manual_seed(adapter.seed)
                 if peft is None:
-                    peft = get_peft_model(module, self._lora_config(one), adapter_name=one.name)
+                    peft = get_peft_model(module, self._lora_config(adapter), adapter_name=adapter.name)
                 else:
-                    peft.add_adapter(one.name, self._lora_config(one))
+                    peft.add_adapter(adapter.name, self._lora_config(adapter))
         assert isinstance(peft, PeftModel), "a base without adapters"
         for parameters in self._named(peft).values():
             for parameter in parameters.values():
                 parameter.requires_grad_()
         return peft
 
-    def _lora_config(self, one: Adapter) -> LoraConfig:
+    def _lora_config(self, adapter: Adapter) -> LoraConfig:
         """As verl makes it."""
         model = self.model_config
         return LoraConfig(
             task_type=TaskType.CAUSAL_LM,
-            r=one.rank,
-            lora_alpha=int(one.alpha) if float(one.alpha).is_integer() else one.alpha,  # type: ignore[arg-type]
-            target_modules=convert_to_regular_types(one.target_modules),
-            exclude_modules=convert_to_regular_types(one.exclude_modules),
+            r=adapter.rank,
+            lora_alpha=int(adapter.alpha) if float(adapter.alpha).is_integer() else adapter.alpha,  # type: ignore[arg-type]
+            target_modules=convert_to_regular_types(adapter.target_modules),
+            exclude_modules=convert_to_regular_types(adapter.exclude_modules),
             bias="none",
             base_model_name_or_path=model.path,
         )
@@ -165,11 +162,11 @@ class AdapterEngine(FSDPEngineWithLMHead):
         named = [(key.split("."), parameter) for key, parameter in module.named_parameters()]
         return {
             policy: {
-                ".".join(part for part in parts if part != one.name): parameter
+                ".".join(part for part in parts if part != adapter.name): parameter
                 for parts, parameter in named
-                if one.name in parts
+                if adapter.name in parts
             }
-            for policy, one in self.adapters.items()
+            for policy, adapter in self.adapters.items()
         }
 
     def _build_optimizer(self, module: nn.Module) -> None:
@@ -177,11 +174,12 @@ class AdapterEngine(FSDPEngineWithLMHead):
         # Kept, as FSDP2 puts whole tensors in their places for the time of a forward.
         self.parameters = self._named(module)
         self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
-        for policy, one in self.adapters.items():
-            self.optimizer_config = omega_conf_to_dataclass(OmegaConf.create({"optim": one.actor["optim"]}).optim)
+        for policy, adapter in self.adapters.items():
+            self.optimizer_config = omega_conf_to_dataclass(OmegaConf.create({"optim": adapter.actor["optim"]}).optim)
             optimizer = build_optimizer(list(self.parameters[policy].values()), self.optimizer_config)
             schedule = super()._build_lr_scheduler(optimizer)
-            self.training[policy] = Training(optimizer, schedule, self.optimizer_config, copy.deepcopy(self.scaler))
+            scaler = copy.deepcopy(self.scaler)
+            self.training[policy] = AdapterTraining(optimizer, schedule, self.optimizer_config, scaler)
         self._use(None)
 
     def _build_lr_scheduler(self, optimizer: None) -> None:
@@ -198,7 +196,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
     def facts(self, policy: str) -> dict[str, float]:
         """Metrics of an adapter: its optimiser steps, and the norm of what it adds to the base's weights. All workers
         call it."""
-        one, parameters = self.adapters[policy], self.parameters[policy]
+        adapter, parameters = self.adapters[policy], self.parameters[policy]
         squares = []
         for key, parameter in parameters.items():
             before, is_a, after = key.rpartition("_A")
@@ -206,7 +204,7 @@ class AdapterEngine(FSDPEngineWithLMHead):
                 # |BA|^2 is the sum of B'B * AA', which are as small as the rank.
                 a, b = whole(parameter), whole(parameters[f"{before}_B{after}"])
                 squares.append(((b.T @ b) * (a @ a.T)).sum())
-        norm = one.alpha / one.rank * float(torch.stack(squares).sum()) ** 0.5
+        norm = adapter.alpha / adapter.rank * float(torch.stack(squares).sum()) ** 0.5
         return {"adapter/updates": self.training[policy].updates, "adapter/norm": norm}
 
     # -- what engines and checkpoints get ------------------------------------------------------------------
@@ -216,11 +214,10 @@ class AdapterEngine(FSDPEngineWithLMHead):
     ) -> tuple[Iterator[tuple[str, Tensor]], dict[str, dict[str, object]]]:
         """All adapters in one stream, as the trainer computes with them, and PEFT's configuration of each."""
         if not base_sync_done:
-            raise ConfigError(
-                "the weights of a base with adapters are asked for",
-                rule="its engines read the base from disk, and are sent the adapters",
-                fix="set rollout.load_format=auto and rollout.checkpoint_engine.backend=naive",
-            )
+            value = "the weights of a base with adapters are asked for"
+            rule = "its engines read the base from disk, and are sent the adapters"
+            fix = "set rollout.load_format=auto and rollout.checkpoint_engine.backend=naive"
+            raise ConfigError(value, rule=rule, fix=fix)
         return self._stream(), {policy: self._plain_config(policy) for policy in self.adapters}
 
     def _stream(self) -> Iterator[tuple[str, Tensor]]:
@@ -246,8 +243,8 @@ class AdapterEngine(FSDPEngineWithLMHead):
         optimizer = optimizer_state(training.optimizer, parameters)
         if self.rank == 0:
             files.write_weights(folder, self._plain_config(policy), weights)
-            progress = files.Progress(training.updates, training.lr_scheduler.last_epoch, self.adapters[policy].seed)
-            files.write_training(folder, optimizer, progress)
+            schedule, seed = training.lr_scheduler.last_epoch, self.adapters[policy].seed
+            files.write_training(folder, optimizer, files.AdapterProgress(training.updates, schedule, seed))
         torch.distributed.barrier()
 
     def load_adapter(self, policy: str, folder: Path) -> None:
@@ -300,12 +297,12 @@ def _set_schedule(schedule: LambdaLR, steps: int) -> None:
 def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Raises ConfigError if a folder's weights are not those that the policy's adapter has."""
     expected = {key: tuple(parameter.shape) for key, parameter in parameters.items()}
-    found = {key: tuple(tensor.shape) for key, tensor in given.items()}
-    if expected != found:
-        wrong = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+    there = {key: tuple(tensor.shape) for key, tensor in given.items()}
+    if expected != there:
+        wrong = sorted(key for key in expected.keys() | there.keys() if expected.get(key) != there.get(key))
         raise ConfigError(
             f"the adapter in {folder} does not fit policy {policy}: {len(wrong)} weights differ. {wrong[0]} is "
-            f"{found.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
+            f"{there.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
             rule="an adapter is on the modules and of the sizes that its weights were trained on",
             fix="set model.path of the base and model.target_modules of the policy as they were, or start from another "
             "adapter",
@@ -313,7 +310,7 @@ def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], giv
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu", vendor=VENDOR)
-class CpuAdapterEngine(AdapterEngine, CpuEngineWithLMHead): ...
+class CpuAdapterEngine(FsdpAdapterEngine, CpuEngineWithLMHead): ...
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -27,23 +27,17 @@ OptimizerState: TypeAlias = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True)
-class Progress:
+class AdapterProgress:
     """How far an adapter is trained."""
 
-    updates: int
-    """Optimiser steps."""
-
-    schedule: int
-    """Steps of the learning rate's schedule."""
-
-    seed: int
-    """Of its first weights."""
+    updates: int  # optimiser steps
+    schedule: int  # steps of the learning rate's schedule
+    seed: int  # of its first weights
 
 
 def plain_config(config: LoraConfig) -> dict[str, object]:
     """A configuration of PEFT as its file has it. Sets become sorted lists: two saves are equal."""
-    found = config.to_dict()
-    given = {key: sorted(value) if isinstance(value, set) else value for key, value in found.items()}
+    given = {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
     plain: dict[str, object] = json.loads(json.dumps(given | {"inference_mode": True}))
     return plain
 
@@ -56,15 +50,14 @@ def write_weights(folder: Path, config: Mapping[str, object], weights: Tensors) 
 
 def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     """Raises ConfigError if they are those of another kind of adapter than `config`."""
-    found = json.loads((folder / CONFIG).read_text())
+    saved = json.loads((folder / CONFIG).read_text())
     for key in _SCALING:
         # Files of another version of PEFT leave out what is not set.
-        if (found.get(key) or None) != (config.get(key) or None):
-            raise ConfigError(
-                f"the adapter in {folder} has {key}={found.get(key)}, and the policy has {config.get(key)}",
-                rule="an adapter continues with the rank and the scale that its weights were trained with",
-                fix=f"set {_SETTINGS.get(key, key)}={found.get(key)} for the policy, or start from another adapter",
-            )
+        if (saved.get(key) or None) != (config.get(key) or None):
+            value = f"the adapter in {folder} has {key}={saved.get(key)}, and the policy has {config.get(key)}"
+            rule = "an adapter continues with the rank and the scale that its weights were trained with"
+            fix = f"set {_SETTINGS.get(key, key)}={saved.get(key)} for the policy, or start from another adapter"
+            raise ConfigError(value, rule=rule, fix=fix)
     return load_file(folder / WEIGHTS)
 
 
@@ -73,11 +66,11 @@ _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 
 
-def write_training(folder: Path, optimizer: OptimizerState, progress: Progress) -> None:
+def write_training(folder: Path, optimizer: OptimizerState, progress: AdapterProgress) -> None:
     torch.save(optimizer, folder / OPTIMIZER)
     (folder / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n")
 
 
-def read_training(folder: Path) -> tuple[OptimizerState, Progress]:
+def read_training(folder: Path) -> tuple[OptimizerState, AdapterProgress]:
     optimizer: OptimizerState = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    return optimizer, Progress(**json.loads((folder / PROGRESS).read_text()))
+    return optimizer, AdapterProgress(**json.loads((folder / PROGRESS).read_text()))

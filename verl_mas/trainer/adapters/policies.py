@@ -16,7 +16,7 @@ from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 from verl_mas.config.adapters import ADAPTER, Adapter, write_table
 from verl_mas.data_plane import Rows
 from verl_mas.trainer.adapters.worker import AdapterWorker
-from verl_mas.trainer.checkpoint import Kept, Saved
+from verl_mas.trainer.checkpoint import KeptFolders, Saved
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 
@@ -34,7 +34,7 @@ class SharedBase(LocalPolicy):
         super().__init__(name, view, pool, total_steps)
         self.adapters: dict[str, AdapterPolicy] = {}
         self.metrics: dict[str, float] = {}
-        self._kept = Kept()
+        self._kept = KeptFolders()
 
     def _setup(self) -> None:
         super()._setup()
@@ -88,7 +88,7 @@ class AdapterPolicy(PolicyTrainer):
     def __init__(self, name: str, view: DictConfig, base: SharedBase, updates: Updates):
         super().__init__(name, view, base.pool, updates)
         self.base = base
-        self._kept = Kept()
+        self._kept = KeptFolders()
 
     def _setup(self) -> None:
         """In place of verl's, which would start processes and engines."""

@@ -38,17 +38,16 @@ def _on_rows(method: F) -> F:
 class _TrainingWorker(TrainingWorker):
     """verl's, with the engine for adapters."""
 
-    engine: engine.AdapterEngine
+    engine: engine.FsdpAdapterEngine
 
     def __init__(self, adapters: Mapping[str, Adapter], config: TrainingWorkerConfig):
         with engine.chosen():
             super().__init__(config)
-        if not isinstance(self.engine, engine.AdapterEngine):
-            raise ConfigError(
-                f"actor.strategy={self.engine_config.strategy}",
-                rule="a base with adapters is trained with fsdp2",
-                fix="set actor_rollout_ref.actor.strategy=fsdp2",
-            )
+        if not isinstance(self.engine, engine.FsdpAdapterEngine):
+            value = f"actor.strategy={self.engine_config.strategy}"
+            rule = "a base with adapters is trained with fsdp2"
+            fix = "set actor_rollout_ref.actor.strategy=fsdp2"
+            raise ConfigError(value, rule=rule, fix=fix)
         self.engine.adapters = adapters
 
 
@@ -89,11 +88,10 @@ class AdapterWorker(ActorRolloutRefWorker):
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         policy = tu.pop(data, key=ADAPTER, default=None)
         if policy is None:
-            raise InvalidInput(
-                f"a batch without {ADAPTER} for update_actor",
-                rule="the base of adapters is not trained",
-                fix=f"set extra_info[{ADAPTER!r}] to one of {', '.join(self.adapters)}",
-            )
+            value = f"a batch without {ADAPTER} for update_actor"
+            rule = "the base of adapters is not trained"
+            fix = f"set extra_info[{ADAPTER!r}] to one of {', '.join(self.adapters)}"
+            raise InvalidInput(value, rule=rule, fix=fix)
         with self.actor.engine.adapter(policy):
             self.actor.set_loss_fn(self._losses[policy])
             output = super().update_actor(data)
@@ -104,8 +102,7 @@ class AdapterWorker(ActorRolloutRefWorker):
 
     @_on_all
     def sent_bytes(self) -> int:
-        sent: int = self.actor.engine.sent_bytes
-        return sent
+        return self.actor.engine.sent_bytes
 
     @_on_all
     def save_adapter(self, policy: str, folder: str) -> None:

@@ -68,8 +68,7 @@ class AsyncTeamTrainer(TeamTrainer):
 
     @property
     def _batch_size(self) -> int:
-        size: int = self.config.data.train_batch_size
-        return size
+        return int(self.config.data.train_batch_size)
 
     def on_train_begin(self) -> None:
         """Dispatch what is missing of the tasks that are in flight when a step begins."""
@@ -89,7 +88,7 @@ class AsyncTeamTrainer(TeamTrainer):
 
     def _usable(self) -> int:
         """How many further tasks the steps that remain can train on."""
-        steps: int = self.total_training_steps - self.global_steps + 1
+        steps = int(self.total_training_steps) - self.global_steps + 1
         return steps * self._batch_size - len(data_plane.tasks(data_plane.TRAIN))
 
     def _dispatch(self, tasks: int, step: int) -> None:

@@ -36,18 +36,16 @@ class MasTrainer(TeamTrainer):
         """In a time-sliced pool each policy gets its weights and frees the GPU for the next; the last stays awake."""
         super()._wake_one(name)
         pool = self.mas.policies[name].pool
-        slices = self.slices.get(pool)
-        if slices is None:
-            return
-        if name == served_on(self.mas, pool)[-1]:
-            ray.get(slices.set_awake.remote(name))
-        else:
-            self.members[name].pause()
+        if slices := self.slices.get(pool):
+            if name == served_on(self.mas, pool)[-1]:
+                ray.get(slices.set_awake.remote(name))
+            else:
+                self.members[name].pause()
 
     def _sleep(self) -> None:
-        awake: dict[str, str] = {}
-        for pool, slices in self.slices.items():
-            name: ray.ObjectRef[str] = slices.finally_awake.remote()
-            awake[pool] = ray.get(name)
+        asked: dict[str, ray.ObjectRef[str]] = {
+            pool: slices.finally_awake.remote() for pool, slices in self.slices.items()
+        }
+        awake = {pool: ray.get(answer) for pool, answer in asked.items()}
         served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
         self.pools.each(served, self.sleep_one)

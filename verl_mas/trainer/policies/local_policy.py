@@ -62,8 +62,7 @@ class LocalPolicy(Servers, PPOTrainer):
         with open_dict(view):
             # Reward workers are named actors, one set per run, and the team has them.
             view.reward.num_workers = 0
-            view.reward.reward_model.enable = False
-            view.reward.reward_model.enable_resource_pool = False
+            view.reward.reward_model.enable = view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
         super().__init__(view)
 
@@ -98,10 +97,7 @@ class LocalPolicy(Servers, PPOTrainer):
     def profile(self, start: bool, state: Mapping[str, object]) -> None:
         """Start or stop verl's profiler of its processes and engines. `state`: the trainer's values of PROFILED."""
         vars(self).update(state)
-        if start:
-            self._start_profiling()
-        else:
-            self._stop_profiling()
+        (self._start_profiling if start else self._stop_profiling)()
 
     # -- weights --------------------------------------------------------------------------------------------
 
@@ -115,8 +111,7 @@ class LocalPolicy(Servers, PPOTrainer):
     @property
     def workers(self) -> list[Actor]:
         """Its training processes."""
-        workers: list[Actor] = self.actor_rollout_wg.workers
-        return workers
+        return list(self.actor_rollout_wg.workers)
 
     @property
     def offloads(self) -> bool:

@@ -28,16 +28,9 @@ from verl_mas.config.merge import set_mode
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
-from verl_mas.row import (
-    LOSS_MASK,
-    OLD_LOG_PROBS,
-    RESPONSE_MASK,
-    ROLLOUT_LOG_PROBS,
-    ROLLOUT_WEIGHTS,
-    TEMPERATURE,
-)
+from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
 from verl_mas.trainer import loss_weights
-from verl_mas.trainer.batching import MicroBatches, Plan, plan, spread_padding
+from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.weight_folder import BACKEND
@@ -66,7 +59,7 @@ class PolicyTrainer(LocalPolicy):
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates):
         self.updates = updates
-        self.plan: Plan | None = None
+        self.plan: UpdatePlan | None = None
         set_mode(view, updates.weighting)
         super().__init__(name, view, pool, updates.total_steps)
 

@@ -35,8 +35,7 @@ class Servers:
     name: str
     config: DictConfig
     llm_server_manager: LLMServerManager
-    metrics: Mapping[str, float] = MappingProxyType({})
-    """Of the last `wake`."""
+    metrics: Mapping[str, float] = MappingProxyType({})  # of the last `wake`
 
     @property
     def saved(self) -> Mapping[str, Saved]:
@@ -49,8 +48,7 @@ class Servers:
 
     @property
     def engine(self) -> str:
-        name: str = self.config.actor_rollout_ref.rollout.name
-        return name
+        return str(self.config.actor_rollout_ref.rollout.name)
 
     @property
     def servers(self) -> list[Actor]:
@@ -70,8 +68,7 @@ class Servers:
         server: Balanced | Only | Slices = Only(handles[0]) if len(handles) == 1 else Balanced()
         if slices is not None:
             server = Slices(self.name, slices)
-        given = {"server": server, "adapter": adapter, "resumes": resumes}
-        return self.llm_server_manager.get_client(TeamClient, **given)
+        return self.llm_server_manager.get_client(TeamClient, server=server, adapter=adapter, resumes=resumes)
 
     @blocking
     async def abort(self) -> None:
@@ -85,8 +82,7 @@ class Servers:
 
     @property
     def _replicas(self) -> list[RolloutReplica]:
-        replicas: list[RolloutReplica] = self.llm_server_manager.get_replicas()
-        return replicas
+        return list(self.llm_server_manager.get_replicas())
 
     def pause(self) -> None:
         """Free the GPU's memory and keep the weights."""
@@ -127,7 +123,16 @@ class Engines(LLMServerManager):
     async def _initialize_llm_servers(self, start_rank: int | None = None) -> None:
         size = gpus_of_replica(partial(getattr, self.rollout_config))
         shares = split_resource_pool(self.rollout_resource_pool, size)
-        self.rollout_replicas = [self._replica(rank) for rank in range(len(shares))]
+        self.rollout_replicas = [
+            self.rollout_replica_class(
+                replica_rank=rank,
+                config=self.rollout_config,
+                model_config=self.model_config,
+                gpus_per_node=self.rollout_config.n_gpus_per_node,
+                name_suffix=EngineTag.of(self.rollout_config).policy,
+            )
+            for rank in range(len(shares))
+        ]
         for replica, share in zip(self.rollout_replicas, shares, strict=True):
             # One after the other: an engine takes more memory while it starts than afterwards.
             await self._start(replica, share)
@@ -136,12 +141,3 @@ class Engines(LLMServerManager):
 
     async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
         await replica.init_colocated(share)
-
-    def _replica(self, rank: int) -> RolloutReplica:
-        return self.rollout_replica_class(
-            replica_rank=rank,
-            config=self.rollout_config,
-            model_config=self.model_config,
-            gpus_per_node=self.rollout_config.n_gpus_per_node,
-            name_suffix=EngineTag.of(self.rollout_config).policy,
-        )

@@ -18,7 +18,7 @@ from verl.single_controller.ray import RayResourcePool
 
 from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
-from verl_mas.trainer.checkpoint import Kept, Saved
+from verl_mas.trainer.checkpoint import KeptFolders, Saved
 from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
@@ -39,7 +39,7 @@ class Snapshot(FrozenPolicy):
         self.step = 0
         self._folder: Path | None = None
         self._stale = False
-        self._kept = Kept()
+        self._kept = KeptFolders()
 
     def take(self, source: PolicyTrainer, step: int) -> None:
         """The present weights of its policy; its engines get them when they wake up."""
@@ -76,11 +76,10 @@ class Snapshot(FrozenPolicy):
 
     def _replace(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise DiskError(
-                f"{folder} is not there, although a worker has written it",
-                rule="a snapshot is on a file system that all nodes of the run share",
-                fix="set trainer.default_local_dir to a folder on such a file system",
-            )
+            value = f"{folder} is not there, although a worker has written it"
+            rule = "a snapshot is on a file system that all nodes of the run share"
+            fix = "set trainer.default_local_dir to a folder on such a file system"
+            raise DiskError(value, rule=rule, fix=fix)
         self.step, self._folder, self._stale = step_of(folder), folder, True
 
 
@@ -99,10 +98,10 @@ def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> Non
 
 def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
     """Of a step, whose replies are of the weights after the step before."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():
-        found |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
-    return found
+        values |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
+    return values
 
 
 def _link(source: str, target: str) -> None:

@@ -74,8 +74,7 @@ def record(folder: Path, step: int) -> None:
 
 def step_of(folder: Path) -> int:
     """The step after which a policy had the weights in a folder."""
-    step: int = json.loads((folder / RECORD).read_text())["step"]
-    return step
+    return int(json.loads((folder / RECORD).read_text())["step"])
 
 
 def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

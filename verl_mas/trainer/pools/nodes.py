@@ -66,10 +66,12 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
     for name, answer in answers.values():
         try:
             errors, warnings = ray.get(answer, timeout=max(until - time.monotonic(), 0))
-        except GetTimeoutError:
-            yield _unusable(name, f"no answer after {LIMIT_S:g} s")
         except RayError as error:
-            yield _unusable(name, str(error).strip().splitlines()[-1])
+            late = isinstance(error, GetTimeoutError)
+            why = f"no answer after {LIMIT_S:g} s" if late else str(error).strip().splitlines()[-1]
+            rule = "every node of the run can import verl_mas and the run's own code"
+            fix = "install the same packages there as on the trainer's node, and look at `ray status`"
+            yield ConfigError(f"on node {name}: {why}", rule=rule, fix=fix)
         else:
             yield from (ConfigError(f"on node {name}: {e.value}", rule=e.rule, fix=e.fix) for e in errors)
             for warning in warnings:
@@ -107,7 +109,7 @@ def _look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
 
 def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
     """What this node lacks."""
-    errors = [*_versions(expected), *_files(expected)]
+    errors = list(_differences(expected))
     try:
         load_user_code(expected.mas)
     except ConfigErrors as error:
@@ -116,8 +118,8 @@ def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
         errors.append(error)
     for name, spec in expected.mas.policies.items():
         if spec.remote:
-            found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
-            errors += [problem for problem in found if isinstance(problem, ConfigError)]
+            problems = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
+            errors += [problem for problem in problems if isinstance(problem, ConfigError)]
     if not expected.output or os.path.exists(expected.output):
         return errors, []
     other_folder = ConfigWarning(
@@ -129,29 +131,17 @@ def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
     return errors, [other_folder]
 
 
-def _versions(expected: Expected) -> Iterator[ConfigError]:
+def _differences(expected: Expected) -> Iterator[ConfigError]:
+    """Of packages and files."""
     for package, wanted in expected.versions.items():
-        if (found := version(package)) != wanted:
-            yield ConfigError(
-                f"{package} {found}, and the trainer's node has {wanted}",
-                rule="all nodes of a run have the same packages",
-                fix=f"pip install {package}=={wanted} there",
-            )
-
-
-def _files(expected: Expected) -> Iterator[ConfigError]:
+        if (here := version(package)) != wanted:
+            value = f"{package} {here}, and the trainer's node has {wanted}"
+            rule = "all nodes of a run have the same packages"
+            fix = f"pip install {package}=={wanted} there"
+            yield ConfigError(value, rule=rule, fix=fix)
     for setting, path in expected.files.items():
         if not os.path.exists(path):
-            yield ConfigError(
-                f"{setting}: {os.path.abspath(path)} does not exist",
-                rule="workers on every node of the run read it",
-                fix="put it on a disk that all nodes mount, or copy it there to the same path",
-            )
-
-
-def _unusable(name: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"on node {name}: {why}",
-        rule="every node of the run can import verl_mas and the run's own code",
-        fix="install the same packages there as on the trainer's node, and look at `ray status`",
-    )
+            value = f"{setting}: {os.path.abspath(path)} does not exist"
+            rule = "workers on every node of the run read it"
+            fix = "put it on a disk that all nodes mount, or copy it there to the same path"
+            yield ConfigError(value, rule=rule, fix=fix)

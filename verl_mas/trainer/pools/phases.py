@@ -79,8 +79,7 @@ class SlicesActor(TimeSlices):
 
     @classmethod
     def start(cls, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str) -> Actor:
-        made = ray.remote(cls).options(num_cpus=0, max_concurrency=10_000).remote(engines, awake)
-        return cast("Actor", made)
+        return cast(Actor, ray.remote(cls).options(num_cpus=0, max_concurrency=10_000).remote(engines, awake))
 
     def __init__(self, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str):
         super().__init__(awake, self._swap)
@@ -90,13 +89,11 @@ class SlicesActor(TimeSlices):
         self.awake = policy
 
     async def _swap(self, old: str, new: str) -> None:
-        await self._call(old, pause=True)
-        await self._call(new, pause=False)
-
-    async def _call(self, policy: str, *, pause: bool) -> None:
-        engine, servers = self._engines[policy]
-        method = verbs(engine)[0 if pause else 1]
-        await asyncio.gather(*[getattr(server, method).remote() for server in servers])
+        for policy, pauses in ((old, True), (new, False)):
+            engine, servers = self._engines[policy]
+            pause, unpause = verbs(engine)
+            method = pause if pauses else unpause
+            await asyncio.gather(*[getattr(server, method).remote() for server in servers])
 
 
 def verbs(engine: str) -> tuple[str, str]:

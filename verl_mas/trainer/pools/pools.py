@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -97,7 +98,7 @@ class Node:
 def place(pools: Sequence[RayResourcePool]) -> None:
     """Reserve all pools. What a pool takes of a node is on one node, the largest part first: Ray puts each part where
     most is free, and after small ones no node might be left for a large one."""
-    parts = sorted((Part(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
+    parts = sorted((PoolPart(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
     before = nodes()
     # Ray takes some seconds to free the GPUs of a run that has just ended.
     until = time.monotonic() + (WAIT_S if fit([part.want for part in parts], before) else PLACING_S)
@@ -114,7 +115,7 @@ def place(pools: Sequence[RayResourcePool]) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class PoolPart:
     """What a pool takes of one node."""
 
     pool: RayResourcePool
@@ -140,29 +141,25 @@ def fit(wants: Iterable[Resources], there: Iterable[Node]) -> bool:
 
 def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
     """The ids of the nodes on which the pools have been placed."""
-    tables = [placement_group_table(group) for pool in pools for group in placed_on(pool)]
-    return {node for table in tables for node in table["bundles_to_node_id"].values()}
-
-
-def placed_on(pool: RayResourcePool) -> list[PlacementGroup]:
-    return pool.pgs or []
+    groups: Iterable[PlacementGroup] = chain.from_iterable(pool.pgs or () for pool in pools)
+    return {node for group in groups for node in placement_group_table(group)["bundles_to_node_id"].values()}
 
 
 def nodes() -> list[Node]:
     """Of the cluster, now."""
     free = available_resources_per_node()
-    alive = [node for node in ray.nodes() if node["Alive"]]
     return [
         Node(node["NodeManagerAddress"], _count(node["Resources"]), _count(free.get(node["NodeID"], {})))
-        for node in alive
+        for node in ray.nodes()
+        if node["Alive"]
     ]
 
 
-def _count(found: dict[str, float]) -> Resources:
-    return Resources(found.get(get_platform().ray_resource_name(), 0), found.get("CPU", 0))
+def _count(resources: dict[str, float]) -> Resources:
+    return Resources(resources.get(get_platform().ray_resource_name(), 0), resources.get("CPU", 0))
 
 
-def does_not_fit(part: Part, parts: Iterable[Part], there: Iterable[Node]) -> ConfigError:
+def does_not_fit(part: PoolPart, parts: Iterable[PoolPart], there: Iterable[Node]) -> ConfigError:
     asked = ", ".join(f"{part.pool.name_prefix} {part.count}" for part in parts)
     return ConfigError(
         f"pool {part.pool.name_prefix} needs {part.want.gpus:g} GPUs and {part.want.cpus:g} CPUs on one node; before "
