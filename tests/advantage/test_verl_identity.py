@@ -117,8 +117,7 @@ def test_an_empty_reply_still_counts_in_its_group():
 def test_verls_trainer_reaches_the_estimator_by_name():
     batch = verl_batch([[1, 4, 9], [2, 3]])
     data = DataProto.from_dict(
-        tensors={k: batch[k] for k in ("token_level_rewards", "response_mask")},
-        non_tensors={"uid": batch["index"]},
+        tensors={k: batch[k] for k in ("token_level_rewards", "response_mask")}, non_tensors={"uid": batch["index"]}
     )
     keys = [f"{uid}_{row}_0" for row, uid in enumerate(batch["index"])]
     ours, theirs = (

@@ -13,9 +13,7 @@ def one_agent(scores, padding=None, **columns):
     n = len(scores)
     given = {"task": ["t"] * n, "session": range(n), "agent": ["solver"] * n, "turn": [0] * n, "branch": [0] * n}
     return AdvantageInput(
-        scores=torch.tensor(scores),
-        padding=None if padding is None else torch.tensor(padding),
-        **{**given, **columns},
+        scores=torch.tensor(scores), padding=None if padding is None else torch.tensor(padding), **{**given, **columns}
     )
 
 
@@ -95,9 +93,7 @@ def test_a_lone_session_has_no_other_to_be_compared_with_whatever_its_acts_score
 def test_agents_that_share_a_policy_are_still_distinguished():
     # A verifier called only when the solver failed: with one baseline all its acts get a negative advantage.
     batch = one_agent(
-        [1.0, 1.0, 0.0, 0.5, 0.0, 0.5],
-        session=[0, 1, 2, 3, 2, 3],
-        agent=["solver"] * 4 + ["verifier"] * 2,
+        [1.0, 1.0, 0.0, 0.5, 0.0, 0.5], session=[0, 1, 2, 3, 2, 3], agent=["solver"] * 4 + ["verifier"] * 2
     )
     assert advantages(batch)[4:] == pytest.approx([-0.70711, 0.70711], abs=1e-4)
     assert advantages(batch, "team_grpo")[4] < -1

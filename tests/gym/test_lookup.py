@@ -37,7 +37,7 @@ from verl_mas.gym.lookup import (
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Malformed, Task
 from verl_mas.workflow.run import run
-from verl_mas.workflows.leader_workers import Answer, Delegation
+from verl_mas.workflows.leader_workers import Delegation, FinalAnswer
 
 
 def test_a_shard_has_the_successors_of_its_symbols_in_order():
@@ -168,7 +168,7 @@ def test_one_step_is_no_answer():
     assert run(SingleReader(window="all"), TASK, ScriptedLLM(" a")).team_reward == 0.0
 
 
-@pytest.mark.parametrize("move", [Delegation(("a",)), Delegation(("a", "b")), Answer("z")])
+@pytest.mark.parametrize("move", [Delegation(("a",)), Delegation(("a", "b")), FinalAnswer("z")])
 def test_a_move_round_trips(move):
     assert LookupMoves(2).parse(LookupMoves(2).render(move)) == move
 

@@ -68,11 +68,7 @@ def test_the_mixed_search_team_has_a_larger_verifier():
     config = composed(["+recipe=search/mixed"])
     team = validate(config)
     models = {name: Run(config, team).view(name).value("model.path") for name in team.policies}
-    assert models == {
-        "verifier": "Qwen/Qwen2.5-7B",
-        "searcher": "Qwen/Qwen2.5-3B",
-        "answerer": "Qwen/Qwen2.5-3B",
-    }
+    assert models == {"verifier": "Qwen/Qwen2.5-7B", "searcher": "Qwen/Qwen2.5-3B", "answerer": "Qwen/Qwen2.5-3B"}
 
 
 @pytest.mark.parametrize("recipe", ["math", "search"])

@@ -14,11 +14,7 @@ from verl_mas.gym.guide_driver import SMALL
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow.base import agents_of
 
-BRANCHES = (
-    "algorithm.adv_estimator=at_grpo",
-    "mas.branch.k=8",
-    "actor_rollout_ref.rollout.n=1",
-)
+BRANCHES = ("algorithm.adv_estimator=at_grpo", "mas.branch.k=8", "actor_rollout_ref.rollout.n=1")
 PER_ROLE = "mas.policies={{{0}: {{}}, {1}: {{}}}} mas.agents.{0}.policy={0} mas.agents.{1}.policy={1}"
 
 

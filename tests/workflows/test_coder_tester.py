@@ -59,14 +59,7 @@ def of(session, agent: str):
 def test_they_stop_when_the_program_prints_what_the_test_expects():
     session, llm = play(code(SUM), case(*RIGHT))
     assert len(llm.requests) == 2 and session.answer == SUM and session.team_reward == 1.0
-    assert session.info == {
-        "acc": 1.0,
-        "share": 1.0,
-        "agreed": 1.0,
-        "turns": 1,
-        "compiled": 1.0,
-        "tests_right": 1.0,
-    }
+    assert session.info == {"acc": 1.0, "share": 1.0, "agreed": 1.0, "turns": 1, "compiled": 1.0, "tests_right": 1.0}
 
 
 def test_agreeing_on_something_wrong_ends_the_session_too():

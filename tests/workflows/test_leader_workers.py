@@ -11,7 +11,7 @@ from verl_mas.retrieval.index import build
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Generation, Malformed, Task
 from verl_mas.workflow.run import run
-from verl_mas.workflows.leader_workers import Answer, Delegation, LeaderWorkers, Moves
+from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, LeaderWorkers, Moves
 
 TASK = Task([{"role": "user", "content": "How many moons have Mars and Earth?"}], ground_truth="3")
 TWO = "<subtask>Moons of Mars?</subtask><subtask>Moons of Earth?</subtask>"
@@ -98,7 +98,7 @@ def test_more_workers_than_a_session_has_acts_is_a_clear_error():
         run(LeaderWorkers(), TASK, llm, faults=FaultSpec(retries=0, max_acts=2))
 
 
-@pytest.mark.parametrize("move", [Delegation(("Moons of Mars?",)), Delegation(("a", "a")), Answer("3")])
+@pytest.mark.parametrize("move", [Delegation(("Moons of Mars?",)), Delegation(("a", "a")), FinalAnswer("3")])
 def test_a_move_round_trips(move):
     assert Moves(2).parse(Moves(2).render(move)) == move
 

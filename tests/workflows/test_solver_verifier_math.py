@@ -61,12 +61,7 @@ def test_a_right_verdict_earns_its_own_reward(solver, verifier, earned):
 def test_more_rounds_mean_more_reviews():
     session = play(WRONG, REJECT, max_rounds=4)
     assert [reply.agent for reply in session.replies] == ["solver", "verifier"] * 3 + ["solver"]
-    assert session.info == {
-        "reviews": 3,
-        "acc": 0.0,
-        "right_verdicts": 1.0,
-        "unchecked": 0.0,
-    }
+    assert session.info == {"reviews": 3, "acc": 0.0, "right_verdicts": 1.0, "unchecked": 0.0}
     assert session.outcome.verdicts == {"verifier": [(False, False)] * 3}
     assert session.reported == {**session.info, "verdicts": session.outcome.verdicts}, "rows and records have both"
 
