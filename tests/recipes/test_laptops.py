@@ -1,9 +1,10 @@
-"""A few real steps of the laptop variants of math, search and code, by the commands of their pages."""
+"""A few real steps of laptop variants, by the commands of their pages."""
 
 from __future__ import annotations
 
 import pytest
 
+from verl_mas import read_sessions
 from verl_mas.cli import data, retriever
 
 pytestmark = pytest.mark.e2e
@@ -78,3 +79,26 @@ def test_code_takes_real_steps_with_programs_that_are_really_run(main_ppo, tmp_p
     assert {"session/compiled/mean", "session/tests_right/mean"} <= done.steps[1].keys()
     assert "val-core/programs/pass@1" in done.steps[2]
     no_session_was_lost(done)
+
+
+@pytest.mark.nightly
+def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
+    made = tmp_path / "slippery"
+    size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train-rows", "16", "--test-rows", "8"]
+    size += ["--args", "moves=1"]
+    assert data.main(["puzzle", "plan_path", "--out", str(made), *size, "--noise", "0.6", *BRIEF]) == 0
+    two_tasks = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+    own = of(made, *two_tasks, "actor_rollout_ref.rollout.n=1", "mas.workflow.args.max_turns=3")
+    done = main_ppo(tmp_path / "run", *own, recipe="slippery/laptop")
+    assert done.exit_code == 0, done.output[-6000:]
+    first = done.steps[1]
+    assert first["session/dropped"] == 0 and first["session/probe_acts"] > first["session/acts/mean"] * 2
+    assert 0 < first["session/probe_tokens"] < first["session/generated_tokens"]
+    # Candidates of one prompt: every group has four rows, and probes are no rows.
+    assert first["agent/planner/group/one_prompt"] == first["agent/executor/group/one_prompt"] == 1
+    assert first["agent/planner/acts"] + first["agent/executor/acts"] == first["session/acts/mean"] * 2
+    assert "val-session/probe_acts" not in done.steps[2]
+    folder = tmp_path / "run" / "checkpoints" / "trajectories"
+    acts = [act for session in read_sessions(folder) for act in session["acts"]]
+    probes = [act for act in acts if act["probe"]]
+    assert probes and all(act["key"] is None for act in probes) and all(act["key"] for act in acts if not act["probe"])

@@ -73,6 +73,8 @@ def test_the_leader_may_delegate_again_until_it_has_no_round_left():
 def test_without_a_need_for_help_the_leader_answers_at_once():
     session, _ = play(BOX)
     assert session.info == {"rounds": 0, "workers": 0, "critical_path": 1} and session.answer == BOX
+    # A last reply without an answer is not graded.
+    assert play("I do not know", max_rounds=1, score="em")[0].team_reward == 0.0
 
 
 def test_a_delegation_that_cannot_be_read_reaches_no_worker_and_uses_up_a_round():
@@ -86,10 +88,6 @@ def test_an_empty_report_is_malformed():
     session, llm = play([TWO, BOX], ["<think>never ends", "one"])
     assert [reply.malformed for reply in session.replies] == [None, "an empty report", None, None]
     assert "Report: none" in llm.requests[-1].messages[-1]["content"]
-
-
-def test_a_last_reply_without_an_answer_is_not_graded():
-    assert play("I do not know", max_rounds=1, score="em")[0].team_reward == 0.0
 
 
 def test_more_workers_than_a_session_has_acts_is_a_clear_error():

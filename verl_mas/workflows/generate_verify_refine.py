@@ -80,7 +80,8 @@ class GenerateVerifyRefine(WithGrader):
         return followed
 
     async def _refined(self, task: Task, grade: Grade, proposal: Graded, review: Reply, refiner: Agent) -> Review:
-        checked = check_verdict(review, review.parse(ReviewVerdict), proposal, self.verdict_reward)
+        verdict = review.parse(ReviewVerdict)
+        checked = check_verdict(review, verdict, proposal, self.verdict_reward)
         replies = await refiner.branch(solve(task, proposal.reply, review))
         leaves = await asyncio.gather(*map(grade, replies))
         for leaf in leaves:
