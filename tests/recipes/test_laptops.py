@@ -34,22 +34,24 @@ def of(folder, *overrides):
     ]
 
 
-def no_session_was_lost(done):
+def steps(main_ppo, folder, recipe, own, present):
+    """Two steps, in which these metrics are present; no session was lost."""
+    done = main_ppo(folder / "run", *own, recipe=recipe)
+    assert done.exit_code == 0, done.output[-6000:]
+    assert present <= done.steps[1].keys() | done.steps[2].keys()
     assert [done.steps[step]["session/dropped"] for step in (1, 2)] == [0, 0]
     assert done.steps[2]["val-session/count"] == 8 and done.steps[2]["val-session/dropped"] == 0
+    return done.steps[1]
 
 
 @pytest.mark.nightly
 def test_math_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "arithmetic"
     assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
-    done = main_ppo(tmp_path / "run", *of(made), recipe="math/laptop")
-    assert done.exit_code == 0, done.output[-6000:]
-    assert {"agent/solver/advantage/std", "agent/verifier/malformed"} <= done.steps[1].keys()
+    present = {"agent/solver/advantage/std", "agent/verifier/malformed"}
+    present |= {"val-core/arithmetic/pass@1", "val-aux/arithmetic/unchecked/mean@1"}
     # A solver, and a verifier of its proposal.
-    assert done.steps[1]["session/acts/mean"] >= 2
-    assert {"val-core/arithmetic/pass@1", "val-aux/arithmetic/unchecked/mean@1"} <= done.steps[2].keys()
-    no_session_was_lost(done)
+    assert steps(main_ppo, tmp_path, "math/laptop", of(made), present)["session/acts/mean"] >= 2
 
 
 @pytest.mark.nightly
@@ -59,12 +61,8 @@ def test_search_takes_real_steps(main_ppo, tmp_path):
     assert data.main(["invented", "--out", str(made), *size, "--noise", "0.2", *BRIEF]) == 0
     retriever.main(["build", "--corpus", str(made / "corpus.jsonl"), "--index", str(made / "index")])
     own = of(made, f"mas.workflow.args.retriever={made}/index")
-    done = main_ppo(tmp_path / "run", *own, recipe="search/laptop")
-    assert done.exit_code == 0, done.output[-6000:]
-    assert done.steps[1]["agent/searcher/acts"] > 0
-    assert {"agent/verifier/malformed", "session/searches/mean"} <= done.steps[1].keys()
-    assert "val-core/invented_2_hops/pass@1" in done.steps[2]
-    no_session_was_lost(done)
+    present = {"agent/verifier/malformed", "session/searches/mean", "val-core/invented_2_hops/pass@1"}
+    assert steps(main_ppo, tmp_path, "search/laptop", own, present)["agent/searcher/acts"] > 0
 
 
 def test_code_takes_real_steps_with_programs_that_are_really_run(main_ppo, tmp_path):
@@ -72,13 +70,10 @@ def test_code_takes_real_steps_with_programs_that_are_really_run(main_ppo, tmp_p
     size = ["--train-rows", "60", "--test-rows", "20"]
     assert data.main(["programs", "--out", str(made), *size, "--noise", "0.2", *BRIEF]) == 0
     own = of(made, "mas.branch.k=2", "actor_rollout_ref.rollout.n=1")
-    done = main_ppo(tmp_path / "run", *own, recipe="code/laptop")
-    assert done.exit_code == 0, done.output[-6000:]
+    present = {"session/compiled/mean", "session/tests_right/mean", "val-core/programs/pass@1"}
+    first = steps(main_ppo, tmp_path, "code/laptop", own, present)
     # Two turns of a coder and a tester with two candidates each: nothing that the model writes is right yet.
-    assert (done.steps[1]["agent/coder/acts"], done.steps[1]["agent/tester/acts"]) == (16, 16)
-    assert {"session/compiled/mean", "session/tests_right/mean"} <= done.steps[1].keys()
-    assert "val-core/programs/pass@1" in done.steps[2]
-    no_session_was_lost(done)
+    assert (first["agent/coder/acts"], first["agent/tester/acts"]) == (16, 16)
 
 
 @pytest.mark.nightly

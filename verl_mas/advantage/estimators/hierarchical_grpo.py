@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
-from verl_mas.advantage.options import REQUIRED, AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.advantage.options import REQUIRED
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 
