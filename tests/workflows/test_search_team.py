@@ -4,6 +4,9 @@ import json
 
 import httpx
 import pytest
+
+pytest.importorskip("tantivy")
+
 from scripted_sessions import play as play_workflow
 
 import verl_mas.workflows.search_team as search_team
