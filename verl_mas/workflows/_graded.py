@@ -36,7 +36,7 @@ class WithGrader(WithVerlOrGrader):
     """The grader of answers."""
 
     def optional_grader(self) -> Grader:
-        """`verl` is no name of a grader here, and refused."""
+        """Also of `verl`, which is not a grader and therefore refused."""
         return grader(self.score, SCORE)
 
     grader = optional_grader
