@@ -54,9 +54,7 @@ def test_inflation_is_the_lemmas_factor():
     rewards = [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     called = [1, 2, 3, 4, 5, 6, 7]
     batch = team(
-        rewards + [rewards[s] for s in called],
-        session=[*range(8), *called],
-        agent=["solver"] * 8 + ["verifier"] * 7,
+        rewards + [rewards[s] for s in called], session=[*range(8), *called], agent=["solver"] * 8 + ["verifier"] * 7
     )
     mu, variance = 2 / 8, 2 / 8 * 6 / 8
     mu_k, variance_k = 1 / 7, 1 / 7 * 6 / 7

@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import verl_mas.advantage.estimators as estimators
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages, options_for
 from verl_mas.errors import ConfigError, ConfigErrors
 
 
-def test_options_of_an_empty_block_are_the_defaults():
-    assert AdvantageOptions.from_config({}) == AdvantageOptions.from_config(None) == AdvantageOptions()
-
-
-def test_options_are_read_from_a_config_block():
+def test_options_are_read_from_a_config_block_and_those_of_an_empty_one_are_the_defaults():
     options = AdvantageOptions.from_config({"deviation": "population", "eps": 0, "scale": None})
     assert (options.deviation, options.eps, options.scale) == ("population", 0, None)
+    assert AdvantageOptions.from_config({}) == AdvantageOptions.from_config(None) == AdvantageOptions()
 
 
 @pytest.mark.parametrize(
@@ -47,29 +46,38 @@ def test_options_that_code_constructs_are_refused_alike():
         AdvantageOptions(eps=-1.0, gamma=2.0)
 
 
-@pytest.mark.parametrize("option", [{"gamma": 0.9}, {"step_weight": 2.0}, {"group_size": 4}, {"main": "solver"}])
-def test_an_option_that_the_estimator_does_not_read_is_refused_and_not_ignored(option):
-    with pytest.raises(ConfigError, match="agent_grpo does not read"):
-        compute_advantages("agent_grpo", None, AdvantageOptions(**option))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("agent_grpo", {"gamma": 0.9}, "agent_grpo does not read gamma"),
+        ("agent_grpo", {"step_weight": 2.0}, "agent_grpo does not read step_weight"),
+        ("agent_grpo", {"group_size": 4}, "agent_grpo does not read group_size"),
+        ("agent_grpo", {"main": "solver"}, "agent_grpo does not read main"),
+        ("agent_grpo", {"decay": 0.5}, "agent_grpo keeps running scores for shrinkage only"),
+        ("agent_rae", {"shrinkage": 2.0}, "agent_rae does not read shrinkage"),
+        ("at_grpo", {"shrinkage": 2.0}, "at_grpo does not read shrinkage"),
+        ("team_grpo", {"decay": 0.5}, "team_grpo does not read decay"),
+        ("team_grpo", {"by": "role"}, "team_grpo compares the acts of all agents"),
+        ("hierarchical_grpo", {}, r"set \+\+mas\.advantage\.main"),
+    ],
+)
+def test_an_option_without_effect_or_a_missing_one_is_refused_and_not_ignored(name, options, says):
+    with pytest.raises(ConfigError, match=says):
+        options_for(name, options)
+    with pytest.raises(ConfigError, match=says):
+        compute_advantages(name, None, AdvantageOptions(**options))  # type: ignore[arg-type]
 
 
-def test_an_estimators_own_defaults_fill_what_was_not_chosen():
-    options = options_for("agent_rloo", {"scale": "std"})
-    assert (options.baseline, options.scale, options.weighting) == ("leave_one_out", "std", "per_act")
-    with pytest.raises(ConfigError, match="agent_rloo does not read gamma"):
-        options_for("agent_rloo", {"gamma": 0.9})
-
-
-def test_groups_by_role_are_refused_where_all_agents_are_compared_with_each_other():
-    with pytest.raises(ConfigError, match="team_grpo compares the acts of all agents"):
-        options_for("team_grpo", {"by": "role"})
-    assert options_for("agent_grpo", {"by": "role"}).by == "role"
-
-
-def test_an_option_that_has_no_default_has_to_be_set():
-    with pytest.raises(ConfigError, match=r"set \+\+mas\.advantage\.main"):
-        options_for("hierarchical_grpo", {})
-    assert options_for("hierarchical_grpo", {"main": "leader"}).weighting == "per_session"
+@pytest.mark.parametrize(
+    ("name", "options", "resolved"),
+    [
+        ("agent_rloo", {"scale": "std"}, {"baseline": "leave_one_out", "scale": "std", "weighting": "per_act"}),
+        ("agent_grpo", {"by": "role"}, {"by": "role", "baseline": "mean", "scale": "std", "weighting": "per_act"}),
+        ("hierarchical_grpo", {"main": "leader"}, {"main": "leader", "weighting": "per_session"}),
+    ],
+)
+def test_an_estimators_own_defaults_fill_what_was_not_chosen(name, options, resolved):
+    assert resolved.items() <= vars(options_for(name, options)).items()
 
 
 def test_an_unknown_estimator_names_the_known_ones():
@@ -78,9 +86,7 @@ def test_an_unknown_estimator_names_the_known_ones():
 
 
 def test_every_file_in_the_folder_is_an_estimator_of_its_name():
-    from verl_mas.advantage import estimators
-
-    files = {path.stem for path in __import__("pathlib").Path(estimators.__path__[0]).glob("[!_]*.py")}
+    files = {path.stem for path in Path(estimators.__path__[0]).glob("[!_]*.py")}
     shipped = {name for name in ESTIMATORS if ESTIMATORS[name].function.__module__.startswith("verl_mas.")}
     assert files == shipped
 

@@ -47,49 +47,45 @@ def same(actual, expected, tolerance=1e-6):
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("name", ["agent_grpo", "team_grpo"])
+GRPO = core_algos.compute_grpo_outcome_advantage
+REINFORCE_PP = core_algos.compute_reinforce_plus_plus_outcome_advantage
+UNSCALED = {"norm_adv_by_std_in_grpo": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "theirs", "tolerance"),
+    [
+        ("agent_grpo", {}, GRPO, 1e-6),
+        ("team_grpo", {}, GRPO, 1e-6),
+        # verl's switch for unscaled advantages.
+        ("agent_grpo", UNSCALED, lambda **batch: GRPO(**batch, **UNSCALED), 1e-6),
+        ("agent_rloo", {}, core_algos.compute_rloo_outcome_advantage, 2e-6),
+        # Without discount. verl adds 1e-8 under the root, we add eps to the deviation.
+        (
+            "agent_reinforce_pp",
+            {},
+            lambda index, **batch: REINFORCE_PP(**batch, config=SimpleNamespace(gamma=1.0)),
+            1e-4,
+        ),
+    ],
+    ids=["agent_grpo", "team_grpo", "unscaled", "agent_rloo", "agent_reinforce_pp"],
+)
 @settings(max_examples=100, deadline=None)
 @given(groups=GROUPS)
-def test_one_agent_is_verls_grpo(name, groups):
+def test_one_agent_is_verls_estimator(name, config, theirs, tolerance, groups):
     batch = verl_batch(groups)
-    same(estimate(name, batch), core_algos.compute_grpo_outcome_advantage(**batch)[0])
-
-
-@settings(max_examples=50, deadline=None)
-@given(groups=GROUPS)
-def test_verls_switch_for_unscaled_advantages_is_used(groups):
-    batch = verl_batch(groups)
-    expected = core_algos.compute_grpo_outcome_advantage(**batch, norm_adv_by_std_in_grpo=False)[0]
-    same(estimate("agent_grpo", batch, norm_adv_by_std_in_grpo=False), expected)
-
-
-@settings(max_examples=50, deadline=None)
-@given(groups=GROUPS)
-def test_one_agent_is_verls_rloo(groups):
-    batch = verl_batch(groups)
-    same(estimate("agent_rloo", batch), core_algos.compute_rloo_outcome_advantage(**batch)[0], 2e-6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(groups=GROUPS)
-def test_one_agent_is_verls_reinforce_plus_plus_without_discount(groups):
-    batch = verl_batch(groups)
-    expected = core_algos.compute_reinforce_plus_plus_outcome_advantage(
-        batch["token_level_rewards"], batch["response_mask"], config=SimpleNamespace(gamma=1.0)
-    )[0]
-    # verl adds 1e-8 under the root, we add eps to the deviation.
-    same(estimate("agent_reinforce_pp", batch), expected, 1e-4)
+    same(estimate(name, batch, **config), theirs(**batch)[0], tolerance)
 
 
 def test_except_that_a_group_without_variance_is_zero_and_not_noise():
     batch = verl_batch([[9] * 8])
-    assert core_algos.compute_grpo_outcome_advantage(**batch)[0].abs().max() > 0.05
+    assert GRPO(**batch)[0].abs().max() > 0.05
     assert (estimate("agent_grpo", batch) == 0).all()
 
 
 def test_except_that_a_group_of_one_is_zero_and_not_its_raw_score():
     batch = verl_batch([[8], [1, 2]])
-    theirs, ours = core_algos.compute_grpo_outcome_advantage(**batch)[0], estimate("agent_grpo", batch)
+    theirs, ours = GRPO(**batch)[0], estimate("agent_grpo", batch)
     lone = torch.from_numpy(batch["index"] == "uid0")
     assert theirs[lone].max() == pytest.approx(0.8)
     assert (ours[lone] == 0).all()
@@ -111,14 +107,13 @@ def test_verls_padding_rows_take_no_part():
 def test_an_empty_reply_still_counts_in_its_group():
     batch = verl_batch([[1, 4, 9]])
     batch["response_mask"][0] = 0
-    same(estimate("agent_grpo", batch), core_algos.compute_grpo_outcome_advantage(**batch)[0])
+    same(estimate("agent_grpo", batch), GRPO(**batch)[0])
 
 
 def test_verls_trainer_reaches_the_estimator_by_name():
     batch = verl_batch([[1, 4, 9], [2, 3]])
     data = DataProto.from_dict(
-        tensors={k: batch[k] for k in ("token_level_rewards", "response_mask")},
-        non_tensors={"uid": batch["index"]},
+        tensors={k: batch[k] for k in ("token_level_rewards", "response_mask")}, non_tensors={"uid": batch["index"]}
     )
     keys = [f"{uid}_{row}_0" for row, uid in enumerate(batch["index"])]
     ours, theirs = (

@@ -13,7 +13,7 @@ from verl_mas.gym.arithmetic import chain_split, chains, signed
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Boxed
 from verl_mas.workflow.base import resolve
-from verl_mas.workflows.solver_verifier import Verdict
+from verl_mas.workflows.solver_verifier import ReviewVerdict
 
 
 def shown(noise, count=300, terms=3, **team):
@@ -34,7 +34,7 @@ def test_without_noise_every_solution_is_right_and_approved():
         if lesson.agent == "solver":
             assert int(result(lesson)) == sum(signed(chain(lesson)))
         else:
-            assert Verdict.parse(lesson.reply) is Verdict.APPROVE
+            assert ReviewVerdict.parse(lesson.reply) is ReviewVerdict.APPROVE
 
 
 def test_noise_makes_solutions_wrong_and_verdicts_follow_the_verifiers_own_result():
@@ -45,7 +45,7 @@ def test_noise_makes_solutions_wrong_and_verdicts_follow_the_verifiers_own_resul
     for solution, review in pairwise(lessons):
         if review.agent == "verifier":
             own = review.reply.split(" ")[0].rsplit("=")[-1]
-            assert (Verdict.parse(review.reply) is Verdict.APPROVE) == (own == result(solution))
+            assert (ReviewVerdict.parse(review.reply) is ReviewVerdict.APPROVE) == (own == result(solution))
 
 
 def test_without_noise_a_leader_adds_up_what_its_two_workers_report():

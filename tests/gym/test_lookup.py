@@ -19,7 +19,7 @@ from verl_mas.errors import ConfigError, DataError, SessionFault
 from verl_mas.gym import lookup
 from verl_mas.gym.lookup import CUT, SHARDS, SYMBOLS, LookupMoves, ShardedLookup, SingleReader, Symbols, Table
 from verl_mas.workflow import Malformed, Task
-from verl_mas.workflows.leader_workers import Answer, Delegation
+from verl_mas.workflows.leader_workers import Delegation, FinalAnswer
 
 
 def test_a_shard_has_the_successors_of_its_symbols_in_order():
@@ -135,7 +135,7 @@ def test_a_single_reader_needs_both_steps(window, replies, prompts, answer):
     assert session.info == {"acc": session.team_reward, "critical_path": len(prompts)}
 
 
-@pytest.mark.parametrize("move", [Delegation(("a",)), Delegation(("a", "b")), Answer("z")])
+@pytest.mark.parametrize("move", [Delegation(("a",)), Delegation(("a", "b")), FinalAnswer("z")])
 def test_a_move_round_trips(move):
     assert LookupMoves(2).parse(LookupMoves(2).render(move)) == move
 

@@ -11,9 +11,13 @@ from omegaconf import DictConfig
 from verl_mas.config.compose import compose
 
 
-def composed(arguments: Iterable[str]) -> DictConfig:
-    """A new copy. Not of `+platform=cpu`, which also sets a variable whenever it is composed."""
-    config = pickle.loads(_dump(tuple(arguments)))
+def composed(arguments: str | Iterable[str]) -> DictConfig:
+    """A new copy, of the arguments of a command or of a text of them."""
+    arguments = tuple(arguments.split() if isinstance(arguments, str) else arguments)
+    # It also sets a variable, whenever it is composed.
+    if "+platform=cpu" in arguments:
+        return compose(arguments)
+    config = pickle.loads(_dump(arguments))
     assert isinstance(config, DictConfig)
     return config
 

@@ -13,10 +13,7 @@ import psutil
 import pytest
 import warm_python
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(sys.platform != "linux", reason="warm processes are made on Linux"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="warm processes are made on Linux")]
 
 
 @pytest.fixture

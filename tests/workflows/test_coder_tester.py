@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from in_process_programs import NAME
+from scripted_sessions import IN_PROCESS, acts_of, prompts_of
+from scripted_sessions import play as play_workflow
 
 from verl_mas.coding.cases import TaggedCase, WrittenCase
-from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Call
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import CodeBlock, Task
-from verl_mas.workflow.run import run
 from verl_mas.workflows.coder_tester import CoderTester
 
-EXECUTION = Execution(executor=NAME)
 SUM = "print(sum(map(int, input().split())))"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"
 # Right where the numbers are not negative.
@@ -28,10 +25,6 @@ PROBLEM = Problem(TESTS, examples=TESTS[:1], golden=SUM)
 RIGHT, WRONG = ("1 4", "5"), ("1 4", "6")
 
 
-def task(problem: Problem = PROBLEM, **more) -> Task:
-    return Task([{"role": "user", "content": "Add the numbers."}], ground_truth=problem.text(), **more)
-
-
 def code(program: str) -> str:
     return f"I think:\n{CodeBlock().render(program)}"
 
@@ -40,11 +33,10 @@ def case(given: str, expected: str) -> str:
     return TaggedCase().render(WrittenCase(given, expected))
 
 
-def play(coder, tester, *, k: int = 1, of: Task | None = None, validation_k: int = 1, **args):
-    llm = ScriptedLLM({"coder": coder, "tester": tester})
-    workflow = CoderTester(execution=EXECUTION, **args)
-    branch = BranchSpec(k=k, validation_k=validation_k)
-    return run(workflow, of or task(), llm, branch=branch, faults=FaultSpec(retries=0)), llm
+def play(coder, tester, *, k=1, problem=PROBLEM, validate=False, execution=IN_PROCESS, **args):
+    of = Task([{"role": "user", "content": "Add the numbers."}], ground_truth=problem.text(), validate=validate)
+    workflow = CoderTester(execution=execution, **args)
+    return play_workflow(workflow, {"coder": coder, "tester": tester}, of, k=k)
 
 
 def choose(*texts: str):
@@ -52,24 +44,12 @@ def choose(*texts: str):
     return lambda request, branch: texts[branch]
 
 
-def of(session, agent: str):
-    return [reply for reply in session.replies if reply.agent == agent]
-
-
 def test_they_stop_when_the_program_prints_what_the_test_expects():
     session, llm = play(code(SUM), case(*RIGHT))
     assert len(llm.requests) == 2 and session.answer == SUM and session.team_reward == 1.0
-    assert session.info == {
-        "acc": 1.0,
-        "share": 1.0,
-        "agreed": 1.0,
-        "turns": 1,
-        "compiled": 1.0,
-        "tests_right": 1.0,
-    }
-
-
-def test_agreeing_on_something_wrong_ends_the_session_too():
+    ended = {"acc": 1.0, "share": 1.0, "agreed": 1.0, "turns": 1}
+    assert session.info == {**ended, "compiled": 1.0, "tests_right": 1.0}
+    # Agreeing on something wrong ends the session, too.
     session, _ = play(code(PRODUCT), case("2 3", "6"))
     assert session.info["agreed"] == 1.0 and session.info["acc"] == 0.0 and session.team_reward == 0.5
 
@@ -77,13 +57,13 @@ def test_agreeing_on_something_wrong_ends_the_session_too():
 def test_without_agreement_the_coder_reads_its_program_the_test_and_what_it_printed():
     session, llm = play([code(PRODUCT), code(SUM)], case(*RIGHT))
     assert session.info["turns"] == 2 and session.info["acc"] == 1.0 and session.info["wrong_programs_caught"] == 1.0
-    [asked] = [r.messages[-1]["content"] for r in llm.requests if r.agent == "coder" and r.turn == 1]
+    _, asked = prompts_of(llm, "coder")
     assert PRODUCT in asked and "<input>1 4</input>\n<output>5</output>" in asked and "of your program: \n4\n" in asked
 
 
 def test_the_tester_reads_what_the_program_printed_and_never_the_program():
     _, llm = play(code(PRODUCT), [case(*WRONG), case(*RIGHT)], max_turns=2)
-    asked = [r.messages[-1]["content"] for r in llm.requests if r.agent == "tester"]
+    asked = prompts_of(llm, "tester")
     assert "Your last test" not in asked[0]
     assert "<output>6</output>" in asked[1] and "of a colleague's program: \n4\n" in asked[1]
     assert not any("print(" in text or "map(" in text for text in asked)
@@ -91,7 +71,7 @@ def test_the_tester_reads_what_the_program_printed_and_never_the_program():
 
 def test_hidden_tests_and_the_golden_program_are_in_no_prompt():
     problem = Problem([Stdio("hidden 1", "secret")], golden="print('gold')")
-    _, llm = play(code(PRODUCT), case(*RIGHT), of=task(problem))
+    _, llm = play(code(PRODUCT), case(*RIGHT), problem=problem)
     for request in llm.requests:
         assert not {"hidden", "secret", "gold"} & set(str(request.messages).replace("'", " ").split())
 
@@ -103,8 +83,7 @@ def test_what_a_program_prints_is_cut_in_prompts():
 
 def test_a_program_that_fails_on_the_test_is_no_agreement_and_both_read_the_error():
     _, llm = play(code(f"x = 1 / (9 - int(input().split()[0]))\n{SUM}"), case("9 1", "10"), max_turns=2)
-    for request in llm.requests[2:]:
-        assert "it failed: error: ZeroDivisionError" in request.messages[-1]["content"]
+    assert all("it failed: error: ZeroDivisionError" in prompt for prompt in prompts_of(llm)[2:])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +100,7 @@ def test_a_program_that_fails_on_the_test_is_no_agreement_and_both_read_the_erro
 )
 def test_a_coder_is_paid_for_what_compiles_ends_and_passes(program, rewards):
     session, _ = play(program, case(*RIGHT), max_turns=1)
-    assert of(session, "coder")[0].reward == pytest.approx(rewards)
+    assert acts_of(session, "coder")[0].reward == pytest.approx(rewards)
 
 
 @pytest.mark.parametrize(
@@ -138,21 +117,21 @@ def test_a_coder_is_paid_for_what_compiles_ends_and_passes(program, rewards):
 )
 def test_a_tester_is_paid_for_what_the_golden_program_runs_on_and_prints(test, reward):
     session, _ = play(code(SUM), test, max_turns=1)
-    [reply] = of(session, "tester")
+    [reply] = acts_of(session, "tester")
     assert reply.reward == pytest.approx(reward) and session.info["tests_right"] == (reward == 1.0)
 
 
 def test_an_input_on_which_the_golden_program_never_ends_is_not_valid():
     problem = Problem(TESTS, golden=f"{SUM}\nwhile True: pass")
-    session, _ = play(code(SUM), case(*RIGHT), of=task(problem), max_turns=1)
-    assert of(session, "tester")[0].reward == 0.0
+    session, _ = play(code(SUM), case(*RIGHT), problem=problem, max_turns=1)
+    assert acts_of(session, "tester")[0].reward == 0.0
 
 
 @pytest.mark.parametrize(("coder", "tester"), [("no program", case(*RIGHT)), (code(SUM), "no test")])
 def test_without_a_program_or_a_test_there_is_no_agreement_and_the_next_prompt_says_so(coder, tester):
     session, llm = play(coder, tester, max_turns=2)
     assert session.info["agreed"] == 0.0 and session.info["turns"] == 2
-    [asked] = [r.messages[-1]["content"] for r in llm.requests if r.agent == "coder" and r.turn == 1]
+    _, asked = prompts_of(llm, "coder")
     assert ("no program that could be read" in asked) == (coder == "no program")
     assert ("test could not be read" in asked) == (tester == "no test")
 
@@ -161,7 +140,7 @@ def test_of_the_candidates_the_best_is_committed_and_each_has_its_own_team_part(
     session, llm = play(
         choose(code(PRODUCT), code(SUM), "?"), choose(case(*WRONG), "?", case(*RIGHT)), k=3, max_turns=1
     )
-    programs, tests = of(session, "coder"), of(session, "tester")
+    programs, tests = acts_of(session, "coder"), acts_of(session, "tester")
     assert [reply.team_reward for reply in programs] == [0.5, 1.0, 0.0]
     assert [reply.committed for reply in programs] == [False, True, False]
     assert [reply.reward for reply in tests] == pytest.approx([0.2, 0.0, 1.0])
@@ -177,7 +156,7 @@ def test_without_branching_the_session_and_not_the_act_has_the_team_reward():
 
 
 def test_equal_programs_and_inputs_run_once():
-    executor = EXECUTION.open()
+    executor = IN_PROCESS.open()
     executor.ran.clear()
     play(code(SUM), case("7 7", "14"), k=4, max_turns=1)
     # The first example beside the hidden tests, the golden program on the test, and the program on the test.
@@ -186,7 +165,7 @@ def test_equal_programs_and_inputs_run_once():
 
 @pytest.mark.parametrize("program", [HANGS, NONSENSE])
 def test_a_program_that_does_not_compile_or_end_on_the_first_example_is_not_run_on_the_hidden_tests(program):
-    executor = EXECUTION.open()
+    executor = IN_PROCESS.open()
     executor.ran.clear()
     play(code(program), "no test", max_turns=1)
     assert executor.ran == [(program, TESTS[0].input)]
@@ -199,7 +178,8 @@ def test_in_validation_hidden_tests_change_no_prompt_no_commit_and_no_stop():
             [code(PRODUCT), code(PRODUCT), code(SUM)],
             [case(*WRONG), case(*RIGHT)],
             k=4,
-            of=task(problem, validate=True),
+            problem=problem,
+            validate=True,
         )
         assert all(reply.committed for reply in session.replies)
         return session.info["acc"], [request.messages for request in llm.requests]
@@ -209,23 +189,21 @@ def test_in_validation_hidden_tests_change_no_prompt_no_commit_and_no_stop():
 
 
 def test_training_without_a_golden_program_is_refused_before_any_agent_acts():
-    llm = ScriptedLLM({"coder": code(SUM), "tester": case(*RIGHT)})
+    llm = ScriptedLLM("no reply")
     with pytest.raises(SessionFault, match="tester_reward=cure"):
-        run(CoderTester(execution=EXECUTION), task(Problem(TESTS)), llm, faults=FaultSpec(retries=0))
+        play_workflow(CoderTester(execution=IN_PROCESS), llm, Task([], ground_truth=Problem(TESTS).text()))
     assert not llm.requests
 
 
 @pytest.mark.parametrize("more", [{"tester_reward": "cure"}, {"reward": "sparse"}, {"validate": True}])
 def test_a_golden_program_is_needed_only_where_agreement_with_it_is_paid(more):
-    of_task = task(Problem(TESTS), validate=more.pop("validate", False))
-    session, _ = play(code(SUM), case(*RIGHT), of=of_task, **more)
-    assert session.info["acc"] == 1.0
+    assert play(code(SUM), case(*RIGHT), problem=Problem(TESTS), **more)[0].info["acc"] == 1.0
 
 
 def test_sparse_pays_only_for_a_program_that_passes_all_hidden_tests():
     session, _ = play(choose(code(SUM), code(POSITIVE)), case(*RIGHT), k=2, reward="sparse")
-    assert [(reply.reward, reply.team_reward) for reply in of(session, "coder")] == [(0.0, 1.0), (0.0, 0.0)]
-    assert {(reply.reward, reply.team_reward) for reply in of(session, "tester")} == {(0.0, 1.0)}
+    assert [(reply.reward, reply.team_reward) for reply in acts_of(session, "coder")] == [(0.0, 1.0), (0.0, 0.0)]
+    assert {(reply.reward, reply.team_reward) for reply in acts_of(session, "tester")} == {(0.0, 1.0)}
     assert play(code(POSITIVE), case(*RIGHT), reward="sparse")[0].team_reward == 0.0
 
 
@@ -242,7 +220,7 @@ def test_cure_pays_for_telling_right_programs_from_wrong_ones():
         max_turns=1,
         tester_reward="cure",
     )
-    assert [reply.reward for reply in of(session, "tester")] == pytest.approx([1.0, 1 / 3, -1 / 3, -1.2])
+    assert [reply.reward for reply in acts_of(session, "tester")] == pytest.approx([1.0, 1 / 3, -1 / 3, -1.2])
     assert session.info["tests_right"] == 0.5
 
 
@@ -250,8 +228,8 @@ def test_cure_without_a_right_program_leaves_the_tests_out_of_training():
     session, _ = play(
         choose(code(POSITIVE), code(PRODUCT)), choose("?", case(*WRONG)), k=2, max_turns=1, tester_reward="cure"
     )
-    tests = of(session, "tester")
-    assert not any(reply.trainable for reply in tests) and all(reply.trainable for reply in of(session, "coder"))
+    tests = acts_of(session, "tester")
+    assert not any(reply.trainable for reply in tests) and all(reply.trainable for reply in acts_of(session, "coder"))
     assert tests[1].committed, "one that can be read"
     assert "tests_right" not in session.info
 
@@ -271,18 +249,18 @@ def test_a_function_is_tested_with_json():
         code("def add(a, b): return a + b"),
         choose(case("[1, 4]", "5"), case("[1, 4]", "6"), case("1, 4", "5"), case("[1, 4]", "add")),
         k=4,
-        of=task(FUNCTION),
+        problem=FUNCTION,
         max_turns=1,
     )
-    assert [reply.reward for reply in of(session, "tester")] == pytest.approx([1.0, 0.2, 0.0, 0.0])
-    assert [bool(reply.malformed) for reply in of(session, "tester")] == [False, False, True, True]
-    asked = [request.messages[-1]["content"] for request in llm.requests]
+    assert [reply.reward for reply in acts_of(session, "tester")] == pytest.approx([1.0, 0.2, 0.0, 0.0])
+    assert [bool(reply.malformed) for reply in acts_of(session, "tester")] == [False, False, True, True]
+    asked = prompts_of(llm)
     assert "defines `add`" in asked[0] and "JSON list of the arguments" in asked[1]
 
 
 def test_a_tiny_model_plays_both_roles_with_short_prompts():
     _, llm = play([PRODUCT, SUM], "2 3>5", text="compact")
-    assert [request.messages[-1]["content"] for request in llm.requests] == [
+    assert prompts_of(llm) == [
         "Add the numbers.\nC",
         "Add the numbers.\nT",
         f"Add the numbers.\n{PRODUCT}\n2 3>5\n6\nC",
@@ -296,20 +274,20 @@ def test_a_tiny_model_plays_both_roles_with_short_prompts():
 )
 def test_compact_prompts_mark_what_is_missing_and_what_failed(coder, tester, asked):
     _, llm = play(coder, tester, text="compact", max_turns=2)
-    assert [r.messages[-1]["content"].partition("\n")[2] for r in llm.requests[2:]] == asked
+    assert [prompt.partition("\n")[2] for prompt in prompts_of(llm)[2:]] == asked
 
 
 def test_by_default_programs_really_run_contained():
-    workflow = CoderTester(max_turns=1)
-    workflow.check()
+    execution = CoderTester().execution
+    CoderTester().check()
     reads_a_file = f"print(open('/etc/passwd').read())\n{SUM}"
-    llm = ScriptedLLM(
-        {
-            "coder": choose(code(SUM), code(CRASHES), code(NONSENSE), code(reads_a_file)),
-            "tester": choose(case(*RIGHT), case(*WRONG), case("two", "2"), "?"),
-        }
+    session, _ = play(
+        choose(code(SUM), code(CRASHES), code(NONSENSE), code(reads_a_file)),
+        choose(case(*RIGHT), case(*WRONG), case("two", "2"), "?"),
+        k=4,
+        max_turns=1,
+        execution=execution,
     )
-    session = run(workflow, task(), llm, branch=BranchSpec(k=4))
-    assert [reply.reward for reply in of(session, "coder")] == pytest.approx([1.0, 0.1, 0.0, 0.1])
-    assert [reply.reward for reply in of(session, "tester")] == pytest.approx([1.0, 0.2, 0.0, 0.0])
+    assert [reply.reward for reply in acts_of(session, "coder")] == pytest.approx([1.0, 0.1, 0.0, 0.1])
+    assert [reply.reward for reply in acts_of(session, "tester")] == pytest.approx([1.0, 0.2, 0.0, 0.0])
     assert session.info["agreed"] == 1.0

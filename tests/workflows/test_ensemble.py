@@ -6,31 +6,18 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from in_process_programs import NAME
+from scripted_sessions import IN_PROCESS, acts_of, box, prompts_of, python
+from scripted_sessions import play as play_workflow
 
-from verl_mas.config.schema import BranchSpec, FaultSpec
 from verl_mas.execution.executor import Execution
-from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 from verl_mas.workflows.ensemble import Ensemble
 
-EXECUTION = Execution(executor=NAME)
-TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="0.5")
+ASKED = Task.of("q")
 
 
-def box(answer: object) -> str:
-    return f"so \\boxed{{{answer}}}"
-
-
-def code(text: str) -> str:
-    return f"```python\n{text}\n```"
-
-
-def play(replies, *, k: int = 1, of: Task = TASK, score: str = "math", **args):
-    llm = ScriptedLLM(replies)
-    workflow = Ensemble(execution=EXECUTION, score=score, **args)
-    return run(workflow, of, llm, branch=BranchSpec(k=k), faults=FaultSpec(retries=0)), llm
+def play(replies, *task, k=1, score="math", **args):
+    return play_workflow(Ensemble(execution=IN_PROCESS, score=score, **args), replies, *task, k=k)
 
 
 def reasoners(*answers: object):
@@ -38,10 +25,10 @@ def reasoners(*answers: object):
 
 
 def test_the_judge_reads_every_proposal_and_its_answer_is_the_teams():
-    session, llm = play(lambda request, _: request.agent, reasoners=2, score="verl", of=Task.of("q"))
+    session, llm = play(lambda request, _: request.agent, ASKED, reasoners=2, score="verl")
     assert [reply.agent for reply in session.replies] == ["reasoner_0", "reasoner_1", "judge"]
     assert session.answer == "judge" and session.team_reward is None and session.info == {}
-    asked = llm.requests[-1].messages[-1]["content"]
+    [asked] = prompts_of(llm, "judge")
     assert asked.startswith("q\n\nProposal 1:\nreasoner_") and "\n\nProposal 2:\nreasoner_" in asked
     assert "reasoner_0" in asked and "reasoner_1" in asked
 
@@ -54,8 +41,7 @@ def test_no_proposal_is_written_with_another_one_in_the_prompt():
 def test_the_order_of_the_proposals_is_that_of_the_task_and_differs_between_tasks():
     def order(question: str) -> list[int]:
         task = Task([{"role": "user", "content": question}], ground_truth="1")
-        _, llm = play(lambda request, _: f"by {request.agent}.", reasoners=4, of=task)
-        asked = llm.requests[-1].messages[-1]["content"]
+        asked = prompts_of(play(lambda request, _: f"by {request.agent}.", task, reasoners=4)[1], "judge")[0]
         return sorted(range(4), key=lambda number: asked.index(f"by reasoner_{number}."))
 
     orders = [order(f"question {number}") for number in range(20)]
@@ -64,22 +50,17 @@ def test_the_order_of_the_proposals_is_that_of_the_task_and_differs_between_task
 
 
 def test_the_judge_reads_programs_with_what_they_printed():
-    replies = {
-        "reasoner": box(2),
-        "tool_user_0": code("print(1 / 2)"),
-        "tool_user_1": code("1 // 0"),
-        "judge": box(0.5),
-    }
-    session, llm = play(replies, reasoners=1, tool_users=2)
-    asked = llm.requests[-1].messages[-1]["content"]
+    programs = {"tool_user_0": python("print(1 / 2)"), "tool_user_1": python("1 // 0")}
+    session, llm = play({"reasoner": box(2), "judge": box(0.5), **programs}, reasoners=1, tool_users=2)
+    [asked] = prompts_of(llm, "judge")
     assert "print(1 / 2)\n```\nIt printed: 0.5" in asked and "It failed: error: ZeroDivisionError" in asked
     assert session.team_reward == 1.0 and session.answer == "0.5"
 
 
 def test_each_role_has_the_reward_of_the_paper():
-    replies = {**reasoners("\\frac{1}{2}", 3, "$"), "judge": box(2)}
-    replies |= {"tool_user_0": code("print(0.5)"), "tool_user_1": code("print(2)"), "tool_user_2": code("1 // 0")}
-    session, _ = play({**replies, "tool_user_3": code("print(")}, tool_users=4)
+    programs = enumerate(["print(0.5)", "print(2)", "1 // 0", "print("])
+    replies = {f"tool_user_{number}": python(program) for number, program in programs}
+    session, _ = play({**replies, **reasoners("\\frac{1}{2}", 3, "$"), "judge": box(2)}, tool_users=4)
     rewards = {reply.agent: reply.reward for reply in session.replies}
     assert list(rewards.values()) == pytest.approx([1.0, 0.2, 0.0, 1.0, 0.2, 0.1, 0.0, 0.2])
     assert session.team_reward == 0.0
@@ -99,28 +80,21 @@ def test_each_role_has_the_reward_of_the_paper():
 def test_the_judge_is_compared_with_the_best_and_the_majority(answers, judge, best, majority):
     session, _ = play({**reasoners(*answers), "judge": box(judge)})
     acc = float(judge == 0.5)
-    assert session.info == pytest.approx(
-        {
-            "acc": acc,
-            "best": best,
-            "majority": majority,
-            "judge_better": float(acc > majority),
-            "judge_worse": float(acc < majority),
-        }
-    )
+    compared = {"judge_better": float(acc > majority), "judge_worse": float(acc < majority)}
+    assert session.info == pytest.approx({"acc": acc, "best": best, "majority": majority, **compared})
 
 
 def test_every_agent_branches_and_the_judge_reads_the_committed_proposals():
     session, llm = play(lambda request, branch: box(0.5 if branch == 2 else 9), k=3, reasoners=2)
     assert len(llm.requests) == 3 and len(session.replies) == 9
     for agent in ("reasoner_0", "reasoner_1", "judge"):
-        replies = [reply for reply in session.replies if reply.agent == agent]
-        assert [(reply.committed, reply.team_reward) for reply in replies] == [(False, 0.0)] * 2 + [(True, 1.0)]
-    assert "boxed{9}" not in llm.requests[-1].messages[-1]["content"]
+        acts = [(reply.committed, reply.team_reward) for reply in acts_of(session, agent)]
+        assert acts == [(False, 0.0)] * 2 + [(True, 1.0)]
+    assert "boxed{9}" not in prompts_of(llm, "judge")[0]
 
 
 def test_scored_by_verl_it_does_not_branch():
-    session, _ = play(box(0.5), k=3, reasoners=1, score="verl", of=Task.of("q"))
+    session, _ = play(box(0.5), ASKED, k=3, reasoners=1, score="verl")
     assert len(session.replies) == 2
     assert {(reply.reward, reply.team_reward) for reply in session.replies} == {(None, None)}
     assert (Ensemble().branches, Ensemble().scored_by_verl) == (False, True)

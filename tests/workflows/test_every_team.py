@@ -11,22 +11,20 @@ pytest.importorskip("math_verify")
 pytest.importorskip("tantivy")
 
 from in_process_programs import NAME
+from scripted_sessions import APPROVE, box, python
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
 from verl_mas.config.values import settable
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
-from verl_mas.retrieval.corpus import Passage
-from verl_mas.retrieval.index import build
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.base import WORKFLOWS, find, resolve
 from verl_mas.workflow.run import run
 
-BOX, CODE, TEST = "so \\boxed{0.5}", "```python\nprint(0.5)\n```", "<input>1</input><output>0.5</output>"
-APPROVE = "fine <verify>approve</verify>"
+BOX, CODE, TEST = box(0.5), python("print(0.5)"), "<input>1</input><output>0.5</output>"
 SEARCH = "<search>founder of Brel\nAiko born</search>"
 ANSWER = "<answer>Tazor</answer>"
 DELEGATE = ["<subtask>Half of 1?</subtask><subtask>Half of 2?</subtask>", BOX]
@@ -42,12 +40,12 @@ TEAMS = [
     ("debate", {"judge": True, "answer_reward": 0.5}, BOX),
     ("generate_verify_refine", {}, {"generator": BOX, "verifier": APPROVE, "refiner": BOX}),
     ("leader_workers", {"score": "em"}, {"leader": DELEGATE, "worker": "2"}),
-    ("ensemble", RUNS, {"reasoner": "so \\boxed{1}", "judge": BOX}),
-    ("ensemble", {"score": "math", **RUNS}, {"reasoner": "so \\boxed{1}", "judge": BOX}),
+    ("ensemble", RUNS, {"reasoner": box(1), "judge": BOX}),
+    ("ensemble", {"score": "math", **RUNS}, {"reasoner": box(1), "judge": BOX}),
     ("ensemble", {"score": "math", "tool_users": 1, **RUNS}, {"reasoner": BOX, "tool_user": CODE, "judge": BOX}),
     ("reasoner_tool_user", RUNS, {"reasoner": BOX, "tool_user": CODE}),
     ("single_tool_user", RUNS, CODE),
-    ("single_coder", RUNS, ["```python\nprint(1)\n```", CODE]),
+    ("single_coder", RUNS, [python("print(1)"), CODE]),
     ("coder_tester", RUNS, {"coder": CODE, "tester": TEST}),
     ("coder_tester", {"tester_reward": "cure", **RUNS}, {"coder": CODE, "tester": TEST}),
     ("search_team", SEARCHES, {"verifier": ["<verify>no</verify>", "<verify>yes</verify>"],
@@ -64,16 +62,6 @@ TRUTHS = {
 SHIPPED = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_mas.workflows.")]
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("index") / "i"
-    build(
-        [Passage("brel", "Brel was founded by Aiko.", "Brel"), Passage("aiko", "Aiko was born in Tazor.", "Aiko")],
-        folder,
-    )
-    return str(folder)
-
-
 def test_every_team_is_here():
     assert {name for name, *_ in TEAMS} == set(SHIPPED)
 
@@ -88,7 +76,7 @@ def test_no_reply_breaks_it(index, name, arguments, replies):
     assert json.dumps(report.cases[0].info)
 
 
-GRADED = [one[:2] for one in TEAMS if one[0] != "single" and one[:2] != ("ensemble", RUNS)]
+GRADED = [team[:2] for team in TEAMS if team[0] != "single" and team[:2] != ("ensemble", RUNS)]
 
 
 @pytest.mark.parametrize(("name", "arguments"), GRADED)

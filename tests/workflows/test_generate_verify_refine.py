@@ -9,21 +9,19 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from verl_mas.config.schema import BranchSpec, FaultSpec
+from scripted_sessions import APPROVE, REJECT, RIGHT, WRONG, prompts_of
+from scripted_sessions import play as play_workflow
+
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 from verl_mas.workflows.generate_verify_refine import GenerateVerifyRefine
 
-TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="0.5")
-RIGHT, WRONG = "so \\boxed{0.5}", "so \\boxed{2}"
-APPROVE, REJECT = "fine <verify>approve</verify>", "no <verify>reject</verify>"
+
+def play(replies, *, k=1, **args):
+    return play_workflow(GenerateVerifyRefine(**args), replies, k=k)
 
 
-def play(replies, *, k: int = 1, llm=ScriptedLLM, **args):
-    llm = llm(replies)
-    session = run(GenerateVerifyRefine(**args), TASK, llm, branch=BranchSpec(k=k), faults=FaultSpec(retries=0))
-    return session, llm
+def place_of(reply) -> str:
+    return re.search(r"[<\[](\w+)[>\]]", reply.text)[1]
 
 
 def numbered(request, branch):
@@ -42,14 +40,14 @@ def test_without_branching_it_is_a_chain_of_three_and_the_refinement_is_the_answ
     assert [reply.agent for reply in session.replies] == ["generator", "verifier", "refiner"]
     assert session.answer == RIGHT and session.team_reward == 1.0
     assert {reply.team_reward for reply in session.replies} == {1.0}
-    asked = llm.requests[-1].messages[-1]["content"]
+    [asked] = prompts_of(llm, "refiner")
     assert f"An earlier solution:\n{WRONG}" in asked and f"wrote:\n{REJECT}" in asked
     assert session.info == {"acc": 1.0, "right_generated": 0.0, "unchecked": 0.0, "right_verdicts": 1.0}
 
 
 def test_the_value_of_an_act_is_the_mean_of_its_leaves():
     session, _ = play(numbered, k=3)
-    of = {re.search(r"[<\[](\w+)[>\]]", reply.text)[1]: reply for reply in session.replies}
+    of = {place_of(reply): reply for reply in session.replies}
     assert len(of) == len(session.replies) == 3 + 9 + 27
     leaves = {path: float(reply.text.endswith(RIGHT)) for path, reply in of.items() if len(path) == 6}
     for path, reply in of.items():
@@ -64,11 +62,11 @@ def test_the_siblings_of_one_prompt_are_one_group_whoever_answers_first():
             await asyncio.sleep(0.02 if "<g0>" in str(request.messages) else 0.0)
             return await super().generate(request, n)
 
-    for llm in (ScriptedLLM, Slow):
-        session, _ = play(numbered, k=2, llm=llm)
+    for llm in (ScriptedLLM(numbered), Slow(numbered)):
+        session, _ = play(llm, k=2)
         instances = {}
         for reply in session.replies:
-            path = re.search(r"[<\[](\w+)[>\]]", reply.text)[1]
+            path = place_of(reply)
             assert reply.turn == 0 and reply.branch == int(path[-1])
             instances.setdefault((reply.agent, path[:-2]), set()).add(reply.instance)
         assert instances == {
@@ -102,5 +100,4 @@ def test_a_refinement_without_a_box_is_malformed_and_worth_nothing():
 
 
 def test_the_answer_is_at_the_end_of_the_committed_candidates():
-    session, _ = play(numbered, k=2)
-    assert session.answer.startswith("[g0v0r0]")
+    assert play(numbered, k=2)[0].answer.startswith("[g0v0r0]")

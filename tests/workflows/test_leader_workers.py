@@ -11,7 +11,7 @@ from verl_mas.retrieval.index import build
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Generation, Malformed, Task
 from verl_mas.workflow.run import run
-from verl_mas.workflows.leader_workers import Answer, Delegation, LeaderWorkers, Moves
+from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, LeaderWorkers, Moves
 
 TASK = Task([{"role": "user", "content": "How many moons have Mars and Earth?"}], ground_truth="3")
 TWO = "<subtask>Moons of Mars?</subtask><subtask>Moons of Earth?</subtask>"
@@ -73,6 +73,8 @@ def test_the_leader_may_delegate_again_until_it_has_no_round_left():
 def test_without_a_need_for_help_the_leader_answers_at_once():
     session, _ = play(BOX)
     assert session.info == {"rounds": 0, "workers": 0, "critical_path": 1} and session.answer == BOX
+    # A last reply without an answer is not graded.
+    assert play("I do not know", max_rounds=1, score="em")[0].team_reward == 0.0
 
 
 def test_a_delegation_that_cannot_be_read_reaches_no_worker_and_uses_up_a_round():
@@ -88,19 +90,10 @@ def test_an_empty_report_is_malformed():
     assert "Report: none" in llm.requests[-1].messages[-1]["content"]
 
 
-def test_a_last_reply_without_an_answer_is_not_graded():
-    assert play("I do not know", max_rounds=1, score="em")[0].team_reward == 0.0
-
-
 def test_more_workers_than_a_session_has_acts_is_a_clear_error():
     llm = ScriptedLLM({"leader": [TWO, BOX], "worker": "2"})
     with pytest.raises(SessionFault, match=r"fix: spawn fewer, or raise mas\.faults\.max_acts"):
         run(LeaderWorkers(), TASK, llm, faults=FaultSpec(retries=0, max_acts=2))
-
-
-@pytest.mark.parametrize("move", [Delegation(("Moons of Mars?",)), Delegation(("a", "a")), Answer("3")])
-def test_a_move_round_trips(move):
-    assert Moves(2).parse(Moves(2).render(move)) == move
 
 
 @pytest.mark.parametrize(
@@ -120,11 +113,12 @@ def test_what_is_neither_a_delegation_nor_an_answer_is_malformed(text, reason):
     assert isinstance(move, Malformed) and reason in move.reason
 
 
-def test_a_move_that_would_be_read_as_another_one_is_not_rendered():
-    with pytest.raises(DataError):
-        Moves(2).render(Delegation(("a</subtask><subtask>b",)))
-    with pytest.raises(DataError):
-        Moves(0).render(Delegation(("a",)))
+def test_a_move_round_trips_and_one_that_would_be_read_as_another_is_not_rendered():
+    for move in (Delegation(("Moons of Mars?",)), Delegation(("a", "a")), FinalAnswer("3")):
+        assert Moves(2).parse(Moves(2).render(move)) == move
+    for at_most, move in ((2, Delegation(("a</subtask><subtask>b",))), (0, Delegation(("a",)))):
+        with pytest.raises(DataError):
+            Moves(at_most).render(move)
 
 
 def test_the_longest_session_has_the_acts_that_are_announced():

@@ -4,40 +4,29 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from in_process_programs import NAME
+from scripted_sessions import IN_PROCESS, RIGHT, WRONG, acts_of, prompts_of, python
+from scripted_sessions import play as play_workflow
 
-from verl_mas.config.schema import BranchSpec
-from verl_mas.execution.executor import Execution
-from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 from verl_mas.workflows.reasoner_tool_user import ReasonerToolUser
 
-EXECUTION = Execution(executor=NAME)
 TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="\\frac{1}{2}")
-RIGHT, WRONG = "so \\boxed{0.5}", "so \\boxed{2}"
+FAILS = python("print(1 // 0)")
 
 
 def code(printed: str) -> str:
-    return f"```python\nprint('working')\nprint({printed!r})\n```"
+    return python(f"print('working')\nprint({printed!r})")
 
 
-FAILS = "```python\nprint(1 // 0)\n```"
+def play(reasoner, tool_user, *, k=1, **args):
+    replies = {"reasoner": reasoner, "tool_user": tool_user}
+    return play_workflow(ReasonerToolUser(execution=IN_PROCESS, **args), replies, TASK, k=k)
 
 
-def play(reasoner, tool_user, *, k: int = 1, **args):
-    llm = ScriptedLLM({"reasoner": reasoner, "tool_user": tool_user})
-    return run(ReasonerToolUser(execution=EXECUTION, **args), TASK, llm, branch=BranchSpec(k=k)), llm
-
-
-def test_they_stop_when_their_answers_are_equal_in_any_notation():
-    session, _ = play(RIGHT, code("1/2"))
-    assert session.info == {"acc": 1.0, "turns": 1, "agreed": 1.0} and session.team_reward == 1.0
-
-
-def test_agreeing_on_something_wrong_stops_and_earns_nothing():
-    session, _ = play(WRONG, code("2"))
-    assert session.info["agreed"] == 1.0 and session.team_reward == 0.0
+@pytest.mark.parametrize(("box", "printed", "right"), [(RIGHT, "1/2", 1.0), (WRONG, "2", 0.0)])
+def test_they_stop_when_their_answers_are_equal_in_any_notation_right_or_wrong(box, printed, right):
+    session, _ = play(box, code(printed))
+    assert session.info == {"acc": right, "turns": 1, "agreed": 1.0} and session.team_reward == right
 
 
 def test_they_continue_until_they_agree_and_see_the_previous_round():
@@ -62,7 +51,7 @@ def test_a_box_that_holds_no_answer_is_malformed_and_no_agreement(box):
 
 def test_long_output_of_a_program_is_cut_in_prompts():
     _, llm = play(WRONG, code("9" * 100_000), max_turns=2)
-    output = llm.requests[2].messages[-1]["content"].partition("It printed: ")[2]
+    output = prompts_of(llm)[2].partition("It printed: ")[2]
     assert 900 < len(output) < 2_000
 
 
@@ -73,7 +62,7 @@ def test_long_output_of_a_program_is_cut_in_prompts():
         (WRONG, code("2"), [0.2, 0.2]),
         ("no box", FAILS, [0.0, 0.1]),
         ("no box", code("$"), [0.0, 0.1]),
-        ("no box", "```python\nprint(\n```", [0.0, 0.0]),
+        ("no box", python("print("), [0.0, 0.0]),
         (RIGHT, "no code", [1.0, 0.0]),
     ],
 )
@@ -84,7 +73,7 @@ def test_each_agent_has_the_reward_of_the_paper(reasoner, tool_user, rewards):
 
 def test_of_the_candidates_the_best_is_committed_and_all_are_scored():
     session, llm = play(lambda request, branch: RIGHT if branch == 2 else WRONG, code("0.5"), k=4)
-    reasoned = [reply for reply in session.replies if reply.agent == "reasoner"]
+    reasoned = acts_of(session, "reasoner")
     assert [reply.team_reward for reply in reasoned] == [0.0, 0.0, 1.0, 0.0]
     assert [reply.committed for reply in reasoned] == [False, False, True, False]
     assert "boxed{0.5}" in str(llm.requests[1].messages)

@@ -5,44 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from scripted_sessions import acts_of, prompts_of
+from scripted_sessions import play as play_workflow
 
-pytest.importorskip("tantivy")
-
-from verl_mas.config.schema import BranchSpec
-from verl_mas.retrieval.corpus import Passage
-from verl_mas.retrieval.index import build
-from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 from verl_mas.workflows.search_chain import SearchChain
 
-PASSAGES = [
-    Passage("brel", "Brel was founded by Aiko.", "Brel"),
-    Passage("aiko", "Aiko was born in Tazor.", "Aiko"),
-    Passage("tazor", "Tazor is a city.", "Tazor"),
-]
 TASK = Task([{"role": "user", "content": "Where was the founder of Brel born?"}], ground_truth=["Tazor"])
 REWRITES = "<search>founder of Brel\nAiko born</search>"
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("index") / "i"
-    build(PASSAGES, folder)
-    return str(folder)
 
 
 def play(
     index, *, rewriter=REWRITES, reranker="<keep>2 1</keep>", answerer="<answer>Tazor</answer>", k=1, task=TASK, **args
 ):
-    llm = ScriptedLLM({"rewriter": rewriter, "reranker": reranker, "answerer": answerer})
-    return run(SearchChain(retriever=index, topk=2, **args), task, llm, branch=BranchSpec(k=k, commit="first")), llm
+    replies = {"rewriter": rewriter, "reranker": reranker, "answerer": answerer}
+    return play_workflow(SearchChain(retriever=index, topk=2, **args), replies, task, k=k, commit="first")
 
 
 def test_each_agent_acts_once_on_what_the_one_before_it_found(index):
     session, llm = play(index)
     assert [reply.agent for reply in session.replies] == ["rewriter", "reranker", "answerer"]
-    listed, kept = (request.messages[-1]["content"] for request in llm.requests[1:])
+    _, listed, kept = prompts_of(llm)
     assert "(1) Brel: Brel was founded by Aiko." in listed and "Aiko was born in Tazor." in listed
     # In the order of the reranker, and numbered again.
     assert kept.index("(1) ") < kept.index("(2) Brel") and "(3)" not in kept
@@ -52,7 +35,7 @@ def test_each_agent_acts_once_on_what_the_one_before_it_found(index):
 @pytest.mark.parametrize("reply", ["", "<keep>all</keep>", "<keep>0 9</keep>"])
 def test_a_selection_that_cannot_be_read_selects_nothing(index, reply):
     _, llm = play(index, reranker=reply)
-    assert "Nothing was found." in llm.requests[-1].messages[-1]["content"]
+    assert "Nothing was found." in prompts_of(llm)[-1]
 
 
 def test_without_an_answer_there_is_no_reward(index):
@@ -73,9 +56,9 @@ def test_the_candidates_of_one_agent_are_played_on_to_an_answer_each(index, fork
         keeps = lambda request, branch: "<keep>1</keep>" if branch else "<keep>1 2</keep>"  # noqa: E731
         task = replace(TASK, session=number)
         session, _ = play(index, rewriter=rewrites, reranker=keeps, answerer=by_fork, k=3, task=task, fork=fork)
-        counts = tuple(sum(one.agent == name for one in session.replies) for name in SearchChain.agents)
+        counts = tuple(len(acts_of(session, name)) for name in SearchChain.agents)
         shapes.add(counts)
-        last = [one for one in session.replies if one.agent == "answerer"]
-        assert sorted(one.branch for one in last) == [0, 1, 2] and session.team_reward == 1.0
-        assert all(one.team_reward == float("Tazor" in one.text) for one in last)
+        last = acts_of(session, "answerer")
+        assert sorted(reply.branch for reply in last) == [0, 1, 2] and session.team_reward == 1.0
+        assert all(reply.team_reward == float("Tazor" in reply.text) for reply in last)
     assert shapes == ({(3, 3, 3)} if fork == "first" else {(3, 3, 3), (1, 3, 3), (1, 1, 3)})

@@ -7,36 +7,33 @@ import pytest
 
 pytest.importorskip("tantivy")
 
+from scripted_sessions import play as play_workflow
+
 import verl_mas.workflows.search_team as search_team
-from verl_mas.config.schema import AgentSpec, FaultSpec
+from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.retrieval.client import Breaker, RetrieverClient
-from verl_mas.retrieval.corpus import Passage
-from verl_mas.retrieval.index import build
 from verl_mas.rollout.truncation import fit
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
 from verl_mas.workflows.search_team import SearchTeam
 
-PASSAGES = [
-    Passage("brel", "Brel was founded by Aiko.", "Brel"),
-    Passage("aiko", "Aiko was born in Tazor.", "Aiko"),
-    Passage("tazor", "Tazor is a city.", "Tazor"),
-]
 TASK = Task([{"role": "user", "content": "What is the birthplace of the founder of Brel?"}], ground_truth=["Tazor"])
 YES, NO = "<verify>yes</verify>", "<verify>no</verify>"
 
 
-@pytest.fixture
-def index(tmp_path) -> str:
-    build(PASSAGES, tmp_path / "i")
-    return str(tmp_path / "i")
+def play(index: str, verifier, searcher, answerer="<answer>Tazor</answer>", task=TASK, **args):
+    replies = {"verifier": verifier, "searcher": searcher, "answerer": answerer}
+    return play_workflow(SearchTeam(retriever=index, **args), replies, task)
 
 
-def play(index: str, verifier, searcher, answerer="<answer>Tazor</answer>", **args):
-    llm = ScriptedLLM({"verifier": verifier, "searcher": searcher, "answerer": answerer})
-    return run(SearchTeam(retriever=index, **args), TASK, llm), llm
+def length(messages) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+def joined(messages) -> str:
+    return "".join(message["content"] for message in messages)
 
 
 def agents(session) -> list[str]:
@@ -49,7 +46,7 @@ def test_the_verifier_sends_the_question_to_the_searcher_until_it_has_enough(ind
     assert session.team_reward == 1.0
     repeated = {"repeated_queries": 0, "repeated_query_share": 0.0}
     assert session.info == {"em": 1.0, "f1": 1.0, "searches": 2, **repeated}
-    seen = "".join(message["content"] for message in llm.requests[-1].messages)
+    seen = joined(llm.requests[-1].messages)
     assert "Brel was founded by Aiko." in seen and "Aiko was born in Tazor." in seen
     assert seen.index("founder of Brel</search>") < seen.index("Aiko born</search>")
 
@@ -91,9 +88,7 @@ def test_the_score_may_be_f1(index):
 def test_truncation_keeps_the_question_and_the_newest_evidence(index):
     _, llm = play(index, NO, [f"<search>{w}</search>" for w in ("Brel", "Aiko", "Tazor")], max_turns=4)
     messages = llm.requests[-1].messages
-    whole = sum(len(message["content"]) for message in messages)
-    cut = fit(messages, whole - 10, "drop_oldest", lambda ms: sum(len(m["content"]) for m in ms))
-    text = "".join(message["content"] for message in cut)
+    text = joined(fit(messages, length(messages) - 10, "drop_oldest", length))
     assert TASK.question in text and "<search>Tazor</search>" in text and search_team.REPLY in text
     assert "<search>Brel</search>" not in text and "<search>Aiko</search>" in text
     assert text.count("<search>") == text.count("<information>") == 2
@@ -102,17 +97,11 @@ def test_truncation_keeps_the_question_and_the_newest_evidence(index):
 def test_truncation_keeps_the_question_after_examples_in_the_prompt(index):
     example = [{"role": "user", "content": "Who founded Rome?"}, {"role": "assistant", "content": "Romulus"}]
     task = Task([{"role": "system", "content": "Short."}, *example, *TASK.messages], ground_truth=["Tazor"])
-    replies = {"verifier": NO, "searcher": ["<search>Brel</search>", "<search>Aiko</search>"], "answerer": "x"}
-    llm = ScriptedLLM(replies)
-    run(SearchTeam(retriever=index, max_turns=3), task, llm)
+    _, llm = play(index, NO, ["<search>Brel</search>", "<search>Aiko</search>"], "x", task, max_turns=3)
     request = llm.requests[-1]
-
-    def count(messages):
-        return sum(len(m["content"]) for m in messages)
-
-    cut = fit(request.messages, count(request.messages) - 10, "drop_oldest", count, request.opening)
+    cut = fit(request.messages, length(request.messages) - 10, "drop_oldest", length, request.opening)
     assert cut[:4] == list(task.messages)
-    text = "".join(message["content"] for message in cut[4:])
+    text = joined(cut[4:])
     assert "<search>Aiko</search>" in text and "<search>Brel</search>" not in text
 
 
@@ -123,10 +112,10 @@ def test_a_failing_retriever_fails_the_session(monkeypatch):
         return RetrieverClient(where, transport=down, retries=0, breaker=Breaker(threshold=1))
 
     monkeypatch.setattr(search_team, "source", unreachable)
-    llm = ScriptedLLM({"verifier": NO, "searcher": "<search>Brel</search>", "answerer": "x"})
+    llm = ScriptedLLM({"verifier": NO, "searcher": "<search>Brel</search>"})
     with pytest.raises(SessionFault, match=r"retriever: http://r/retrieve: HTTP 503"):
-        run(SearchTeam(retriever="http://r/retrieve"), TASK, llm, faults=FaultSpec(retries=0))
-    assert all(request.agent != "answerer" for request in llm.requests)
+        play_workflow(SearchTeam(retriever="http://r/retrieve"), llm, TASK)
+    assert [request.agent for request in llm.requests] == ["verifier", "searcher"]
 
 
 def test_an_unreachable_retriever_and_a_missing_index_are_refused_at_start(tmp_path):

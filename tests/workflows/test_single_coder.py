@@ -3,64 +3,55 @@
 from __future__ import annotations
 
 import pytest
-from in_process_programs import NAME
+from scripted_sessions import IN_PROCESS, prompts_of, python
+from scripted_sessions import play as play_workflow
 
-from verl_mas.config.schema import BranchSpec
-from verl_mas.execution.executor import Execution
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
-from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow import CodeBlock, Task
-from verl_mas.workflow.run import run
+from verl_mas.workflow import Task
 from verl_mas.workflows.single_coder import SingleCoder
 
-EXECUTION = Execution(executor=NAME)
 SUM, PRODUCT = "print(sum(map(int, input().split())))", "a, b = map(int, input().split())\nprint(a * b)"
 PROBLEM = Problem([Stdio("5 5", "10"), Stdio("0 0", "0")], examples=[Stdio("2 2\n", "4\n"), Stdio("1 2\n", "3\n")])
 
 
-def code(program: str) -> str:
-    return CodeBlock().render(program)
-
-
-def play(coder, *, problem: Problem = PROBLEM, k: int = 1, **args):
-    llm = ScriptedLLM(coder)
+def play(coder, *, problem=PROBLEM, k=1, **args):
     task = Task([{"role": "user", "content": "Add."}], ground_truth=problem.text())
-    return run(SingleCoder(execution=EXECUTION, **args), task, llm, branch=BranchSpec(k=k)), llm
+    return play_workflow(SingleCoder(execution=IN_PROCESS, **args), coder, task, k=k)
 
 
 def test_a_program_that_passes_the_examples_is_the_answer():
-    session, _ = play(code(SUM))
+    session, _ = play(python(SUM))
     assert session.answer == SUM and session.team_reward == 1.0
     assert session.info == {"acc": 1.0, "share": 1.0, "turns": 1, "examples_passed": 1.0, "compiled": 1.0}
 
 
 def test_otherwise_it_reads_the_first_example_that_failed_and_tries_again():
-    session, llm = play([code(PRODUCT), code(SUM)])
+    session, llm = play([python(PRODUCT), python(SUM)])
     assert session.info["turns"] == 2 and session.info["acc"] == 1.0
-    asked = llm.requests[1].messages[-1]["content"]
+    asked = prompts_of(llm)[1]
     assert PRODUCT in asked and "<input>1 2</input>\n<output>3</output>" in asked and "of your program: \n2\n" in asked
     assert "5 5" not in asked
 
 
-@pytest.mark.parametrize("reply", [code(PRODUCT), code("print("), "no program"])
+@pytest.mark.parametrize("reply", [python(PRODUCT), python("print("), "no program"])
 def test_it_ends_after_the_last_turn(reply):
     session, _ = play(reply, max_turns=3)
     assert session.info["turns"] == 3 and session.info["examples_passed"] == 0.0
 
 
 def test_without_examples_there_is_nothing_to_read_and_one_turn():
-    session, _ = play(code(PRODUCT), problem=Problem(PROBLEM.tests))
+    session, _ = play(python(PRODUCT), problem=Problem(PROBLEM.tests))
     assert session.info["turns"] == 1 and session.info["share"] == 0.5
 
 
 def test_hidden_tests_do_not_decide_when_it_stops():
-    session, _ = play(code("print(sum(map(int, input().split())) % 5)"))
+    session, _ = play(python("print(sum(map(int, input().split())) % 5)"))
     assert session.info["turns"] == 1 and session.info["acc"] == 0.0
 
 
 def test_it_has_the_rewards_of_the_coder_in_the_team():
-    session, _ = play(lambda request, branch: [code(SUM), code(PRODUCT), code("print("), "?"][branch], k=4)
+    session, _ = play(lambda request, branch: [python(SUM), python(PRODUCT), python("print("), "?"][branch], k=4)
     assert [reply.reward for reply in session.replies] == pytest.approx([1.0, 0.6, 0.0, 0.0])
     assert [reply.team_reward for reply in session.replies] == [1.0, 0.5, 0.0, 0.0]
     assert session.replies[0].committed
@@ -68,4 +59,4 @@ def test_it_has_the_rewards_of_the_coder_in_the_team():
 
 def test_a_tiny_model_reads_the_same_lines_as_in_the_team():
     _, llm = play([PRODUCT, SUM], text="compact")
-    assert [r.messages[-1]["content"] for r in llm.requests] == ["Add.\nC", f"Add.\n{PRODUCT}\n1 2>3\n2\nC"]
+    assert prompts_of(llm) == ["Add.\nC", f"Add.\n{PRODUCT}\n1 2>3\n2\nC"]

@@ -25,14 +25,10 @@ class Estimator:
 
     name: str
     function: Compared
-    # The options in which it differs from the common ones, and those that it alone reads.
-    defaults: Mapping[str, object]
-    # Whether it needs several sessions of a task.
-    compares_sessions: bool = False
-    # Whether it compares agents with each other, so that groups by role mean nothing.
-    one_baseline: bool = False
-    # Whether it compares with the scores of earlier steps, whatever its options.
-    remembers: bool = False
+    defaults: Mapping[str, object]  # where it differs from the common options, and those that it alone reads
+    compares_sessions: bool = False  # whether it needs several sessions of a task
+    one_baseline: bool = False  # whether it compares agents with each other, so that groups by role mean nothing
+    remembers: bool = False  # whether it compares with the scores of earlier steps, whatever its options
 
     def __call__(
         self, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
@@ -40,9 +36,13 @@ class Estimator:
         """`running` is read, and the scores of these rows are added to it, if the options make use of it."""
         chosen = self.options(options or AdvantageOptions())
         real, rows = _without_padding(batch)
-        remembered = self._given(running) if self.reads_running(chosen) else None
+        remembered = running if self.reads_running(chosen) else None
         if remembered is not None:
             real = replace(real, running=remembered)
+        elif self.reads_running(chosen):
+            rule = "it compares rows with the scores of earlier steps, which verl's own trainers do not keep"
+            fix = "train a team (+mas=<team>), or pass RunningScores() to compute_advantages, the same one each step"
+            raise DataError(f"{self.name} has no running scores", rule=rule, fix=fix)
         validation.check_rows(real)
         # Metrics stay per agent: a group counts for each agent with a row in it.
         output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
@@ -60,23 +60,12 @@ class Estimator:
         """Whether it compares with the scores of earlier steps."""
         return self.remembers or options.shrinkage is not None
 
-    def _given(self, running: RunningScores | None) -> RunningScores:
-        if running is None:
-            raise DataError(
-                f"{self.name} has no running scores",
-                rule="it compares rows with the scores of earlier steps, which verl's own trainers do not keep",
-                fix="train a team (+mas=<team>), or pass RunningScores() to compute_advantages, the same one each step",
-            )
-        return running
-
     def options(self, given: AdvantageOptions) -> AdvantageOptions:
         """The given options with its own defaults; refuses those that it does not read."""
         if given.by == "role" and self.one_baseline:
-            raise ConfigError(
-                "mas.advantage.by=role",
-                rule=f"{self.name} compares the acts of all agents with each other, whatever their roles",
-                fix="remove it, or set algorithm.adv_estimator=agent_grpo",
-            )
+            rule = f"{self.name} compares the acts of all agents with each other, whatever their roles"
+            fix = "remove it, or set algorithm.adv_estimator=agent_grpo"
+            raise ConfigError("mas.advantage.by=role", rule=rule, fix=fix)
         return given.resolved(self.name, self.defaults)
 
 
@@ -96,17 +85,14 @@ def estimator(
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-        made = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers)
-        return ESTIMATORS.register(name)(made)
+        registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers)
+        return ESTIMATORS.register(name)(registered)
 
     return decorate
 
 
 def compute_advantages(
-    name: str,
-    batch: AdvantageInput,
-    options: AdvantageOptions | None = None,
-    running: RunningScores | None = None,
+    name: str, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
 ) -> AdvantageOutput:
     """The advantages of all rows of a step by the estimator of that name.
 
@@ -166,7 +152,11 @@ def _counted(
     if by == "per_act" or not len(batch):
         return units, None
     if by == "per_token":
-        return units, _tokens(batch)
+        if batch.tokens is None:
+            rule = "weighting=per_token counts the trained tokens of a row"
+            fix = "fill AdvantageInput.tokens, or set mas.advantage.weighting=per_act"
+            raise DataError("the rows have no tokens", rule=rule, fix=fix)
+        return units, batch.tokens.to(batch.scores.device).double()
     if by == "per_invocation":
         invoked = _inside(groups, invocations or batch.partition(*unit, "agent", "instance"))
         return units or invoked, _split(invoked)
@@ -187,16 +177,6 @@ def _inside(groups: Partition, parts: Partition) -> Partition:
 def _split(parts: Partition) -> Tensor:
     """A weight per row that adds up to 1 in every part."""
     return 1 / torch.bincount(parts.ids, minlength=parts.count)[parts.ids].double()
-
-
-def _tokens(batch: AdvantageInput) -> Tensor:
-    if batch.tokens is None:
-        raise DataError(
-            "the rows have no tokens",
-            rule="weighting=per_token counts the trained tokens of a row",
-            fix="fill AdvantageInput.tokens, or set mas.advantage.weighting=per_act",
-        )
-    return batch.tokens.to(batch.scores.device).double()
 
 
 def _without_padding(batch: AdvantageInput) -> tuple[AdvantageInput, Tensor | None]:

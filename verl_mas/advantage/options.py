@@ -67,26 +67,19 @@ class AdvantageOptions:
         """These options with the estimator's own defaults where nothing was chosen."""
         for name in _OWN_TO_ESTIMATORS - set(defaults):
             if getattr(self, name) is not None:
-                raise ConfigError(
-                    f"mas.advantage.{name}={getattr(self, name)}",
-                    rule=f"{estimator} does not read {name}",
-                    fix="remove it, or choose the estimator that reads it",
-                )
+                value, rule = f"mas.advantage.{name}={getattr(self, name)}", f"{estimator} does not read {name}"
+                raise ConfigError(value, rule=rule, fix="remove it, or choose the estimator that reads it")
         if self.decay is not None and "shrinkage" in defaults and self.shrinkage is None:
-            raise ConfigError(
-                f"mas.advantage.decay={self.decay}",
-                rule=f"{estimator} keeps running scores for shrinkage only",
-                fix="set ++mas.advantage.shrinkage=2, or remove decay",
-            )
+            rule = f"{estimator} keeps running scores for shrinkage only"
+            fix = "set ++mas.advantage.shrinkage=2, or remove decay"
+            raise ConfigError(f"mas.advantage.decay={self.decay}", rule=rule, fix=fix)
         chosen = {name: value for name, value in asdict(self).items() if value is not None}
-        for name, value in {**defaults, **chosen}.items():
+        resolved = {**_COMMON, **defaults, **chosen}
+        for name, value in resolved.items():
             if value is REQUIRED:
-                raise ConfigError(
-                    f"mas.advantage.{name} is not set",
-                    rule=f"{estimator} needs it, and no value of it fits every team",
-                    fix=f"set ++mas.advantage.{name}",
-                )
-        return replace(self, **{**_COMMON, **defaults, **chosen})
+                rule = f"{estimator} needs it, and no value of it fits every team"
+                raise ConfigError(f"mas.advantage.{name} is not set", rule=rule, fix=f"set ++mas.advantage.{name}")
+        return replace(self, **resolved)
 
 
 PATH = "mas.advantage"

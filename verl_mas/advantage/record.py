@@ -54,25 +54,18 @@ class AdvantageInput:
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or not self.scores.is_floating_point():
-            raise DataError(
-                f"scores are {self.scores.dtype} of shape {tuple(self.scores.shape)}",
-                rule="there is one real score per row",
-                fix="sum token rewards over the last dimension first",
-            )
+            value = f"scores are {self.scores.dtype} of shape {tuple(self.scores.shape)}"
+            fix = "sum token rewards over the last dimension first"
+            raise DataError(value, rule="there is one real score per row", fix=fix)
         columns = {name: getattr(self, name) for name in (*COLUMNS, "tokens", "padding")}
         for name, column in {**columns, **self.tags}.items():
             if column is not None and len(column) != len(self):
-                raise DataError(
-                    f"{name} has {len(column)} rows, scores has {len(self)}",
-                    rule="every column has one value per row",
-                    fix=f"give {name} for the same rows as scores",
-                )
+                value = f"{name} has {len(column)} rows, scores has {len(self)}"
+                fix = f"give {name} for the same rows as scores"
+                raise DataError(value, rule="every column has one value per row", fix=fix)
         if self.padding is not None and self.padding.dtype != torch.bool:
-            raise DataError(
-                f"padding is {self.padding.dtype}",
-                rule="padding is a bool per row",
-                fix="use padding.bool()",
-            )
+            value = f"padding is {self.padding.dtype}"
+            raise DataError(value, rule="padding is a bool per row", fix="use padding.bool()")
 
     @classmethod
     def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor) -> AdvantageInput:
@@ -103,8 +96,23 @@ class AdvantageInput:
 
     def codes(self, column: str) -> Codes:
         """A label column as whole numbers; a missing label is an error that names the row."""
-        if column not in self._codes:
-            self._codes[column] = self._encode(column)
+        if column in self._codes:
+            return self._codes[column]
+        labels = getattr(self, column) if column in COLUMNS else self.tags.get(column)
+        if labels is None:
+            rule = f"this estimator compares rows by {column}"
+            fix = f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator"
+            raise DataError(f"the rows have no {column}", rule=rule, fix=fix)
+        if isinstance(labels, Tensor):
+            labels = labels.cpu().numpy()
+        if not isinstance(labels, np.ndarray):  # as objects: numpy would turn a missing text label into "nan"
+            labels = pd.Series(labels, dtype=object).to_numpy()
+        ids, unique = pd.factorize(labels)
+        if (ids < 0).any():
+            row, rule = int((ids < 0).argmax()), f"every row names its {column}"
+            fix = "tag the row where it is made, or mark it as padding"
+            raise DataError(f"row {row} has no {column}", rule=rule, fix=fix)
+        self._codes[column] = Codes(torch.from_numpy(ids).to(self.scores.device), unique.tolist())
         return self._codes[column]
 
     def numbers(self, column: str) -> Tensor:
@@ -114,27 +122,8 @@ class AdvantageInput:
 
     def partition(self, *columns: str) -> Partition:
         """The rows parted by equal values in all of the columns."""
-        if columns not in self._partitions:
-            self._partitions[columns] = self._part(columns)
-        return self._partitions[columns]
-
-    def by_role(self) -> AdvantageInput:
-        """The same record with roles in place of agents: the agents of a role are instances of it."""
-        if self.role is None:
-            raise DataError(
-                "the rows have no role",
-                rule="mas.advantage.by=role compares the agents of a role with each other",
-                fix="fill AdvantageInput.role (the trainer of +mas=<team> does), or set mas.advantage.by=agent",
-            )
-        one = ("agent",) if self.instance is None else ("agent", "instance")
-        return replace(self, agent=self.role, instance=self.partition(*one).ids, agents=None)
-
-    def describe(self, row: int, *columns: str) -> str:
-        """A row's group in words: `task 'x', agent 'solver'`."""
-        coded = {column: self.codes(column) for column in columns}
-        return ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())
-
-    def _part(self, columns: tuple[str, ...]) -> Partition:
+        if columns in self._partitions:
+            return self._partitions[columns]
         key = torch.zeros(len(self), dtype=torch.long, device=self.scores.device)
         span = 1
         for column in columns:
@@ -143,29 +132,22 @@ class AdvantageInput:
                 smaller = compact(key)
                 key, span = smaller.ids, smaller.count
             key, span = key * len(names) + ids, span * max(1, len(names))
-        return compact(key, span)
+        self._partitions[columns] = compact(key, span)
+        return self._partitions[columns]
 
-    def _encode(self, column: str) -> Codes:
-        labels = getattr(self, column) if column in COLUMNS else self.tags.get(column)
-        if labels is None:
-            raise DataError(
-                f"the rows have no {column}",
-                rule=f"this estimator compares rows by {column}",
-                fix=f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator",
-            )
-        if isinstance(labels, Tensor):
-            labels = labels.cpu().numpy()
-        if not isinstance(labels, np.ndarray):  # as objects: numpy would turn a missing text label into "nan"
-            labels = pd.Series(labels, dtype=object).to_numpy()
-        ids, unique = pd.factorize(labels)
-        if (ids < 0).any():
-            row = int((ids < 0).argmax())
-            raise DataError(
-                f"row {row} has no {column}",
-                rule=f"every row names its {column}",
-                fix="tag the row where it is made, or mark it as padding",
-            )
-        return Codes(torch.from_numpy(ids).to(self.scores.device), unique.tolist())
+    def by_role(self) -> AdvantageInput:
+        """The same record with roles in place of agents: the agents of a role are instances of it."""
+        if self.role is None:
+            rule = "mas.advantage.by=role compares the agents of a role with each other"
+            fix = "fill AdvantageInput.role (the trainer of +mas=<team> does), or set mas.advantage.by=agent"
+            raise DataError("the rows have no role", rule=rule, fix=fix)
+        one = ("agent",) if self.instance is None else ("agent", "instance")
+        return replace(self, agent=self.role, instance=self.partition(*one).ids, agents=None)
+
+    def describe(self, row: int, *columns: str) -> str:
+        """A row's group in words: `task 'x', agent 'solver'`."""
+        coded = {column: self.codes(column) for column in columns}
+        return ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())
 
 
 COLUMNS = tuple(f.name for f in fields(AdvantageInput) if str(f.type).startswith("Labels"))
@@ -239,15 +221,9 @@ class RunningScores:
         """What each group is joined with: the scores of its role before this step, with a mass of at most `most`."""
         owners = owners_of(batch)
         known = [self.scores.get(owner, NOTHING).decayed(decay) for owner in _names(batch, owners)]
-        mass, mean, variance = (
-            torch.tensor(
-                [[found.mass, found.mean, found.variance] for found in known],
-                dtype=torch.float64,
-                device=batch.scores.device,
-            )
-            .reshape(-1, 3)[part_of_group(groups, owners)]
-            .unbind(1)
-        )
+        columns = torch.tensor([[m.mass, m.mean, m.variance] for m in known], dtype=torch.float64)
+        by_group = columns.to(batch.scores.device).reshape(-1, 3)[part_of_group(groups, owners)]
+        mass, mean, variance = by_group.unbind(1)
         return Prior(mass if most is None else mass.clamp_max(most), mean, variance)
 
     def add(self, batch: AdvantageInput, weight: Tensor | None, decay: float) -> None:
@@ -276,14 +252,11 @@ class RunningScores:
     @classmethod
     def from_list(cls, entries: Iterable[Mapping[str, str | float]]) -> RunningScores:
         """Raises TypeError, KeyError or ValueError where it is given something else than `to_list` returns."""
-        return cls(
-            {
-                Owner(*(str(entry[part.name]) for part in fields(Owner))): Moments(
-                    *(float(entry[part.name]) for part in fields(Moments))
-                )
-                for entry in entries
-            }
-        )
+        scores = {}
+        for entry in entries:
+            owner = Owner(*(str(entry[part.name]) for part in fields(Owner)))
+            scores[owner] = Moments(*(float(entry[part.name]) for part in fields(Moments)))
+        return cls(scores)
 
 
 def owner_columns(batch: AdvantageInput) -> tuple[str, ...]:

@@ -61,9 +61,8 @@ def stock(name: str) -> StockEstimator:
 
 def _one_agent(token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray | None) -> AdvantageInput:
     if index is None:
-        raise DataError(
-            "verl passed no uid", rule="rows are compared with rows of the same uid", fix="keep uid in the batch"
-        )
+        rule = "rows are compared with rows of the same uid"
+        raise DataError("verl passed no uid", rule=rule, fix="keep uid in the batch")
     rows = len(token_level_rewards)
     tokens = trained_tokens(response_mask)
     batch = AdvantageInput(

@@ -17,7 +17,7 @@ from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Boxed, Request, Task
 from verl_mas.workflow.base import resolve
 from verl_mas.workflows.leader_workers import Delegation, Moves
-from verl_mas.workflows.solver_verifier import Verdict
+from verl_mas.workflows.solver_verifier import ReviewVerdict
 
 PATIENCE = 5_000  # repeats in a row after which no new chain is expected
 
@@ -98,8 +98,8 @@ class ChainExpert:
         if request.agent != "verifier":
             self._proposed = result
             return f"{working} {Boxed().render(str(result))}"
-        verdict = Verdict.APPROVE if result == self._proposed else Verdict.REJECT
-        return f"{working} {Verdict.render(verdict)}"
+        verdict = ReviewVerdict.APPROVE if result == self._proposed else ReviewVerdict.REJECT
+        return f"{working} {ReviewVerdict.render(verdict)}"
 
     def _work(self) -> tuple[str, int]:
         """For 7+1-2= the text 7+1=8-2=6, and the 6. A wrong result is used by the next step."""

@@ -28,7 +28,7 @@ from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import checked
 from verl_mas.workflow.team import Prompt
-from verl_mas.workflows.leader_workers import Answer, Delegating, Delegation, Move
+from verl_mas.workflows.leader_workers import Delegating, Delegation, FinalAnswer, Move
 
 SYMBOLS = string.ascii_lowercase + string.ascii_uppercase
 SOURCE, SHUFFLED = "lookup", "lookup_shuffled"
@@ -179,7 +179,7 @@ class LookupMoves:
         return f"Write 1 to {self.at_most} letters to look up, or {FINAL} and the answer."
 
     def render(self, value: Move) -> str:
-        words = [FINAL, value.text] if isinstance(value, Answer) else value.subtasks
+        words = [FINAL, value.text] if isinstance(value, FinalAnswer) else value.subtasks
         text = "".join(f" {word}" for word in words)
         return checked(text, value, self.parse(text))
 
@@ -191,7 +191,7 @@ class LookupMoves:
             return symbols
         if not symbols:
             return Malformed("no letter")
-        return Answer(symbols[0]) if final else Delegation(tuple(symbols))
+        return FinalAnswer(symbols[0]) if final else Delegation(tuple(symbols))
 
 
 @register_workflow("sharded_lookup")
@@ -297,7 +297,8 @@ class LookupExperts:
         if self._rng.random() < self._noise:
             symbol = self._rng.choice(self._symbols)
         delegations = sum(message["role"] == "assistant" for message in messages)
-        return LookupMoves(at_most=1).render(Delegation((symbol,)) if delegations < HOPS else Answer(symbol))
+        move = Delegation((symbol,)) if delegations < HOPS else FinalAnswer(symbol)
+        return LookupMoves(at_most=1).render(move)
 
 
 def window(prompt: str) -> tuple[dict[str, str], str, list[str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from verl_mas.errors import InvalidInput
 from verl_mas.grading.grader import Grader, Truth, grader
@@ -12,6 +13,7 @@ from verl_mas.workflow import Malformed, Reply, Workflow
 
 # Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
+SCORE = "mas.workflow.args.score"
 
 
 class WithVerlOrGrader(Workflow):
@@ -26,22 +28,18 @@ class WithVerlOrGrader(Workflow):
             grader.check()
 
     def optional_grader(self) -> Grader | None:
-        return None if self.score == VERL else grader(self.score, "mas.workflow.args.score")
+        return None if self.score == VERL else grader(self.score, SCORE)
 
 
-class WithGrader(Workflow):
+class WithGrader(WithVerlOrGrader):
     score: str = "math"
     """The grader of answers."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.grader()
+    def optional_grader(self) -> Grader:
+        """Also of `verl`, which is not a grader and therefore refused."""
+        return grader(self.score, SCORE)
 
-    def check(self) -> None:
-        self.grader().check()
-
-    def grader(self) -> Grader:
-        return grader(self.score, "mas.workflow.args.score")
+    grader = optional_grader
 
 
 @dataclass(frozen=True)
@@ -64,28 +62,42 @@ async def graded(grader: Grader, truth: Truth, reply: Reply) -> Graded:
     return Graded(reply, answer, await grader(truth, answer))
 
 
+class Candidate(Protocol):
+    @property
+    def answer(self) -> str | None:
+        """None: it has none that can be read."""
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+async def by_answer(candidates: Sequence[C], equal: Callable[[str, str], Awaitable[bool]]) -> list[list[C]]:
+    """Those with an answer, grouped by it, in the order in which the answers come first."""
+    groups: list[list[C]] = []
+    for candidate in candidates:
+        if candidate.answer is None:
+            continue
+        for group in groups:
+            if await equal(str(group[0].answer), candidate.answer):
+                group.append(candidate)
+                break
+        else:
+            groups.append([candidate])
+    return groups
+
+
 async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
     """Those with the most frequent answer; of equally frequent ones the answer that comes first. Empty if none has an
     answer. Two answers are equal if one has full marks where the other is the truth."""
-    groups: list[list[Graded]] = []
-    for reply in replies:
-        if reply.answer is None:
-            continue
-        for group in groups:
-            if await _equal(grader, str(group[0].answer), reply.answer):
-                group.append(reply)
-                break
-        else:
-            groups.append([reply])
-    return max(groups, key=len, default=[])
 
+    async def equal(answer: str, other: str) -> bool:
+        if answer == other:
+            return True
+        try:
+            truth = grader.read(answer)
+        except InvalidInput:
+            # What a model wrote need not be a ground truth.
+            return False
+        return await grader(truth, other) == 1
 
-async def _equal(grader: Grader, answer: str, other: str) -> bool:
-    if answer == other:
-        return True
-    try:
-        truth = grader.read(answer)
-    except InvalidInput:
-        # What a model wrote need not be a ground truth.
-        return False
-    return await grader(truth, other) == 1
+    return max(await by_answer(replies, equal), key=len, default=[])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,11 +15,10 @@ from verl_mas.coding.team import CodeTeam, Written
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.unit_tests import Test, Verdict
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, register_workflow
-from verl_mas.workflow.outcome import CheckedVerdict
 
 
 @dataclass(frozen=True)
-class Probe:
+class WrittenTest:
     """A test that the tester wrote, as text and as it runs."""
 
     case: WrittenCase
@@ -31,12 +30,10 @@ class Turn:
     """The candidates of both agents, and how the committed program ended on the committed test."""
 
     written: Written
-    # Of all tests, and of the committed one.
-    scores: Sequence[CaseScore]
-    score: CaseScore
-    # None if the committed test could not be read; `verdict` also if the program could not.
-    probe: Probe | None
-    verdict: Verdict | None
+    scores: Sequence[CaseScore]  # of all tests
+    score: CaseScore  # of the committed one
+    probe: WrittenTest | None  # None: the committed test could not be read
+    verdict: Verdict | None  # None: the committed test or the program could not be read
 
     @property
     def program(self) -> ProgramAttempt:
@@ -67,16 +64,17 @@ class CoderTester(CodeTeam):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sparse and self.tester_reward != "at_grpo":
-            raise ConfigError(
-                f"mas.workflow.args.tester_reward={self.tester_reward} with mas.workflow.args.reward=sparse",
-                rule="reward=sparse pays no single test",
-                fix="set mas.workflow.args.reward=dense, or leave tester_reward out",
-            )
+            value = f"mas.workflow.args.tester_reward={self.tester_reward} with mas.workflow.args.reward=sparse"
+            fix = "set mas.workflow.args.reward=dense, or leave tester_reward out"
+            raise ConfigError(value, rule="reward=sparse pays no single test", fix=fix)
 
     async def run(self, task: Task, team: Team) -> Outcome:
         runner = self.runner(task)
-        if not self.sparse and self.tester_reward == "at_grpo" and not task.validate:
-            _require_golden(runner)
+        agreement_paid = not self.sparse and self.tester_reward == "at_grpo" and not task.validate
+        if agreement_paid and runner.problem.golden is None:
+            rule = "tester_reward=at_grpo pays for tests that agree with it"
+            fix = "remove such rows (`verl-mas data code` drops them), or set ++mas.workflow.args.tester_reward=cure"
+            raise DataError("a code task without a golden program", rule=rule, fix=fix)
         turns: list[Turn] = []
         while len(turns) < self.max_turns and not (turns and turns[-1].agreed):
             turns.append(await self.turn(task, team, runner, turns[-1].feedback if turns else None))
@@ -85,7 +83,14 @@ class CoderTester(CodeTeam):
             answer=final.program,
             reward=self.value(final),
             info={"acc": float(final.right), "share": final.share, **_measured(turns)},
-            verdicts={"tester": list(_verdicts(turns))},
+            # A test approves or rejects the program of its turn.
+            verdicts={
+                "tester": [
+                    (turn.agreed if turn.probe else None, turn.program.right)
+                    for turn in turns
+                    if turn.program.program is not None
+                ]
+            },
         )
 
     async def turn(self, task: Task, team: Team, runner: Runner, last: Feedback | None) -> Turn:
@@ -99,12 +104,12 @@ class CoderTester(CodeTeam):
         probes = [self.read(reply, runner) for reply in replies]
         scores = await self.score(replies, probes, written, runner)
         number = replies.index(team.commit(replies))
-        verdict = None
-        if (probe := probes[number]) and written.committed.program is not None:
+        probe, verdict = probes[number], None
+        if probe and written.committed.program is not None:
             [verdict] = await runner.verdicts(written.committed.program, [probe.test])
         return Turn(written, scores, scores[number], probe, verdict)
 
-    def read(self, reply: Reply, runner: Runner) -> Probe | None:
+    def read(self, reply: Reply, runner: Runner) -> WrittenTest | None:
         case = reply.parse(self.prompts.case)
         if isinstance(case, Malformed):
             return None
@@ -112,10 +117,10 @@ class CoderTester(CodeTeam):
         if isinstance(test, Malformed):
             reply.mark_malformed(test.reason)
             return None
-        return Probe(case, test)
+        return WrittenTest(case, test)
 
     async def score(
-        self, replies: Sequence[Reply], probes: Sequence[Probe | None], written: Written, runner: Runner
+        self, replies: Sequence[Reply], probes: Sequence[WrittenTest | None], written: Written, runner: Runner
     ) -> Sequence[CaseScore]:
         """Reward the tester's candidates. Their team part is that of the committed program, equal for all of them."""
         give_team_parts(replies, [self.value(written.committed)] * len(replies))
@@ -129,15 +134,6 @@ class CoderTester(CodeTeam):
             reply.reward = score.reward
             reply.trainable = reply.trainable and score.trained
         return scores
-
-
-def _require_golden(runner: Runner) -> None:
-    if runner.problem.golden is None:
-        raise DataError(
-            "a code task without a golden program",
-            rule="tester_reward=at_grpo pays for tests that agree with it",
-            fix="remove such rows (`verl-mas data code` drops them), or set ++mas.workflow.args.tester_reward=cure",
-        )
 
 
 def _measured(turns: Sequence[Turn]) -> dict[str, float]:
@@ -156,10 +152,3 @@ def _measured(turns: Sequence[Turn]) -> dict[str, float]:
         **({"tests_right": sum(known) / len(known)} if known else {}),
         **({"wrong_programs_caught": sum(caught) / len(caught)} if caught else {}),
     }
-
-
-def _verdicts(turns: Sequence[Turn]) -> Iterator[CheckedVerdict]:
-    """A test approves or rejects the program of its turn."""
-    for turn in turns:
-        if turn.program.program is not None:
-            yield (turn.agreed if turn.probe else None, turn.program.right)

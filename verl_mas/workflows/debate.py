@@ -9,16 +9,7 @@ from collections.abc import Sequence
 from verl_mas.config.values import Count, NotNegative, Share
 from verl_mas.errors import ConfigError
 from verl_mas.grading.math import BoxedAnswer
-from verl_mas.workflow import (
-    Message,
-    Outcome,
-    Reply,
-    Task,
-    Team,
-    instances,
-    register_workflow,
-    with_instruction,
-)
+from verl_mas.workflow import Message, Outcome, Reply, Task, Team, instances, register_workflow, with_instruction
 from verl_mas.workflows._graded import Graded, WithGrader, graded, most_frequent
 from verl_mas.workflows.solver_verifier import solve
 
@@ -58,11 +49,9 @@ class Debate(WithGrader):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.influence and not self.answer_reward:
-            raise ConfigError(
-                f"mas.workflow.args.influence={self.influence} with answer_reward=0",
-                rule="influence says which answers the own reward of an act counts",
-                fix="set ++mas.workflow.args.answer_reward=1, or remove influence",
-            )
+            value = f"mas.workflow.args.influence={self.influence} with answer_reward=0"
+            rule = "influence says which answers the own reward of an act counts"
+            raise ConfigError(value, rule=rule, fix="set ++mas.workflow.args.answer_reward=1, or remove influence")
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()
@@ -75,8 +64,7 @@ class Debate(WithGrader):
         replies = await asyncio.gather(*[debater.act(solve(task)) for debater in debaters])
         rounds = [await grade(replies)]
         for _ in range(self.rounds - 1):
-            prompts = [revise(task, replies, number) for number in range(self.debaters)]
-            acts = [debater.act(prompt) for debater, prompt in zip(debaters, prompts, strict=True)]
+            acts = [debater.act(revise(task, replies, number)) for number, debater in enumerate(debaters)]
             replies = await asyncio.gather(*acts)
             rounds.append(await grade(replies))
         majority = await most_frequent(grader, rounds[-1])

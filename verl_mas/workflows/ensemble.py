@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Annotated, Literal
 
 from verl_mas.coding.solutions import Solution, Solve, chosen, compute, computed, equal, reason, reasoned
 from verl_mas.config.values import Count, Range
 from verl_mas.execution.executor import Execution
 from verl_mas.grading.math import BoxedAnswer, ground_truth, require_math_verify
-from verl_mas.workflow import (
-    Message,
-    Outcome,
-    Reply,
-    Task,
-    Team,
-    Workflow,
-    instances,
-    register_workflow,
-    with_instruction,
-)
+from verl_mas.workflow import Message, Outcome, Task, Team, Workflow, instances, register_workflow, with_instruction
 from verl_mas.workflow.team import Agent, Prompt
+from verl_mas.workflows._graded import by_answer
 
 
 @register_workflow("ensemble")
@@ -69,12 +61,8 @@ class Ensemble(Workflow):
             replies = await agent.branch(prompt) if self.branches else [await agent.act(prompt)]
             return await chosen(team, replies, solve)
 
-        def with_box(reply: Reply) -> Awaitable[Solution]:
-            return reasoned(reply, truth)
-
-        def with_code(reply: Reply) -> Awaitable[Solution]:
-            return computed(reply, truth, self.execution)
-
+        with_box = partial(reasoned, truth=truth)
+        with_code = partial(computed, truth=truth, execution=self.execution)
         proposals = await asyncio.gather(
             *[act(reasoner, reason(task), with_box) for reasoner in team.role("reasoner")],
             *[act(tool_user, compute(task), with_code) for tool_user in team.role("tool_user")],
@@ -95,28 +83,17 @@ def decide(task: Task, proposals: Sequence[Solution]) -> list[Message]:
 
 
 async def _compared(judge: float, proposals: Sequence[Solution]) -> Mapping[str, float]:
-    """The best proposal and the majority's, and where the judge is better or worse than the majority."""
-    majority = await _majority(proposals)
+    """The best proposal and the majority's, and where the judge is better or worse than the majority.
+
+    The majority: whether the most frequent answer is right; of several that are equally frequent, the share that is.
+    """
+    groups = await by_answer(proposals, equal)
+    most = max(map(len, groups), default=0)
+    leading = [group[0].right for group in groups if len(group) == most]
+    majority = sum(leading) / len(leading) if leading else 0.0
     return {
         "best": float(any(proposal.right for proposal in proposals)),
         "majority": majority,
         "judge_better": float(judge > majority),
         "judge_worse": float(judge < majority),
     }
-
-
-async def _majority(proposals: Sequence[Solution]) -> float:
-    """Whether the most frequent answer is right; of several that are equally frequent, the share that is right."""
-    groups: list[list[Solution]] = []
-    for proposal in proposals:
-        if proposal.answer is None:
-            continue
-        for group in groups:
-            if await equal(str(group[0].answer), proposal.answer):
-                group.append(proposal)
-                break
-        else:
-            groups.append([proposal])
-    most = max(map(len, groups), default=0)
-    leading = [group[0].right for group in groups if len(group) == most]
-    return sum(leading) / len(leading) if leading else 0.0

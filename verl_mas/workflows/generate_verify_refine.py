@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from verl_mas.config.values import NotNegative
-from verl_mas.grading.grader import Grader, Truth
-from verl_mas.workflow import Agent, Malformed, Outcome, Reply, Task, Team, register_workflow
+from verl_mas.workflow import Agent, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.outcome import CheckedVerdict
 from verl_mas.workflows._graded import Graded, WithGrader, graded
-from verl_mas.workflows.solver_verifier import Verdict, judge, solve
+from verl_mas.workflows.solver_verifier import ReviewVerdict, check_verdict, judge, right_verdicts, solve
+
+Grade = Callable[[Reply], Awaitable[Graded]]
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,7 @@ class Review:
     """A candidate of the verifier, with the refinements that follow it."""
 
     reply: Reply
-    # The verdict, None if unreadable, and whether the proposal is right; None: the proposal could not be checked.
-    verdict: CheckedVerdict | None
+    verdict: CheckedVerdict | None  # None: the proposal could not be checked
     refined: Sequence[Graded]
 
 
@@ -61,36 +62,28 @@ class GenerateVerifyRefine(WithGrader):
         k = len(drafts)
         # Numbered before anyone answers, so that the numbers do not depend on who answers first.
         verifiers, refiners = _instances(team, "verifier", k), _instances(team, "refiner", k * k)
-        reviewed = [
-            self._reviewed(task, verifiers[i], refiners[i * k : (i + 1) * k], draft, (grader, truth))
-            for i, draft in enumerate(drafts)
-        ]
-        return _outcome(team, await asyncio.gather(*reviewed))
+        grade = partial(graded, grader, truth)
+        by_draft = [refiners[i * k : (i + 1) * k] for i in range(k)]
+        acts = zip(drafts, verifiers, by_draft, strict=True)
+        return _outcome(team, await asyncio.gather(*[self._reviewed(task, grade, *each) for each in acts]))
 
     async def _reviewed(
-        self, task: Task, verifier: Agent, refiners: Sequence[Agent], draft: Reply, scale: tuple[Grader, Truth]
+        self, task: Task, grade: Grade, draft: Reply, verifier: Agent, refiners: Sequence[Agent]
     ) -> Proposal:
-        proposal, reviews = await asyncio.gather(graded(*scale, draft), verifier.branch(judge(task, draft)))
+        proposal, reviews = await asyncio.gather(grade(draft), verifier.branch(judge(task, draft)))
         refined = [
-            self._refined(task, refiner, proposal, review, scale)
-            for refiner, review in zip(refiners, reviews, strict=True)
+            self._refined(task, grade, proposal, review, refiner)
+            for review, refiner in zip(reviews, refiners, strict=True)
         ]
         followed = Proposal(proposal, await asyncio.gather(*refined))
         draft.team_reward = _mean([leaf.value for leaf in followed.leaves])
         return followed
 
-    async def _refined(
-        self, task: Task, refiner: Agent, proposal: Graded, review: Reply, scale: tuple[Grader, Truth]
-    ) -> Review:
-        verdict = review.parse(Verdict)
-        checked = None
-        if proposal.grade is not None:
-            approved = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
-            checked = (approved, proposal.grade == 1)
-            if approved is checked[1]:
-                review.reward = self.verdict_reward
+    async def _refined(self, task: Task, grade: Grade, proposal: Graded, review: Reply, refiner: Agent) -> Review:
+        verdict = review.parse(ReviewVerdict)
+        checked = check_verdict(review, verdict, proposal, self.verdict_reward)
         replies = await refiner.branch(solve(task, proposal.reply, review))
-        leaves = await asyncio.gather(*[graded(*scale, reply) for reply in replies])
+        leaves = await asyncio.gather(*map(grade, replies))
         for leaf in leaves:
             leaf.reply.team_reward = leaf.value
         review.team_reward = _mean([leaf.value for leaf in leaves])
@@ -111,9 +104,8 @@ def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
         "acc": value,
         "right_generated": _mean([proposal.graded.value for proposal in proposals]),
         "unchecked": _mean([float(each.grade is None) for each in grades]),
+        **right_verdicts(verdicts),
     }
-    if verdicts:
-        info["right_verdicts"] = _mean([float(approved is right) for approved, right in verdicts])
     answer = answers[id(chosen[id(draft)])]
     return Outcome(answer=answer, reward=value, info=info, verdicts={"verifier": verdicts})
 

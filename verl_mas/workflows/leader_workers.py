@@ -37,17 +37,17 @@ class Delegation:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FinalAnswer:
     """The answer of the team."""
 
     text: str
 
 
-Move = Delegation | Answer
+Move = Delegation | FinalAnswer
 
 
 @dataclass(frozen=True)
-class Played:
+class LeaderPlay:
     """The leader's last reply, its answer if that could be read, and the number of workers of each round."""
 
     last: Reply
@@ -84,11 +84,10 @@ class Moves:
         )
 
     def render(self, value: Move) -> str:
-        text = (
-            BoxedAnswer().render(value.text)
-            if isinstance(value, Answer)
-            else "\n".join(f"<{self.tag}>{subtask}</{self.tag}>" for subtask in value.subtasks)
-        )
+        if isinstance(value, FinalAnswer):
+            text = BoxedAnswer().render(value.text)
+        else:
+            text = "\n".join(f"<{self.tag}>{subtask}</{self.tag}>" for subtask in value.subtasks)
         return checked(text, value, self.parse(text))
 
     def parse(self, text: str) -> Move | Malformed:
@@ -97,7 +96,7 @@ class Moves:
             return subtasks
         answer = BoxedAnswer().parse(text)
         if not subtasks:
-            return answer if isinstance(answer, Malformed) else Answer(answer)
+            return answer if isinstance(answer, Malformed) else FinalAnswer(answer)
         if not isinstance(answer, Malformed):
             return Malformed("subtasks and an answer")
         if not all(subtasks):
@@ -128,7 +127,7 @@ class Delegating(Workflow):
     def most_acts(self, k: int) -> int:
         return self.max_rounds * (1 + self.max_workers) + 1
 
-    async def play(self, task: Task, team: Team) -> Played:
+    async def play(self, task: Task, team: Team) -> LeaderPlay:
         """Delegations and reports, until the leader answers or has none left."""
         leader = team.leader.conversation()
         prompt = self.opening(task)
@@ -136,14 +135,14 @@ class Delegating(Workflow):
         for left in reversed(range(self.max_rounds + 1)):
             reply = await leader.act(prompt)
             move = reply.parse(self.moves(task, left))
-            if isinstance(move, Answer) or not left:
+            if isinstance(move, FinalAnswer) or not left:
                 break
             prompts = self.prompts(task, move) if isinstance(move, Delegation) else []
             tools = self.tools()
             replies = await together([partial(team.spawn("worker").act, each, tools=tools) for each in prompts])
             rounds.append(len(replies))
             prompt = self.following(task, move, [self.report(each) for each in replies], left - 1)
-        return Played(reply, move.text if isinstance(move, Answer) else None, rounds)
+        return LeaderPlay(reply, move.text if isinstance(move, FinalAnswer) else None, rounds)
 
     def moves(self, task: Task, left: int) -> Codec[Move]:
         """What the leader may reply with `left` delegations left."""
@@ -238,11 +237,11 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
 
     def following(self, task: Task, move: Delegation | Malformed, reports: Sequence[str], left: int) -> Prompt:
         if isinstance(move, Malformed):
-            found = f"Your reply could not be read: {move.reason}."
+            results = f"Your reply could not be read: {move.reason}."
         else:
             pairs = zip(move.subtasks, reports, strict=True)
-            found = "\n\n".join(f"Subtask: {subtask}\nReport: {report}" for subtask, report in pairs)
-        return f"{found}\n\n{self.moves(task, left).prompt()}"
+            results = "\n\n".join(f"Subtask: {subtask}\nReport: {report}" for subtask, report in pairs)
+        return f"{results}\n\n{self.moves(task, left).prompt()}"
 
 
 LEAD = "You lead a team of workers. Divide the task into parts that can be worked on at the same time."

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from verl_mas.coding.solutions import Solution, chosen, compute, computed, equal, reason, reasoned
 from verl_mas.config.values import Count
-from verl_mas.execution.executor import Execution
-from verl_mas.grading.math import ground_truth, require_math_verify
-from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
+from verl_mas.grading.math import ground_truth
+from verl_mas.workflow import Outcome, Task, Team, register_workflow
+from verl_mas.workflows.single_tool_user import WithToolUser
 
 
 @register_workflow("reasoner_tool_user")
-class ReasonerToolUser(Workflow):
+class ReasonerToolUser(WithToolUser):
     """Up to `max_turns` rounds. The tool user reads the reasoner's solution; both read the previous round.
 
     With other candidates, each has the team reward 1 if its answer is right.
     """
 
     agents = ("reasoner", "tool_user")
-    branches = True
     max_turns: Count = 4
     """Rounds at most."""
-
-    execution: Execution = field(default_factory=Execution)
-    """How the programs are run."""
-
-    def check(self) -> None:
-        require_math_verify()
-        self.execution.check()
 
     async def run(self, task: Task, team: Team) -> Outcome:
         truth = ground_truth(task.ground_truth)
@@ -52,9 +42,6 @@ class ReasonerToolUser(Workflow):
 
 
 def _before(thought: Solution | None, printed: Solution | None) -> str:
-    parts = []
-    if thought is not None:
-        parts.append(f"A colleague's solution:\n{thought.report}")
-    if printed is not None:
-        parts.append(f"A program:\n{printed.report}")
-    return "".join(f"{part}\n\n" for part in parts)
+    by_reasoner = f"A colleague's solution:\n{thought.report}\n\n" if thought else ""
+    by_tool_user = f"A program:\n{printed.report}\n\n" if printed else ""
+    return by_reasoner + by_tool_user

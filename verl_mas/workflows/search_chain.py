@@ -9,7 +9,6 @@ from functools import partial
 from typing import Literal
 
 from verl_mas.config.values import Count
-from verl_mas.grading.qa import exact_match, f1, golden_answers
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.workflow import (
     ActionList,
@@ -24,11 +23,9 @@ from verl_mas.workflow import (
 )
 from verl_mas.workflows.search_team import ANSWER, QUERY, REPLY, Searching, information, retrieved
 
-REWRITER, RERANKER, ANSWERER = "rewriter", "reranker", "answerer"
-
 
 @dataclass(frozen=True)
-class Found:
+class ChainState:
     """What the agents before this one have found."""
 
     agents_done: int = 0
@@ -42,7 +39,7 @@ class SearchChain(Searching):
     played on and trained on.
     """
 
-    agents = (REWRITER, RERANKER, ANSWERER)
+    agents = ("rewriter", "reranker", "answerer")
     queries: Count = 3
     """Queries at most."""
 
@@ -61,64 +58,54 @@ class SearchChain(Searching):
         return self.fork != "none"
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        # A row without a ground truth is refused before an agent acts.
-        self.grader().read(task.ground_truth)
+        self.require_truth(task)
         drawn = {"none": None, "first": self.agents[0], "round_robin": team.random("fork").choice(self.agents)}
-        return await self._play(task, drawn[self.fork], team, Found())
+        return await self._play(task, drawn[self.fork], team, ChainState())
 
-    async def _play(self, task: Task, forks: str | None, team: Team, found: Found) -> Outcome:
+    async def _play(self, task: Task, forks: str | None, team: Team, state: ChainState) -> Outcome:
         """The rest of the chain."""
-        for agent in self.agents[found.agents_done :]:
-            prompt = self.prompt(task, agent, found)
+        for agent in self.agents[state.agents_done :]:
+            prompt = self.prompt(task, agent, state)
             if agent == forks:
                 replies = await team[agent].branch(prompt)
-                outcomes = await team.fork(replies, partial(self._after, task), found)
+                outcomes = await team.fork(replies, partial(self._after, task), state)
                 return next(end for reply, end in zip(replies, outcomes, strict=True) if reply.committed)
-            found = await self.read(await team[agent].act(prompt), found)
-        return await self.outcome(task, found.answer)
+            state = await self.read(await team[agent].act(prompt), state)
+        return await self.scored(task, state.answer)
 
-    async def _after(self, task: Task, team: Team, candidate: Reply, found: Found) -> Outcome:
-        return await self._play(task, None, team, await self.read(candidate, found))
+    async def _after(self, task: Task, team: Team, candidate: Reply, state: ChainState) -> Outcome:
+        return await self._play(task, None, team, await self.read(candidate, state))
 
-    def prompt(self, task: Task, agent: str, found: Found) -> list[Message]:
-        if agent == REWRITER:
+    def prompt(self, task: Task, agent: str, state: ChainState) -> list[Message]:
+        if agent == "rewriter":
             return with_instruction(task.messages, REWRITE.format(self.queries))
-        instruction = f"{SELECT} {KEPT.prompt()}" if agent == RERANKER else REPLY
-        return with_instruction(task.messages, f"{information(found.passages)}\n\n{instruction}")
+        instruction = f"{SELECT} {KEPT.prompt()}" if agent == "reranker" else REPLY
+        return with_instruction(task.messages, f"{information(state.passages)}\n\n{instruction}")
 
-    async def read(self, reply: Reply, found: Found) -> Found:
+    async def read(self, reply: Reply, state: ChainState) -> ChainState:
         """What is known after an act."""
-        read = {REWRITER: self._search, RERANKER: self._select, ANSWERER: self._answer}[reply.role]
-        return replace(await read(reply, found), agents_done=found.agents_done + 1)
+        state = replace(state, agents_done=state.agents_done + 1)
+        match reply.role:
+            case "rewriter":
+                return replace(state, passages=await self._searched(reply))
+            case "reranker":
+                return replace(state, passages=_selected(reply, state.passages))
+        answer = reply.parse(ANSWER)
+        return replace(state, answer="" if isinstance(answer, Malformed) else answer)
 
-    async def _search(self, reply: Reply, found: Found) -> Found:
+    async def _searched(self, reply: Reply) -> tuple[Passage, ...]:
         text = reply.parse(QUERY)
         queries = [] if isinstance(text, Malformed) else [line.strip() for line in text.splitlines() if line.strip()]
         passages: dict[str, Passage] = {}
         for query in queries[: self.queries]:
             passages.update({passage.text: passage for passage in await retrieved(self.source(), query)})
-        return replace(found, passages=tuple(passages.values()))
+        return tuple(passages.values())
 
-    async def _select(self, reply: Reply, found: Found) -> Found:
-        kept = reply.parse(KEPT)
-        numbers: Sequence[int] = [] if isinstance(kept, Malformed) else [int(number) for number in kept]
-        wanted = [number for number in dict.fromkeys(numbers) if 1 <= number <= len(found.passages)]
-        return replace(found, passages=tuple(found.passages[number - 1] for number in wanted))
 
-    async def _answer(self, reply: Reply, found: Found) -> Found:
-        answer = reply.parse(ANSWER)
-        return replace(found, answer="" if isinstance(answer, Malformed) else answer)
-
-    async def outcome(self, task: Task, answer: str) -> Outcome:
-        grader, golden = self.grader(), golden_answers(task.ground_truth)
-        return Outcome(
-            answer=answer,
-            reward=(await grader(grader.read(task.ground_truth), answer) or 0.0) if answer else 0.0,
-            info={
-                "em": exact_match(answer, golden) if answer else 0.0,
-                "f1": f1(answer, golden) if answer else 0.0,
-            },
-        )
+def _selected(reply: Reply, passages: Sequence[Passage]) -> tuple[Passage, ...]:
+    kept = reply.parse(KEPT)
+    numbers = [] if isinstance(kept, Malformed) else [int(number) for number in kept]
+    return tuple(passages[number - 1] for number in dict.fromkeys(numbers) if 1 <= number <= len(passages))
 
 
 KEPT = ActionList(re.compile("[0-9]{1,3}"), 100, "keep", "the numbers of passages")

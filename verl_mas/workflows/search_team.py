@@ -9,17 +9,7 @@ from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.source import PassageSource, check_source, source
-from verl_mas.workflow import (
-    Choice,
-    Malformed,
-    Message,
-    Outcome,
-    Tag,
-    Task,
-    Team,
-    register_workflow,
-    with_instruction,
-)
+from verl_mas.workflow import Choice, Malformed, Message, Outcome, Tag, Task, Team, register_workflow, with_instruction
 from verl_mas.workflows._graded import WithGrader
 
 QUERY, ANSWER = Tag("search"), Tag("answer")
@@ -53,6 +43,20 @@ class Searching(WithGrader):
         """What answers the searcher's queries."""
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
+    def require_truth(self, task: Task) -> None:
+        """Refuse a row without a ground truth, before an agent acts."""
+        self.grader().read(task.ground_truth)
+        golden_answers(task.ground_truth)
+
+    async def scored(self, task: Task, answer: str, **info: float) -> Outcome:
+        """Without an answer all scores are 0."""
+        reward = em = overlap = 0.0
+        if answer:
+            grader, golden = self.grader(), golden_answers(task.ground_truth)
+            reward = await grader(grader.read(task.ground_truth), answer) or 0.0
+            em, overlap = exact_match(answer, golden), f1(answer, golden)
+        return Outcome(answer=answer, reward=reward, info={"em": em, "f1": overlap, **info})
+
 
 @register_workflow("search_team")
 class SearchTeam(Searching):
@@ -63,8 +67,7 @@ class SearchTeam(Searching):
     """Turns at most, including the answer."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader, golden = self.grader(), golden_answers(task.ground_truth)
-        truth = grader.read(task.ground_truth)
+        self.require_truth(task)
         passages = self.source()
         evidence: list[Message] = []
         queries: list[str] = []
@@ -77,22 +80,16 @@ class SearchTeam(Searching):
             if isinstance(query, Malformed):
                 continue
             queries.append(query)
-            found = information(await retrieved(passages, query))
-            evidence += [{"role": "assistant", "content": QUERY.render(query)}, {"role": "user", "content": found}]
-        reply = await team.answerer.act(with_evidence(task, evidence, REPLY))
-        answer = reply.parse(ANSWER)
+            text = information(await retrieved(passages, query))
+            evidence += [{"role": "assistant", "content": QUERY.render(query)}, {"role": "user", "content": text}]
+        answer = (await team.answerer.act(with_evidence(task, evidence, REPLY))).parse(ANSWER)
         repeated = len(queries) - len({normalise(query) for query in queries})
-        text = "" if isinstance(answer, Malformed) else answer
-        return Outcome(
-            answer=text,
-            reward=(await grader(truth, text) or 0.0) if text else 0.0,
-            info={
-                "em": exact_match(text, golden) if text else 0.0,
-                "f1": f1(text, golden) if text else 0.0,
-                "searches": len(queries),
-                "repeated_queries": repeated,
-                "repeated_query_share": repeated / len(queries) if queries else 0.0,
-            },
+        return await self.scored(
+            task,
+            "" if isinstance(answer, Malformed) else answer,
+            searches=len(queries),
+            repeated_queries=repeated,
+            repeated_query_share=repeated / len(queries) if queries else 0.0,
         )
 
 
@@ -128,8 +125,8 @@ def listed(passages: Sequence[Passage]) -> str:
 
 
 async def retrieved(passages: PassageSource, query: str) -> Sequence[Passage]:
-    found = await passages.search(query)
-    if found.error is not None:
+    result = await passages.search(query)
+    if result.error is not None:
         # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.
-        raise SessionFault(FaultKind.REFUSED, f"retriever: {found.error}")
-    return found.passages
+        raise SessionFault(FaultKind.REFUSED, f"retriever: {result.error}")
+    return result.passages

@@ -11,21 +11,25 @@ from verl_mas.grading.math import ground_truth, require_math_verify
 from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 
 
-@register_workflow("single_tool_user")
-class SingleToolUser(Workflow):
-    """It tries again while its program prints no answer that can be read, for at most `max_turns` turns."""
+class WithToolUser(Workflow):
+    """What the math teams with a tool user have in common."""
 
-    agents = ("tool_user",)
     branches = True
-    max_turns: Count = 4
-    """Programs at most."""
-
     execution: Execution = field(default_factory=Execution)
     """How the programs are run."""
 
     def check(self) -> None:
         require_math_verify()
         self.execution.check()
+
+
+@register_workflow("single_tool_user")
+class SingleToolUser(WithToolUser):
+    """It tries again while its program prints no answer that can be read, for at most `max_turns` turns."""
+
+    agents = ("tool_user",)
+    max_turns: Count = 4
+    """Programs at most."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         truth = ground_truth(task.ground_truth)

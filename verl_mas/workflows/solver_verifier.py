@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
 from verl_mas.grading.math import BoxedAnswer
@@ -20,7 +22,7 @@ from verl_mas.workflow.outcome import CheckedVerdict
 from verl_mas.workflows._graded import VERL, Graded, WithVerlOrGrader, graded
 
 
-class Verdict(Choice, tag="verify"):
+class ReviewVerdict(Choice, tag="verify"):
     APPROVE = "approve"
     REJECT = "reject"
 
@@ -48,46 +50,57 @@ class SolverVerifier(WithVerlOrGrader):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.verdict_reward and self.score == VERL:
-            raise ConfigError(
-                f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl",
-                rule="only a grader knows during the session whether a verdict is right",
-                fix="set mas.workflow.args.score=math",
-            )
+            value = f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl"
+            rule = "only a grader knows during the session whether a verdict is right"
+            raise ConfigError(value, rule=rule, fix="set mas.workflow.args.score=math")
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.optional_grader()
         truth = grader.read(task.ground_truth) if grader else None
-        solution = await team.solver.act(solve(task))
-        grades: list[Graded] = [await graded(grader, truth, solution)] if grader else []
-        reviews = 0
-        # Per review: the verdict, None if unreadable, and whether the proposal was right.
+        grades: list[Graded] = []
         verdicts: list[CheckedVerdict] = []
-        while reviews + 1 < self.max_rounds:
-            review = await team.verifier.act(judge(task, solution))
-            reviews += 1
-            verdict = review.parse(Verdict)
-            if grades and grades[-1].grade is not None:
-                approved = None if isinstance(verdict, Malformed) else verdict is Verdict.APPROVE
-                right = grades[-1].grade == 1
-                verdicts.append((approved, right))
-                if approved is right:
-                    review.reward = self.verdict_reward
-            if verdict is Verdict.APPROVE:
-                break
+        solution: Reply | None = None
+        review: Reply | None = None
+        reviews = 0
+        while True:
             solution = await team.solver.act(solve(task, solution, review))
             if grader:
                 grades.append(await graded(grader, truth, solution))
+            if reviews + 1 == self.max_rounds:
+                break
+            review = await team.verifier.act(judge(task, solution))
+            reviews += 1
+            verdict = review.parse(ReviewVerdict)
+            if grades and (checked := check_verdict(review, verdict, grades[-1], self.verdict_reward)):
+                verdicts.append(checked)
+            if verdict is ReviewVerdict.APPROVE:
+                break
         if not grades:
             return Outcome(answer=solution, info={"reviews": reviews})
         correct = grades[-1].value
-        info = {
-            "reviews": reviews,
-            "acc": correct,
-            "unchecked": sum(each.grade is None for each in grades) / len(grades),
-        }
-        if verdicts:
-            info["right_verdicts"] = sum(approved is right for approved, right in verdicts) / len(verdicts)
+        unchecked = sum(each.grade is None for each in grades) / len(grades)
+        info = {"reviews": reviews, "acc": correct, "unchecked": unchecked, **right_verdicts(verdicts)}
         return Outcome(answer=solution, reward=correct, info=info, verdicts={"verifier": verdicts})
+
+
+def check_verdict(
+    review: Reply, verdict: ReviewVerdict | Malformed, proposal: Graded, reward: float
+) -> CheckedVerdict | None:
+    """Compare it with the truth, and reward the review if it is right. None: the proposal could not be checked."""
+    if proposal.grade is None:
+        return None
+    approved = None if isinstance(verdict, Malformed) else verdict is ReviewVerdict.APPROVE
+    right = proposal.grade == 1
+    if approved is right:
+        review.reward = reward
+    return approved, right
+
+
+def right_verdicts(verdicts: Sequence[CheckedVerdict]) -> dict[str, float]:
+    """The share of right ones, by its name in `info`; nothing if there are none."""
+    if not verdicts:
+        return {}
+    return {"right_verdicts": sum(approved is right for approved, right in verdicts) / len(verdicts)}
 
 
 def solve(task: Task, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
@@ -102,5 +115,5 @@ def solve(task: Task, solution: Reply | None = None, review: Reply | None = None
 
 
 def judge(task: Task, solution: Reply) -> list[Message]:
-    instruction = f"A proposed solution:\n{solution}\n\nCheck it step by step, then judge. {Verdict.prompt()}"
+    instruction = f"A proposed solution:\n{solution}\n\nCheck it step by step, then judge. {ReviewVerdict.prompt()}"
     return with_instruction(task.messages, instruction)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
 @estimator(compares_sessions=True, step_weight=1.0, gamma=0.95)

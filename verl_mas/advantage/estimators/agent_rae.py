@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import RUNNING_DECAY, AdvantageInput, AdvantageOutput, owner_columns
+from verl_mas.advantage.record import RUNNING_DECAY, owner_columns
 
 
 @estimator(remembers=True, baseline="leave_one_out", scale="none", weighting="per_session", decay=RUNNING_DECAY)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
 @estimator(weighting="per_token")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import RUNNING_DECAY, AdvantageInput, AdvantageOutput
+from verl_mas.advantage.record import RUNNING_DECAY
 
 
 @estimator(compares_sessions=True, baseline="leave_one_out", scale="none", shrinkage=None, decay=RUNNING_DECAY)

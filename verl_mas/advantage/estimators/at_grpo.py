@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from verl_mas.advantage import validation
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput, validation
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
 @estimator(group_size=None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 
 
 @estimator(compares_sessions=True, one_baseline=True, weighting="per_session")

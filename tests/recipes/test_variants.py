@@ -1,0 +1,184 @@
+"""What the variants of a recipe have in common, and in what they differ: who is trained, on which policies."""
+
+from __future__ import annotations
+
+import pytest
+from recipe_configs import composed
+
+from benchmarks.code_team import ARMS
+from verl_mas.checks.team import agents_of, validate
+from verl_mas.config.adapters import adapters
+from verl_mas.config.load import load
+from verl_mas.config.merge import snapshots, trained
+from verl_mas.config.placement import local_policies
+from verl_mas.config.run import Run
+from verl_mas.workflow.base import resolve
+
+PUZZLES = ["plan_path", "sokoban", "sudoku"]
+PER_ROLE = "++mas.policies.{0}={{}} ++mas.policies.{1}={{}} mas.agents.{0}.policy={0} mas.agents.{1}.policy={1}"
+
+
+@pytest.mark.parametrize("variant", ["math/{}_8b", "search/{}_7b"])
+@pytest.mark.parametrize("policies", ["shared", "separate"])
+def test_the_papers_larger_models_train_in_folders_of_their_own(variant, policies):
+    name = variant.format(policies)
+    larger, paper = composed(f"+recipe={name}"), composed(f"+recipe={name.rsplit('_', 1)[0]}")
+    assert larger.actor_rollout_ref.model.path.lower().endswith(name[-2:]) and larger.trainer.n_gpus_per_node == 8
+    assert larger.trainer.default_local_dir != paper.trainer.default_local_dir and larger.mas == paper.mas
+
+
+@pytest.mark.parametrize("recipe", ["math", "search"])
+def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weights_on_one_engine(recipe):
+    config = composed(f"+recipe={recipe}/adapters")
+    team, whole = validate(config), validate(composed(f"+recipe={recipe}/separate"))
+    assert trained(team) == trained(whole) and team.agents == whole.agents and team.reward == whole.reward
+    assert local_policies(team) == ["main"]
+    assert {Run(config, team).view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "paper"),
+    [("math", "shared"), ("search", "shared"), ("cory", "qwen3"), ("debate", "qwen3"), ("malt", "llama")],
+)
+def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe, paper):
+    config = composed(f"+platform=cpu +recipe={recipe}/laptop")
+    laptop, gpu = validate(config), validate(composed(f"+recipe={recipe}/{paper}"))
+    for name in ("swap", "branch", "reward"):
+        assert getattr(laptop, name) == getattr(gpu, name)
+    assert laptop.workflow.name == gpu.workflow.name
+    assert config.trainer.total_training_steps <= (80 if paper == "shared" else 40)
+
+
+def test_the_laptops_arms_of_the_code_team_generate_as_many_replies_per_turn():
+    def replies(*overrides: str) -> int:
+        config = composed(["+platform=cpu", "+recipe=code/laptop", *overrides])
+        team = validate(config)
+        tasks = config.data.train_batch_size
+        assert config.actor_rollout_ref.actor.ppo_mini_batch_size * team.updates_per_step == tasks
+        return tasks * team.branch.k * len(agents_of(team))
+
+    assert replies() == replies(*ARMS["single_coder"])
+
+
+@pytest.mark.parametrize("puzzle", PUZZLES)
+@pytest.mark.parametrize("separate", ["", PER_ROLE.format("tool_user", "planner")])
+def test_the_puzzles_run_with_the_papers_tool_user(puzzle, separate):
+    memory = "actor_rollout_ref.rollout.gpu_memory_utilization=0.4" if separate else ""
+    team = validate(composed(f"+mas=tool_user_planner +recipe={puzzle}/qwen3 {memory} {separate}"))
+    assert len(local_policies(team)) == (2 if separate else 1)
+
+
+@pytest.mark.parametrize("puzzle", PUZZLES)
+def test_a_puzzle_has_folders_of_its_own(puzzle):
+    team = "+mas=planner_executor"
+    for recipe in (f"+platform=cpu {team} +recipe={puzzle}/laptop", f"{team} +recipe={puzzle}/qwen3"):
+        config = composed(recipe)
+        assert config.trainer.project_name == puzzle
+        paths = [config.data.train_files, config.data.val_files, config.trainer.default_local_dir]
+        paths += [config.actor_rollout_ref.model.path] if "laptop" in recipe else []
+        assert all(path.startswith(f"runs/{puzzle}") for path in paths)
+
+
+def test_the_single_player_is_trained_on_twice_the_tasks():
+    twice = "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=128"
+    validate(composed(f"+mas=single_player +recipe=plan_path/qwen3 {twice}"))
+
+
+@pytest.mark.parametrize(
+    ("command", "policies"),
+    [
+        ("+recipe=plan_path/qwen3_adapters", ["planner", "executor"]),
+        ("+platform=cpu +recipe=plan_path/laptop_adapters", ["planner", "executor"]),
+        ("+platform=cpu +recipe=guide_driver/laptop_adapters", ["guide", "driver"]),
+    ],
+)
+def test_the_variants_with_adapters_train_one_per_role_on_one_base(command, policies):
+    team = validate(composed(command))
+    assert trained(team) == policies and adapters(team, "main") == policies
+    assert {agent: spec.policy for agent, spec in team.agents.items()} == {name: name for name in policies}
+
+
+def test_the_policies_of_the_shapes_of_teams():
+    pioneer, observer = agents_of(validate(composed("+recipe=cory/qwen3"))).values()
+    assert (pioneer.policies, observer.policies, pioneer.every) == (("llm1", "llm2"), ("llm2", "llm1"), 5)
+    for recipe, policies in {"debate/qwen3_each": {"llm0", "llm1", "llm2"}, "malt/llama": None}.items():
+        team = validate(composed(f"+recipe={recipe}"))
+        assert {member.spec.policy for member in agents_of(team).values()} == (policies or set(team.policies))
+
+
+SEPARATE, LOOKUP = "+recipe=leader_workers/separate_4b", "+platform=cpu +mas=sharded_lookup +recipe=lookup/laptop"
+
+
+@pytest.mark.parametrize(
+    ("command", "agents"),
+    [
+        ("+recipe=leader_workers/shared_4b", {"leader", "worker"}),
+        ("+recipe=leader_workers/shared_4b +mas/train=workers", {"worker"}),
+        (SEPARATE, {"leader", "worker"}),
+        (f"{SEPARATE} +mas/train=leader", {"leader"}),
+        (f"{SEPARATE} +mas/train=workers", {"worker"}),
+        (f"{LOOKUP} +mas/train=leader", {"leader"}),
+    ],
+)
+def test_who_is_trained_is_one_word(command, agents):
+    team = validate(composed(command))
+    assert {name for name, member in agents_of(team).items() if member.trainable} == agents
+    # With an LLM per role the other one has no optimiser.
+    assert set(trained(team)) == (agents if command.startswith(SEPARATE) else {"main"})
+
+
+@pytest.mark.parametrize(
+    ("command", "past"),
+    [
+        ("+recipe=self_play/laptop", ["past"]),
+        ("+recipe=self_play/qwen3", ["past"]),
+        ("+recipe=self_play/laptop mas.workflow.args.opponent=self ~mas.policies.past ~mas.agents.opponent", []),
+        ("+recipe=self_play/qwen3_self", []),
+    ],
+)
+def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, past):
+    team = load(composed(command).mas)
+    assert (trained(team), snapshots(team)) == (["main"], past)
+    learns = {name: member.trainable for name, member in agents_of(team).items()}
+    assert learns == {"first": True, "second": True} | ({"opponent": False} if past else {})
+
+
+SESSIONS = "mas.workflow.args.continuations=0 mas.branch.k=1 actor_rollout_ref.rollout.n=8 mas.advantage=null"
+
+
+@pytest.mark.parametrize(
+    ("arm", "probes"),
+    [
+        ("", True),
+        ("mas.workflow.args.continuations=0", False),
+        (f"{SESSIONS} algorithm.adv_estimator=agent_grpo", False),
+        (f"{SESSIONS} algorithm.adv_estimator=agent_gigpo", False),
+    ],
+)
+def test_the_arms_of_slippery_plan_path_compose(arm, probes):
+    team = validate(composed(f"+platform=cpu +recipe=slippery/laptop {arm}"))
+    workflow = resolve(team.workflow)
+    assert workflow.max_turns == 16 and team.branch.commit == "uniform"
+    assert (workflow.probes, workflow.sparse) == (probes, not probes)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "agents"),
+    [
+        ("split_clues", PER_ROLE.format("sender", "receiver"), ["sender", "receiver"]),
+        ("split_clues", "++mas.workflow.args.parts=3", ["sender_0", "sender_1", "receiver"]),
+        ("split_clues", "++mas.workflow.args.control=all", ["sender", "receiver"]),
+        ("guide_driver", PER_ROLE.format("guide", "driver"), ["guide", "driver"]),
+        ("guide_driver", "++mas.workflow.args.control=part", ["guide", "driver"]),
+    ],
+)
+def test_split_information_takes_the_variants_of_its_page(recipe, overrides, agents):
+    assert list(agents_of(validate(composed(f"+platform=cpu +recipe={recipe}/laptop {overrides}")))) == agents
+
+
+@pytest.mark.parametrize("recipe", ["split_clues", "guide_driver"])
+def test_with_split_information_candidates_can_be_played_on(recipe):
+    branches = "algorithm.adv_estimator=at_grpo mas.branch.k=8 actor_rollout_ref.rollout.n=1"
+    played = "++mas.workflow.args.continuations=1 ++mas.advantage.baseline=leave_one_out ++mas.advantage.scale=none"
+    team = validate(composed(f"+platform=cpu +recipe={recipe}/laptop {branches} {played}"))
+    assert resolve(team.workflow).probes and team.branch.k == 8
