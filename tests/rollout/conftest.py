@@ -42,10 +42,7 @@ class Server:
         ids = [] if text is None else [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
         ids = ids[: kwargs["sampling_params"].get("max_tokens", len(ids))]
         return TokenOutput(
-            token_ids=ids,
-            log_probs=[-0.25] * len(ids),
-            stop_reason="completed",
-            extra_fields={"global_steps": number},
+            token_ids=ids, log_probs=[-0.25] * len(ids), stop_reason="completed", extra_fields={"global_steps": number}
         )
 
 

@@ -263,8 +263,7 @@ def test_versions_that_the_engine_lists_are_joined_where_they_are_equal():
 def test_counts_of_the_parts_add_up_and_the_prefix_that_was_cached_is_the_first_ones():
     draft = "spec_num_draft_tokens"
     reply, _ = scripted(
-        ([1], "aborted", {draft: 3, "num_cached_tokens": 2}),
-        ([2], "completed", {draft: 4, "num_cached_tokens": 9}),
+        ([1], "aborted", {draft: 3, "num_cached_tokens": 2}), ([2], "completed", {draft: 4, "num_cached_tokens": 9})
     )
     assert (reply.extra_fields[draft], reply.extra_fields["num_cached_tokens"]) == (7, 2)
 

@@ -48,12 +48,7 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
 
 
 def failed_validation_row(
-    session: Session,
-    policy: str,
-    model: Model,
-    prompt_ids: Sequence[int],
-    dataset: Fields,
-    log_probs: bool,
+    session: Session, policy: str, model: Model, prompt_ids: Sequence[int], dataset: Fields, log_probs: bool
 ) -> StoredRow:
     """A validation session that failed counts as zero; without a row it would drop out of the average."""
     task = session.task

@@ -11,12 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import ray
 from omegaconf import DictConfig, OmegaConf
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopMetrics,
-    AgentLoopOutput,
-    AgentLoopWorker,
-    DictConfigWrap,
-)
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, AgentLoopWorker, DictConfigWrap
 from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS, ToolAgentLoop
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient

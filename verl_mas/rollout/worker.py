@@ -33,16 +33,7 @@ from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TextPerToken, TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
-from verl_mas.row import (
-    AGENT_NAME,
-    FAILURE,
-    FINISHED,
-    REWARD_EXTRA_INFO,
-    RUNNING,
-    SESSION_ID,
-    UID,
-    StoredRow,
-)
+from verl_mas.row import AGENT_NAME, FAILURE, FINISHED, REWARD_EXTRA_INFO, RUNNING, SESSION_ID, UID, StoredRow
 from verl_mas.user_code import load_user_code
 from verl_mas.verl_.types import Fields, Trajectory
 from verl_mas.workflow.base import agents_of, resolve

@@ -87,9 +87,7 @@ class TransformersServer:
         """
         if sampling_params.get("n", 1) != 1:
             raise RequestError(
-                f"n={sampling_params['n']} in generate",
-                rule="generate returns one sample",
-                fix="call generate_samples",
+                f"n={sampling_params['n']} in generate", rule="generate returns one sample", fix="call generate_samples"
             )
         samples = self.generate_samples(prompt_ids, sampling_params, request_id, adapter, drawn, listener, **media)
         return (await samples)[0]

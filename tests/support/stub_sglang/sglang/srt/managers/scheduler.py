@@ -57,10 +57,7 @@ class Req:
 
 class Scheduler(threading.Thread):
     def __init__(
-        self,
-        server_args: ServerArgs,
-        messages: queue.Queue[tuple[object, asyncio.Future[Any] | None]],
-        send: Send,
+        self, server_args: ServerArgs, messages: queue.Queue[tuple[object, asyncio.Future[Any] | None]], send: Send
     ):
         super().__init__(daemon=True)
         self.server_args, self.messages, self.send = server_args, messages, send
