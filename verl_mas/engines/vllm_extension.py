@@ -12,7 +12,7 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from vllm.model_executor.models.utils import WeightsMapper
 
 from verl_mas.engines.adapters import by_policy
-from verl_mas.engines.vllm_adapters import PATH
+from verl_mas.engines.kinds.vllm import PATH
 from verl_mas.errors import EngineLost
 from verl_mas.verl_.types import Fields, Passed
 
