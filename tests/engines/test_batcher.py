@@ -17,7 +17,7 @@ from transformers import (
 
 from verl_mas.engines.transformers import server_name
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import OneDnnLinear, use_onednn
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
@@ -28,7 +28,7 @@ def run(batcher):
 
 
 def serve(batcher, prompt, **sampling):
-    job = batcher.submit(prompt, Sampling(**sampling))
+    job = batcher.submit(prompt, RequestSampling(**sampling))
     run(batcher)
     return job
 
@@ -58,7 +58,7 @@ def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
     batcher = make_batcher(capacity=Capacity(cache_bytes=1 << 20, prefill_tokens=64))
     jobs = []
     for number in range(64):
-        sampling = Sampling(
+        sampling = RequestSampling(
             max_tokens=chance.randrange(1, 12),
             temperature=chance.choice([0, 0.7, 1]),
             top_k=chance.choice([-1, 5]),
@@ -116,7 +116,7 @@ def test_a_seed_fixes_a_request_whatever_else_runs(make_batcher):
     alone = serve(make_batcher(), [5, 6], max_tokens=20, seed=3, n=2)
     crowded_batcher = make_batcher(seed=99)
     for length in range(1, 20):
-        crowded_batcher.submit([length] * length, Sampling(max_tokens=length))
+        crowded_batcher.submit([length] * length, RequestSampling(max_tokens=length))
     crowded = serve(crowded_batcher, [5, 6], max_tokens=20, seed=3, n=2)
     assert [s.tokens for s in alone] == [s.tokens for s in crowded]
     assert alone[0].tokens != alone[1].tokens
@@ -133,9 +133,9 @@ def test_all_that_a_step_computes_with_is_on_the_models_device(model):
     fed = set()
     model.to("meta").register_forward_pre_hook(lambda _, args, named: fed.update(named.values()), with_kwargs=True)
     batcher = ContinuousBatcher(model, max_length=128)
-    batcher.submit([5, 6, 7], Sampling(max_tokens=9, repetition_penalty=1.2))
-    batcher.submit([5], Sampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
-    batcher.submit([5, 6], Sampling(max_tokens=9, temperature=0))
+    batcher.submit([5, 6, 7], RequestSampling(max_tokens=9, repetition_penalty=1.2))
+    batcher.submit([5], RequestSampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
+    batcher.submit([5, 6], RequestSampling(max_tokens=9, temperature=0))
     with pytest.raises(RuntimeError, match="meta"):
         batcher.step()  # at the first value that it reads, which is after the logits are processed
     assert {value.device.type for value in fed if isinstance(value, torch.Tensor)} == {"meta"}
@@ -148,8 +148,8 @@ def test_equal_prompts_are_prefilled_once(model, make_batcher, monkeypatch):
         model.base_model, "forward", lambda *a, **k: (shapes.append(tuple(k["input_ids"].shape)), forward(*a, **k))[1]
     )
     batcher = make_batcher()
-    batcher.submit([5, 6, 7], Sampling(max_tokens=1, n=4))
-    batcher.submit([5, 6, 7], Sampling(max_tokens=1))
+    batcher.submit([5, 6, 7], RequestSampling(max_tokens=1, n=4))
+    batcher.submit([5, 6, 7], RequestSampling(max_tokens=1))
     run(batcher)
     assert shapes == [(1, 2), (5, 1)]
 
@@ -192,18 +192,18 @@ def test_a_repetition_penalty_is_the_librarys(model, make_batcher):
 )
 def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, refusal):
     batcher = make_batcher()
-    neighbour = batcher.submit([5, 6], Sampling(max_tokens=5))
+    neighbour = batcher.submit([5, 6], RequestSampling(max_tokens=5))
     with pytest.raises(RequestError, match=refusal):
-        batcher.submit(prompt, Sampling(max_tokens=5))
+        batcher.submit(prompt, RequestSampling(max_tokens=5))
     run(batcher)
     assert all(sample.finish_reason for sample in neighbour)
 
 
 def test_abort_returns_what_was_generated_and_the_engine_continues(make_batcher):
     batcher = make_batcher()
-    running = batcher.submit([5, 6], Sampling(max_tokens=50))
+    running = batcher.submit([5, 6], RequestSampling(max_tokens=50))
     batcher.step()
-    waiting = batcher.submit([5, 6], Sampling(max_tokens=50))
+    waiting = batcher.submit([5, 6], RequestSampling(max_tokens=50))
     assert set(batcher.abort()) == {*running, *waiting}
     assert [len(job[0].tokens) for job in (running, waiting)] == [1, 0]
     assert running[0].finish_reason == "aborted"
@@ -213,8 +213,8 @@ def test_abort_returns_what_was_generated_and_the_engine_continues(make_batcher)
 def test_one_request_can_be_aborted_alone(make_batcher):
     alone = serve(make_batcher(), [9, 8], max_tokens=10, seed=1)
     batcher = make_batcher()
-    dropped = batcher.submit([5, 6], Sampling(max_tokens=50))
-    kept = batcher.submit([9, 8], Sampling(max_tokens=10, seed=1))
+    dropped = batcher.submit([5, 6], RequestSampling(max_tokens=50))
+    kept = batcher.submit([9, 8], RequestSampling(max_tokens=10, seed=1))
     batcher.step()
     assert batcher.abort(dropped) == dropped
     run(batcher)
@@ -223,7 +223,7 @@ def test_one_request_can_be_aborted_alone(make_batcher):
 
 def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
     batcher = make_batcher(capacity=Capacity(cache_bytes=1))
-    jobs = [batcher.submit([5, 6], Sampling(max_tokens=4)) for _ in range(3)]
+    jobs = [batcher.submit([5, 6], RequestSampling(max_tokens=4)) for _ in range(3)]
     steps = 0
     while not batcher.idle:
         batcher.step()
@@ -233,7 +233,7 @@ def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
 
 def test_memory_is_released_only_while_idle(make_batcher):
     batcher = make_batcher()
-    batcher.submit([5, 6], Sampling(max_tokens=4))
+    batcher.submit([5, 6], RequestSampling(max_tokens=4))
     with pytest.raises(EngineLost, match="still need the cache"):
         batcher.release_memory()
     run(batcher)
@@ -255,7 +255,9 @@ def test_other_architectures_are_served(config):
     kind = {LlamaConfig: LlamaForCausalLM, Qwen3Config: Qwen3ForCausalLM}[config]
     model = kind(config(vocab_size=100, num_key_value_heads=2, max_position_embeddings=64, head_dim=8, **sizes)).eval()
     batcher = ContinuousBatcher(model, max_length=64)
-    jobs = [(p, batcher.submit(p, Sampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))]
+    jobs = [
+        (p, batcher.submit(p, RequestSampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))
+    ]
     run(batcher)
     for prompt, job in jobs:
         assert job[0].tokens == greedy_one_by_one(model, prompt, 8)
@@ -290,7 +292,7 @@ def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_b
 
 def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ran(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
-    settings = Sampling(max_tokens=2, ignore_eos=True)
+    settings = RequestSampling(max_tokens=2, ignore_eos=True)
     [first] = batcher.submit([5, 6], settings)
     batcher.step()
     [fresh] = batcher.submit([5, 7], settings)
@@ -303,7 +305,9 @@ def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ra
 
 def test_an_abort_takes_requests_from_every_queue(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
-    jobs = [batcher.submit([5, 6, 7], Sampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)]
+    jobs = [
+        batcher.submit([5, 6, 7], RequestSampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)
+    ]
     samples = [job[0] for job in jobs]
     assert batcher.abort([samples[1]]) == [samples[1]]
     batcher.step()
@@ -313,7 +317,7 @@ def test_an_abort_takes_requests_from_every_queue(make_batcher):
 def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, make_batcher):
     text = greedy_one_by_one(model, [5, 6], 9)
     ends = make_batcher().decode(text[3:5])
-    settings = Sampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
+    settings = RequestSampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
     ended = {}
     for drawn in (0, 4):
         batcher = make_batcher()
@@ -324,19 +328,19 @@ def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, mak
 
 
 def test_verls_sampling_parameters_are_read():
-    sampling = Sampling.parse(
+    sampling = RequestSampling.parse(
         dict(temperature=0.5, top_p=0.9, top_k=-1, repetition_penalty=1.0, max_tokens=4, stop="x", stop_token_ids=[7])
     )
-    assert sampling == Sampling(max_tokens=4, temperature=0.5, top_p=0.9, stop=("x",), stop_token_ids=(7,))
+    assert sampling == RequestSampling(max_tokens=4, temperature=0.5, top_p=0.9, stop=("x",), stop_token_ids=(7,))
 
 
 def test_none_means_the_default():
-    assert Sampling.parse(dict(max_tokens=4, stop=None, seed=None, top_k=None)) == Sampling(max_tokens=4)
+    assert RequestSampling.parse(dict(max_tokens=4, stop=None, seed=None, top_k=None)) == RequestSampling(max_tokens=4)
 
 
 def test_an_unknown_parameter_is_refused_not_ignored():
     with pytest.raises(RequestError, match="min_p"):
-        Sampling.parse(dict(max_tokens=4, min_p=0.1))
+        RequestSampling.parse(dict(max_tokens=4, min_p=0.1))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +357,7 @@ def test_an_unknown_parameter_is_refused_not_ignored():
 )
 def test_values_out_of_range_are_refused_by_name(wrong):
     with pytest.raises(RequestError, match=next(iter(wrong))) as caught:
-        Sampling.parse({"max_tokens": 4, **wrong})
+        RequestSampling.parse({"max_tokens": 4, **wrong})
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.weights import WeightUpdate, pack
 from verl_mas.errors import EngineLost
 
@@ -84,7 +84,7 @@ def test_an_updated_engine_replies_like_a_new_one_with_those_weights(model, mode
 
 def reply(model):
     batcher = ContinuousBatcher(model, max_length=512)
-    job = batcher.submit([5, 6], Sampling(max_tokens=9, seed=0))
+    job = batcher.submit([5, 6], RequestSampling(max_tokens=9, seed=0))
     while not batcher.idle:
         batcher.step()
     return job[0].log_probs

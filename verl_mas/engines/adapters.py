@@ -48,15 +48,11 @@ def wants(adapter: str | None) -> Iterator[None]:
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
     """A request's adapter must be there, with weights: the base's answers would look right and be wrong."""
     if adapter is not None and adapter not in known:
-        raise RequestError(
-            f"adapter={adapter!r}",
-            rule=f"the engine has {', '.join(known) or 'no adapters'}",
-            fix="name one of them, or none for the bare base" if known else "leave adapter out",
-        )
+        fix = "name one of them, or none for the bare base" if known else "leave adapter out"
+        raise RequestError(f"adapter={adapter!r}", rule=f"the engine has {', '.join(known) or 'no adapters'}", fix=fix)
     if adapter is not None and not ready:
-        raise RequestError(
-            f"adapter={adapter!r}", rule="the engine has not received its weights", fix="send them with update_weights"
-        )
+        value = f"adapter={adapter!r}"
+        raise RequestError(value, rule="the engine has not received its weights", fix="send them with update_weights")
 
 
 class AdapterServer(Server):

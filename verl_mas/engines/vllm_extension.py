@@ -27,8 +27,7 @@ class AdapterExtension(vLLMColocateWorkerExtension):
     model_runner: ModelRunner
     remove_lora: Callable[[int], object]
     add_lora: Callable[[TensorLoRARequest], object]
-    mas_adapters: Mapping[str, int] = MappingProxyType({})
-    """vLLM's numbers of the adapters, by policy."""
+    mas_adapters: Mapping[str, int] = MappingProxyType({})  # vLLM's numbers of the adapters, by policy
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
         # From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`.
@@ -52,15 +51,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         for policy, number in self.mas_adapters.items():
             self._require_modules(policy, tensors[policy])
             self.remove_lora(number)
-            self.add_lora(
-                TensorLoRARequest(
-                    lora_name=policy,
-                    lora_int_id=number,
-                    lora_path=PATH,
-                    peft_config=peft_config[policy],
-                    lora_tensors=tensors[policy],
-                )
-            )
+            own = {"peft_config": peft_config[policy], "lora_tensors": tensors[policy]}
+            self.add_lora(TensorLoRARequest(lora_name=policy, lora_int_id=number, lora_path=PATH, **own))
 
     def _require_modules(self, policy: str, tensors: dict[str, torch.Tensor]) -> None:
         """vLLM takes weights of modules that it has no adapters for, and never uses them."""

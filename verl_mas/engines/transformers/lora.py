@@ -14,9 +14,9 @@ from verl_mas.engines.adapters import by_policy, require
 from verl_mas.engines.transformers.weights import Packed, unpack
 from verl_mas.errors import EngineLost
 
+# A tensor of PEFT's state dict is named by prefix, module and one of the two.
 PREFIX = "base_model.model."
 A, B = ".lora_A.weight", ".lora_B.weight"
-"""A tensor of PEFT's state dict is named by prefix, module and one of these."""
 
 
 class Adapters:
@@ -78,9 +78,8 @@ class Adapters:
             linear = self._linears.get(module)
             expected = linear and ((rank, linear.in_features) if side == A else (linear.out_features, rank))
             if tensor.shape != expected:
-                raise EngineLost(
-                    f"adapter {name} of rank {rank}: {module}{side} {tuple(tensor.shape)} does not belong to the model"
-                )
+                sent = f"{module}{side} {tuple(tensor.shape)}"
+                raise EngineLost(f"adapter {name} of rank {rank}: {sent} does not belong to the model")
         wanted = {(module, side) for module in self._modules.get(name, modules) for side in (A, B)}
         if wanted != given.keys():
             names = ", ".join(sorted(module + side for module, side in wanted ^ given.keys()))
