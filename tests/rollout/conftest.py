@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.schema import PolicySpec
@@ -119,15 +120,29 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
+@pytest.fixture(scope="session")
+def workflow_of() -> Callable[..., type[Workflow]]:
+    """The class of a function `(task, team) -> Outcome`; a class stays."""
+
+    def workflow_of(run: Any, *agents: str) -> type[Workflow]:
+        return run if isinstance(run, type) else type("Team", (Workflow,), {"agents": agents, "run": _method(run)})
+
+    return workflow_of
+
+
+def _method(run: Any) -> Any:
+    return lambda self, task, team: run(task, team)
+
+
 @pytest.fixture
-def play(loop: asyncio.AbstractEventLoop) -> Callable[..., SessionResult]:
-    """Run a workflow class on one policy."""
+def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workflow]]) -> Callable[..., SessionResult]:
+    """Run a workflow on one policy; the agent of one that is a function is `a`."""
     from verl_mas.workflow.members import members_of
     from verl_mas.workflow.run import run_session
     from verl_mas.workflow.session import SessionConfig
 
     def play(
-        workflow: Callable[[], Workflow],
+        run: Any,
         client: LLMClient,
         *,
         agents: Mapping[str, Any] | None = None,
@@ -135,7 +150,8 @@ def play(loop: asyncio.AbstractEventLoop) -> Callable[..., SessionResult]:
         tools: Sequence[ToolLike] = (),
         **settings: Any,
     ) -> SessionResult:
-        members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
+        workflow = workflow_of(run, "a")
+        members = members_of(workflow.agents, agents or {}, {"main": PolicySpec()})
         config = SessionConfig(members, {"main": client}, tools=tools_of(tools), **settings)
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))
 

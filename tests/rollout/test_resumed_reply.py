@@ -189,16 +189,12 @@ def test_a_reply_that_no_engine_aborted_is_the_engines_own():
     assert (reply.extra_fields["aborts"], reply.extra_fields["versions"]) == (0, [[2, 1]])
 
 
-def test_media_are_sent_again_with_the_rest():
+async def test_media_are_sent_again_with_the_rest():
     script = Script(([1], "aborted"), ([2], "completed"))
     script.client = client = client_of(script, name="vllm")
-
-    async def scenario():
-        return await client.generate(
-            "r", prompt_ids=[5], sampling_params={}, image_data=["picture"], mm_processor_kwargs={"fps": 2}
-        )
-
-    asyncio.run(scenario())
+    await client.generate(
+        "r", prompt_ids=[5], sampling_params={}, image_data=["picture"], mm_processor_kwargs={"fps": 2}
+    )
     assert [request["image_data"] for request in script.requests] == [["picture"]] * 2
     assert [request["mm_processor_kwargs"] for request in script.requests] == [{"fps": 2}] * 2
 
@@ -279,18 +275,14 @@ def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
     assert reply.joined().routed_experts[:, 0].tolist() == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_request_waits_at_a_closed_gate_and_is_not_sent_after_a_cancellation():
+async def test_a_request_waits_at_a_closed_gate_and_is_not_sent_after_a_cancellation():
     script = Script(([1], "completed"), ([2], "completed"))
     script.client = client = client_of(script)
-
-    async def scenario():
-        client.gate.close()
-        waiting, cancelled = ask(client), ask(client)
-        await asyncio.sleep(0.01)
-        assert script.requests == []
-        cancelled.cancel()
-        client.gate.open()
-        await asyncio.wait([waiting, cancelled])
-        return cancelled.cancelled(), len(script.requests)
-
-    assert asyncio.run(scenario()) == (True, 1)
+    client.gate.close()
+    waiting, cancelled = ask(client), ask(client)
+    await asyncio.sleep(0.01)
+    assert script.requests == []
+    cancelled.cancel()
+    client.gate.open()
+    await asyncio.wait([waiting, cancelled])
+    assert (cancelled.cancelled(), len(script.requests)) == (True, 1)

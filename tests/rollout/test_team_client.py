@@ -45,18 +45,15 @@ def balancer(behind):
 
 @pytest.mark.parametrize("kind", [Balanced, Only, Slices])
 @pytest.mark.parametrize("copied", [False, True])
-def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
-    async def scenario():
-        behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
-        balance = balancer(behind)
-        client = TeamClient(
-            CONFIG, balance, adapter="verifier", server=kind(*{Only: (behind,), Slices: ("main", slices)}.get(kind, ()))
-        )
-        client = TeamClient.of(client, Busy()) if copied else client
-        output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
-        return output, behind.generate.calls, slices, balance
-
-    output, [(_, sent)], slices, balance = asyncio.run(scenario())
+async def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
+    behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
+    balance = balancer(behind)
+    client = TeamClient(
+        CONFIG, balance, adapter="verifier", server=kind(*{Only: (behind,), Slices: ("main", slices)}.get(kind, ()))
+    )
+    client = TeamClient.of(client, Busy()) if copied else client
+    output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
+    output, [(_, sent)], slices, balance = output, behind.generate.calls, slices, balance
     assert output.token_ids == [1]
     assert (sent["adapter"], sent["prompt_ids"], sent["sampling_params"]) == ("verifier", [5], {"top_k": 3})
     # The time slice is that of the base, which has the engines.
@@ -87,32 +84,25 @@ def test_engines_are_asked_for_a_client_with_what_the_team_needs_of_it(handles, 
     assert (sliced.server, sliced.adapter) == (Slices("main", "slices"), adapter)
 
 
-def test_the_client_of_a_trainer_of_verl_keeps_its_own_generate_and_its_requests_are_counted():
+async def test_the_client_of_a_trainer_of_verl_keeps_its_own_generate_and_its_requests_are_counted():
     """verl's own client for engines that are aborted asks again until the reply is whole."""
-
-    async def scenario():
-        busy, behind = Busy(), server()
-        parts = [TokenOutput(token_ids=[number], stop_reason=reason) for number, reason in enumerate(["abort", "stop"])]
-        behind.generate.remote = lambda **given: asyncio.sleep(0, parts.pop(0))
-        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "response_length": 9}}})
-        client = TeamClient.of(FullyAsyncLLMServerClient(config, balancer(behind)), busy)
-        output = await client.generate("r", prompt_ids=[5], sampling_params={"max_tokens": 9})
-        return output.token_ids, len(busy.pop()), isinstance(client, FullyAsyncLLMServerClient)
-
-    assert asyncio.run(scenario()) == ([0, 1], 2, True)
+    busy, behind = Busy(), server()
+    parts = [TokenOutput(token_ids=[number], stop_reason=reason) for number, reason in enumerate(["abort", "stop"])]
+    behind.generate.remote = lambda **given: asyncio.sleep(0, parts.pop(0))
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "response_length": 9}}})
+    client = TeamClient.of(FullyAsyncLLMServerClient(config, balancer(behind)), busy)
+    output = await client.generate("r", prompt_ids=[5], sampling_params={"max_tokens": 9})
+    assert (output.token_ids, len(busy.pop()), isinstance(client, FullyAsyncLLMServerClient)) == ([0, 1], 2, True)
 
 
-def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():
+async def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():
     slices = Slices("a", SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1))))
 
     async def balance():
         return "server", None
 
-    async def act():
-        clock = Clock(0.05)
-        return await ended(start(slices.acquire(balance), clock), clock)
-
-    assert asyncio.run(act())
+    clock = Clock(0.05)
+    assert await ended(start(slices.acquire(balance), clock), clock)
 
 
 # -- cancelling an act also ends its requests in the engine ----------------------------------------------------
@@ -182,39 +172,33 @@ def test_a_real_actor_receives_the_cancellation(ray_here, policy, loop, monkeypa
 # -- gates ----------------------------------------------------------------------------------------------
 
 
-def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_order():
-    async def scenario():
-        gate, passed = Gate(), []
+async def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_order():
+    gate, passed = Gate(), []
 
-        async def request(name):
-            await gate.passed()
-            passed.append(name)
+    async def request(name):
+        await gate.passed()
+        passed.append(name)
 
-        await request("early")
-        gate.close()
-        gate.close()
-        waiting = [asyncio.ensure_future(request(number)) for number in range(3)]
-        await asyncio.sleep(0.01)
-        assert passed == ["early"] and not gate.is_open
-        gate.open()
-        await asyncio.gather(*waiting)
-        return passed, gate.closings
-
-    assert asyncio.run(scenario()) == (["early", 0, 1, 2], 1)
+    await request("early")
+    gate.close()
+    gate.close()
+    waiting = [asyncio.ensure_future(request(number)) for number in range(3)]
+    await asyncio.sleep(0.01)
+    assert passed == ["early"] and not gate.is_open
+    gate.open()
+    await asyncio.gather(*waiting)
+    assert (passed, gate.closings) == (["early", 0, 1, 2], 1)
 
 
-def test_a_request_waits_again_at_a_gate_that_closed_before_it_was_through():
-    async def scenario():
-        gate = Gate()
-        gate.close()
-        request = asyncio.ensure_future(gate.passed())
-        await asyncio.sleep(0)
-        gate.open()
-        gate.close()
-        await asyncio.sleep(0.01)
-        waits = not request.done()
-        gate.open()
-        await request
-        return waits
-
-    assert asyncio.run(scenario())
+async def test_a_request_waits_again_at_a_gate_that_closed_before_it_was_through():
+    gate = Gate()
+    gate.close()
+    request = asyncio.ensure_future(gate.passed())
+    await asyncio.sleep(0)
+    gate.open()
+    gate.close()
+    await asyncio.sleep(0.01)
+    waits = not request.done()
+    gate.open()
+    await request
+    assert waits

@@ -19,7 +19,7 @@ from verl_mas.errors import FaultKind
 from verl_mas.rollout.stored import with_tool_fields
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.verl_client import output_of
-from verl_mas.workflow import Outcome, Request, Task, Workflow
+from verl_mas.workflow import Outcome, Request, Task
 
 # As Qwen's, which has the schemas in the system prompt and results of tools in a user message.
 TEMPLATE = (
@@ -125,11 +125,8 @@ CASES = {
 }
 
 
-class Uses(Workflow):
-    agents = ("a",)
-
-    async def run(self, task, team):
-        return Outcome(answer=await team.a.act(task.messages), reward=1.0)
+async def uses(task, team):
+    return Outcome(answer=await team.a.act(task.messages), reward=1.0)
 
 
 @pytest.fixture
@@ -153,7 +150,7 @@ def policy_with(policy, tokenizer):
 def played(policy_with, play):
     """The session of one act with tools, and the server."""
 
-    def played(answers, used, workflow=Uses, fields=None, **multi_turn):
+    def played(answers, used, workflow=uses, fields=None, **multi_turn):
         client, server = policy_with(answers, **multi_turn)
         done = play(
             workflow,
@@ -219,19 +216,16 @@ def test_the_text_of_a_reply_is_without_its_calls(played):
 
 
 def test_a_conversation_with_tools_is_one_row_and_ends_when_it_is_full(played):
-    class Talks(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            talk = team.a.conversation(task.messages)
-            for text in ("", "again", "and again"):
-                await talk.act([{"role": "user", "content": text}] if text else ())
-            return Outcome(reward=0.0)
+    async def talks(task, team):
+        talk = team.a.conversation(task.messages)
+        for text in ("", "again", "and again"):
+            await talk.act([{"role": "user", "content": text}] if text else ())
+        return Outcome(reward=0.0)
 
     done, server = played(
         [DOUBLE, "42", DOUBLE, "42 again", call("repeat", '{"text": "ab", "times": 2000}')],
         tools()[:2],
-        Talks,
+        talks,
         max_tool_response_length=4000,
     )
     assert not done.failed, done.faults
@@ -250,13 +244,10 @@ def test_truncation_counts_the_schemas(played, play, policy_with):
         client, server = policy_with(["x"])
         spec = AgentSpec(tools=names, truncation="drop_oldest", max_prompt_length=320)
 
-        class Long(Workflow):
-            agents = ("a",)
+        async def acts_on_history(task, team):
+            return Outcome(answer=await team.a.act(history), reward=0.0)
 
-            async def run(self, task, team):
-                return Outcome(answer=await team.a.act(history), reward=0.0)
-
-        done = play(Long, client, agents={"a": spec}, tools=used, faults=FaultSpec(retries=0))
+        done = play(acts_on_history, client, agents={"a": spec}, tools=used, faults=FaultSpec(retries=0))
         assert not done.failed, done.faults
         lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
     assert "past" in lengths[0] and "past" not in lengths[1] and "double" in lengths[1]
@@ -310,13 +301,10 @@ def test_a_function_with_verls_decorator_is_a_tool(played, monkeypatch):
     monkeypatch.setattr("verl.tools.function_tool.FUNCTION_TOOL_REGISTRY", dict(FUNCTION_TOOL_REGISTRY))
     given = function_tool("twice")(double)
 
-    class Given(Workflow):
-        agents = ("a",)
+    async def acts_with_it(task, team):
+        return Outcome(answer=await team.a.act(task.messages, tools=[given]), reward=0.0)
 
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act(task.messages, tools=[given]), reward=0.0)
-
-    done, server = played([call("twice", '{"x": 21}'), "x"], [], Given)
+    done, server = played([call("twice", '{"x": 21}'), "x"], [], acts_with_it)
     assert not done.failed, done.faults
     assert done.session.replies[0].tool_calls[0].result == "42"
     assert '"name": "twice"' in server.tokenizer.decode(server.calls[0]["prompt_ids"])
@@ -328,14 +316,11 @@ def test_the_parser_reads_schemas_that_verl_would_refuse(played):
         "function": {"name": "ask", "parameters": {"type": "object", "properties": {"q": {"anyOf": [{}]}}}},
     }
 
-    class Asks(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            reply = await team.a.act(task.messages, tools=[schema])
-            assert [one.parameters for one in reply.open_calls] == [{"q": [1]}]
-            return Outcome(answer=reply, reward=0.0)
+    async def asks(task, team):
+        reply = await team.a.act(task.messages, tools=[schema])
+        assert [one.parameters for one in reply.open_calls] == [{"q": [1]}]
+        return Outcome(answer=reply, reward=0.0)
 
     text = "<tool_call>\n<function=ask>\n<parameter=q>\n[1]\n</parameter>\n</function>\n</tool_call>"
-    done, _ = played([text], [], Asks, format="qwen3_coder")
+    done, _ = played([text], [], asks, format="qwen3_coder")
     assert not done.failed, done.faults

@@ -8,7 +8,7 @@ from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, FaultKind
 from verl_mas.rollout.truncation import fit
 from verl_mas.rollout.verl_client import output_of
-from verl_mas.workflow import Outcome, Request, Workflow
+from verl_mas.workflow import Outcome, Request
 
 Q = [{"role": "user", "content": "q"}]
 
@@ -21,14 +21,11 @@ def ask(loop):
     return ask
 
 
-class Talk(Workflow):
-    agents = ("a",)
-
-    async def run(self, task, team):
-        talk = team.a.conversation()
-        for text in ("one", "two", "three"):
-            await talk.act(text)
-        return Outcome(reward=1.0)
+async def talks(task, team):
+    talk = team.a.conversation()
+    for text in ("one", "two", "three"):
+        await talk.act(text)
+    return Outcome(reward=1.0)
 
 
 def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
@@ -62,7 +59,7 @@ def test_an_act_with_a_mistyped_setting_is_refused_with_the_name_that_was_meant(
 
 def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, tokenizer):
     client, server = policy(lambda p, n: "ABC"[n])
-    done = play(Talk, client)
+    done = play(talks, client)
     (row,) = done.session.rows()
     data = row.generation
     text = tokenizer.decode([*data.prompt_ids, *data.response_ids])
@@ -88,22 +85,19 @@ def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, token
 
 def test_a_full_conversation_samples_no_more_tokens(policy, play):
     client, server = policy(lambda p, n: "x" * 100, response_length=40)
-    done = play(Talk, client)
+    done = play(talks, client)
     assert [r.text and len(r.text) for r in done.session.replies] == [40, "", ""]
     assert [r.truncated for r in done.session.replies][1:] == [True, True] and len(server.calls) == 1
     assert len(done.session.rows()[0].generation.response_ids) == 40
 
-    class Shorter(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            talk = team.a.conversation()
-            for text in ("one", "a message that is too long for what is left", ""):
-                await talk.act(text)
-            return Outcome(reward=1.0)
+    async def fills_the_row(task, team):
+        talk = team.a.conversation()
+        for text in ("one", "a message that is too long for what is left", ""):
+            await talk.act(text)
+        return Outcome(reward=1.0)
 
     client, server = policy(lambda p, n: "x", response_length=60)
-    done = play(Shorter, client)
+    done = play(fills_the_row, client)
     assert [r.text for r in done.session.replies] == ["x", "", ""] and len(server.calls) == 1
 
 
@@ -126,19 +120,16 @@ LONG = [
 
 
 def test_a_long_prompt_is_refused_by_default_and_not_retried(policy, play):
-    class Long(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act(LONG), reward=0.0)
+    async def acts_on_history(task, team):
+        return Outcome(answer=await team.a.act(LONG), reward=0.0)
 
     client, server = policy(lambda p, n: "x")
-    done = play(Long, client, agents={"a": AgentSpec(max_prompt_length=150)}, faults=FaultSpec(retries=3))
+    done = play(acts_on_history, client, agents={"a": AgentSpec(max_prompt_length=150)}, faults=FaultSpec(retries=3))
     assert done.failed and len(done.faults) == 1 and done.faults[0].kind is FaultKind.LIMIT
     assert "choose another truncation" in done.faults[0].cause and not server.calls
 
     spec = AgentSpec(max_prompt_length=150, truncation="drop_oldest")
-    assert not play(Long, client, agents={"a": spec}).failed and len(server.calls[0]["prompt_ids"]) <= 150
+    assert not play(acts_on_history, client, agents={"a": spec}).failed and len(server.calls[0]["prompt_ids"]) <= 150
 
 
 @pytest.mark.parametrize("limit", range(60, 300, 7))
@@ -201,7 +192,7 @@ def test_the_weight_versions_of_a_conversation_are_those_of_all_its_replies(poli
         return output
 
     monkeypatch.setattr(server, "remote", with_versions)
-    (row,) = play(Talk, client).session.rows()
+    (row,) = play(talks, client).session.rows()
     fields = output_of(row.generation).extra_fields
     assert (fields["versions"], fields["aborts"]) == ([[1, 3], [4, 4], [1, 6]], 3)
     assert sum(tokens for tokens, _ in fields["versions"]) == sum(row.generation.response_mask)

@@ -30,24 +30,17 @@ OURS = {"temperature"}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
 
-class Solve(Workflow):
+async def solve(task, team):
     """Fails in session 1."""
-
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        reply = await team.solver.act(task.messages)
-        reply.parse(Tag())
-        if task.session == 1:
-            raise RuntimeError("trouble")
-        return Outcome(answer=reply, reward=0.5)
+    reply = await team.solver.act(task.messages)
+    reply.parse(Tag())
+    if task.session == 1:
+        raise RuntimeError("trouble")
+    return Outcome(answer=reply, reward=0.5)
 
 
-class Hopeless(Workflow):
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        raise RuntimeError("always")
+async def hopeless(task, team):
+    raise RuntimeError("always")
 
 
 class Queue:
@@ -74,10 +67,11 @@ def plain(value):
 
 
 @pytest.fixture
-def make(policy, loop, monkeypatch, tmp_path):
+def make(policy, loop, workflow_of, monkeypatch, tmp_path):
     """A worker outside Ray, its queue, and a function that runs one task."""
 
-    def make(workflow, *, faults=None, n=3, answer=lambda p, i: "x", at_once=64):
+    def make(played, *, faults=None, n=3, answer=lambda p, i: "x", at_once=64):
+        workflow = workflow_of(played, "solver")
         client, server = policy(answer, n=n)
         OmegaConf.update(client.config, "actor_rollout_ref.rollout.val_kwargs.n", n)
         queue = Queue()
@@ -89,7 +83,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.config, worker.models = client.config, {"main": client.model}
         worker.tokenizer, worker.processor = client.model.tokenizer, None
         worker.session_config = SessionConfig(
-            members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
+            members_of(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
         worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
@@ -154,7 +148,7 @@ def test_one_agent_writes_what_verls_single_turn_agent_writes(make, monkeypatch)
 
 
 def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tmp_path):
-    it = make(Solve)
+    it = make(solve)
     it.run()
     assert sorted(it.queue.rows) == ["u_0_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
     counts = it.call(it.worker.pop_counts(False))
@@ -165,7 +159,7 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]
     assert sessions[0]["acts"][0]["advantage"] == 1.25 and sessions[2]["acts"][0]["advantage"] is None
     (fault,) = sessions[1]["faults"]
-    assert 'in run\n    raise RuntimeError("trouble")\nRuntimeError: trouble' in fault.pop("traceback")
+    assert 'in solve\n    raise RuntimeError("trouble")\nRuntimeError: trouble' in fault.pop("traceback")
     assert fault == {"attempt": 0, "kind": "workflow", "agent": None, "turn": None, "cause": "RuntimeError: trouble"}
     act = sessions[0]["acts"][0]
     assert (act["text"], act["malformed"], act["sampled_tokens"], act["key"]) == ("x", "no <answer>", 2, "u_0_0")
@@ -175,13 +169,12 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
 def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make, monkeypatch):
     from verl_mas.rollout.manager import MasAgentLoopManager
 
-    class Reports(Solve):
-        async def run(self, task, team):
-            outcome = await super().run(task, team)
-            info = {"searches": 3, "agreed": True, "note": "yes"} if task.session == 0 else {"searches": 4}
-            return Outcome(answer=outcome.answer, reward=0.5, info=info)
+    async def reports(task, team):
+        outcome = await solve(task, team)
+        info = {"searches": 3, "agreed": True, "note": "yes"} if task.session == 0 else {"searches": 4}
+        return Outcome(answer=outcome.answer, reward=0.5, info=info)
 
-    it = make(Reports)
+    it = make(reports)
     it.run()
     manager = object.__new__(MasAgentLoopManager)
     pop = SimpleNamespace(remote=lambda validate: it.call(it.worker.pop_counts(validate)))
@@ -193,21 +186,21 @@ def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make,
 
 
 def test_fail_group_drops_every_session_of_the_task(make):
-    it = make(Solve, faults=FaultSpec(then="fail_group", retries=0))
+    it = make(solve, faults=FaultSpec(then="fail_group", retries=0))
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
     assert it.call(it.worker.pop_counts(False)).groups_given_up == 1
 
 
 def test_a_task_without_rows_is_a_failure_that_can_be_replaced(make):
-    it = make(Hopeless)
+    it = make(hopeless)
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
 
 
 @pytest.mark.parametrize("then", ["drop_session", "fail_group"])
 def test_a_failed_validation_session_counts_as_zero(make, then):
-    it = make(Solve, faults=FaultSpec(then=then, retries=0))
+    it = make(solve, faults=FaultSpec(then=then, retries=0))
     it.run(validate=True)
     assert sorted(it.queue.rows) == ["u_0_0", "u_1_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
     assert not it.queue.rows["u_1_0"]["trainable"]
@@ -215,7 +208,7 @@ def test_a_failed_validation_session_counts_as_zero(make, then):
 
 
 def test_a_task_may_have_its_own_number_of_sessions_and_be_greedy(make):
-    it = make(Solve)
+    it = make(solve)
     it.run(__rollout_n__=1, __do_sample__=False)
     assert sorted(it.queue.rows) == ["u_0_0"]
     assert it.server.calls[0]["sampling_params"]["temperature"] == 0
@@ -224,7 +217,7 @@ def test_a_task_may_have_its_own_number_of_sessions_and_be_greedy(make):
 def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
     import ray
 
-    it = make(Solve)
+    it = make(solve)
 
     async def dead(**kwargs):
         raise ray.exceptions.RayActorError()
@@ -239,7 +232,7 @@ def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
 
 
 def test_a_session_that_cannot_be_recorded_ends_the_run_and_names_the_disk(make, tmp_path):
-    it = make(Solve)
+    it = make(solve)
     (tmp_path / "train").write_text("a file where the folder belongs")
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
@@ -247,18 +240,15 @@ def test_a_session_that_cannot_be_recorded_ends_the_run_and_names_the_disk(make,
         it.call(it.worker.pop_counts(False))
 
 
-class Answers(Workflow):
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        await team.solver.act("q")
-        return Outcome(answer="42", info={"note \ud83d": ["\ud83d\0"]})
+async def answers(task, team):
+    await team.solver.act("q")
+    return Outcome(answer="42", info={"note \ud83d": ["\ud83d\0"]})
 
 
 def test_a_lost_reward_worker_ends_the_run_and_is_not_a_failure_of_sessions(make, monkeypatch):
     import ray
 
-    it = make(Answers)
+    it = make(answers)
 
     async def dead(outputs, kwargs):
         raise ray.exceptions.ActorDiedError()
@@ -270,7 +260,7 @@ def test_a_lost_reward_worker_ends_the_run_and_is_not_a_failure_of_sessions(make
 
 
 def test_a_reward_function_that_returns_no_number_fails_its_session(make, monkeypatch):
-    it = make(Answers, n=1)
+    it = make(answers, n=1)
 
     async def compute(outputs, kwargs):
         outputs[0].reward_score = float("nan")
@@ -285,16 +275,16 @@ def test_a_reward_function_that_returns_no_number_fails_its_session(make, monkey
 
 
 def test_the_first_fault_of_a_kind_is_logged_whole_and_later_ones_in_one_line(make, caplog):
-    it = make(Hopeless)
+    it = make(hopeless)
     it.run()
     first, *others = [record.getMessage() for record in caplog.records if "always" in record.getMessage()]
     assert first.startswith("the first workflow in this worker: session u_0: workflow: RuntimeError: always")
-    assert "Traceback" in first and "in run" in first
+    assert "Traceback" in first and "in hopeless" in first
     assert others == [f"session u_{number}: workflow: RuntimeError: always" for number in (1, 2)]
 
 
 def test_a_failed_session_of_a_validation_has_a_row_of_a_policy_that_an_agent_acts_on(make):
-    it = make(Hopeless, n=1)
+    it = make(hopeless, n=1)
     it.worker.models = {"a base": it.worker.models["main"], **it.worker.models}
     it.run(validate=True)
     assert [tags["policy"] for tags in it.queue.rows.values()] == ["main"]
@@ -302,7 +292,7 @@ def test_a_failed_session_of_a_validation_has_a_row_of_a_policy_that_an_agent_ac
 
 @pytest.mark.parametrize("validate", [False, True])
 def test_lone_surrogates_and_null_bytes_fail_no_more_than_their_sessions(make, validate, tmp_path):
-    it = make(Solve, n=1)
+    it = make(solve, n=1)
     it.run(validate=validate, raw_prompt=[{"role": "user", "content": "half \ud83d, null \0"}])
     counts = it.call(it.worker.pop_counts(validate))
     assert counts.failed == {"refused": 1}
@@ -311,12 +301,11 @@ def test_lone_surrogates_and_null_bytes_fail_no_more_than_their_sessions(make, v
 
 
 def test_what_a_session_reports_reaches_metrics_and_rows_as_text_that_every_file_takes(make, monkeypatch):
-    class Reports(Answers):
-        async def run(self, task, team):
-            outcome = await super().run(task, team)
-            return Outcome(reward=1.0, info={**outcome.info, "\ud83d": 2})
+    async def reports(task, team):
+        outcome = await answers(task, team)
+        return Outcome(reward=1.0, info={**outcome.info, "\ud83d": 2})
 
-    it = make(Reports, n=1)
+    it = make(reports, n=1)
     it.run()
     (fields,) = it.queue.fields.values()
     assert fields["extra_fields"]["reward_extra_info"]["note \\ud83d"] == ["\\ud83d\0"]
@@ -324,14 +313,11 @@ def test_what_a_session_reports_reaches_metrics_and_rows_as_text_that_every_file
 
 
 def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, monkeypatch):
-    class Votes(Workflow):
-        agents = ("solver",)
+    async def votes(task, team):
+        await team.solver.act("q")
+        return Outcome(answer="42")
 
-        async def run(self, task, team):
-            await team.solver.act("q")
-            return Outcome(answer="42")
-
-    it = make(Votes, n=1)
+    it = make(votes, n=1)
     scored = []
 
     async def compute(outputs, kwargs):
@@ -403,7 +389,7 @@ class Counts(BaseTool):
 
 
 def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_records(make, monkeypatch, tmp_path):
-    class Answers(Workflow):
+    class answers(Workflow):
         agents = ("solver",)
 
         async def run(self, task, team):
@@ -418,7 +404,7 @@ def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_rec
     call = (
         '<tool_call>{"name": "count", "arguments": {}}</tool_call><tool_call>{"name": "x", "arguments": {}}</tool_call>'
     )
-    it = make(Answers, n=1, answer=lambda prompt, number: "x" if number else call)
+    it = make(answers, n=1, answer=lambda prompt, number: "x" if number else call)
     OmegaConf.update(it.worker.config, "actor_rollout_ref.rollout.response_length", 512)
     members = members_of(("solver",), {"solver": AgentSpec(tools=["count"])}, {"main": PolicySpec()})
     config = it.worker.session_config
