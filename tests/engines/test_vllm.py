@@ -135,7 +135,8 @@ async def test_an_engine_in_phases_keeps_its_weights_which_verls_own_sleep_would
 )
 async def test_the_recorder_finds_calls_out_of_order(calls, says):
     engine = Engine()
-    with pytest.raises(AssertionError, match=says):
+
+    async def play():
         for call in calls:
             if call == "request":
                 engine.running += 1
@@ -143,6 +144,9 @@ async def test_the_recorder_finds_calls_out_of_order(calls, says):
                 engine.check_loads() if call == "load" else engine.check_serves()
             else:
                 await (engine.sleep(2) if call == "sleep" else engine.wake_up())
+
+    with pytest.raises(AssertionError, match=says):
+        await play()
 
 
 async def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
