@@ -43,7 +43,7 @@ async def test_a_worker_pauses_some_policies_or_all(worker):
 
 
 async def acts(task, team):
-    return Outcome(answer=await team.solver.act(task.messages), reward=1.0)
+    return Outcome(answer=await team.a.act(task.messages), reward=1.0)
 
 
 def policy_of(policy, generate):
