@@ -53,34 +53,20 @@ def tokenizer() -> Tokenizer:
 
 
 def _config(**rollout: Any) -> DictConfig:
-    return OmegaConf.create(
-        {
-            "actor_rollout_ref": {
-                "rollout": {
-                    "name": "fake",
-                    "prompt_length": 256,
-                    "response_length": 64,
-                    "max_model_len": None,
-                    "temperature": 1.0,
-                    "top_p": 1.0,
-                    "top_k": -1,
-                    "calculate_log_probs": True,
-                    "full_determinism": False,
-                    "val_kwargs": {"temperature": 0, "top_p": 0.9, "top_k": 5},
-                    "multi_turn": {
-                        "format": "hermes",
-                        "max_user_turns": None,
-                        "max_assistant_turns": None,
-                        "max_parallel_calls": 1,
-                        "max_tool_response_length": 64,
-                        "tool_response_truncate_side": "middle",
-                    },
-                    **rollout,
-                }
-            },
-            "data": {"apply_chat_template_kwargs": {}},
-        }
-    )
+    multi_turn = {
+        "format": "hermes",
+        "max_user_turns": None,
+        "max_assistant_turns": None,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 64,
+        "tool_response_truncate_side": "middle",
+    }
+    lengths = {"prompt_length": 256, "response_length": 64, "max_model_len": None}
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+    section: Fields = {"name": "fake", **lengths, **sampling, "calculate_log_probs": True, "full_determinism": False}
+    section |= {"val_kwargs": {"temperature": 0, "top_p": 0.9, "top_k": 5}, "multi_turn": multi_turn, **rollout}
+    config = {"actor_rollout_ref": {"rollout": section}, "data": {"apply_chat_template_kwargs": {}}}
+    return OmegaConf.create(config)
 
 
 @pytest.fixture

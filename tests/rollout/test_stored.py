@@ -32,15 +32,8 @@ class Rounds(Workflow):
 
 
 def dataset(task):
-    return {
-        "uid": task.uid,
-        "session_id": task.session,
-        "global_steps": task.step,
-        "raw_prompt": task.messages,
-        "data_source": "letters",
-        "reward_model": {"ground_truth": "d"},
-        "index": 5,
-    }
+    own = {"uid": task.uid, "session_id": task.session, "global_steps": task.step, "raw_prompt": task.messages}
+    return {**own, "data_source": "letters", "reward_model": {"ground_truth": "d"}, "index": 5}
 
 
 @pytest.fixture
@@ -57,7 +50,9 @@ def session_rows(policy, play, tokenizer):
 
 
 def test_a_branching_session_field_by_field(session_rows, tokenizer):
-    rows, _ = session_rows
+    rows, server = session_rows
+    # They stay on the server that has their prefix.
+    assert set(server.requests) == {"u_1_planner", "u_1_doer"}
     assert [str(row.key) for row in rows] == [f"u_1_{index}" for index in range(24)]
     for index, row in enumerate(rows):
         act, branch = divmod(index, 4)
@@ -120,11 +115,6 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
             "multi_modal_inputs": {},
         }
     assert len({row.tags.observation for row in rows}) == 6
-
-
-def test_an_agents_requests_stay_on_the_server_that_has_their_prefix(session_rows):
-    _, server = session_rows
-    assert set(server.requests) == {"u_1_planner", "u_1_doer"}
 
 
 def test_rows_of_a_session_have_the_same_fields_as_a_failed_validation(session_rows, policy, play, tokenizer):

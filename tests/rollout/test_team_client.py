@@ -47,13 +47,11 @@ def balancer(behind):
 @pytest.mark.parametrize("copied", [False, True])
 async def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
     behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
-    balance = balancer(behind)
-    client = TeamClient(
-        CONFIG, balance, adapter="verifier", server=kind(*{Only: (behind,), Slices: ("main", slices)}.get(kind, ()))
-    )
+    balance, given = balancer(behind), {Balanced: (), Only: (behind,), Slices: ("main", slices)}[kind]
+    client = TeamClient(CONFIG, balance, adapter="verifier", server=kind(*given))
     client = TeamClient.of(client, Busy()) if copied else client
     output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
-    output, [(_, sent)], slices, balance = output, behind.generate.calls, slices, balance
+    [(_, sent)] = behind.generate.calls
     assert output.token_ids == [1]
     assert (sent["adapter"], sent["prompt_ids"], sent["sampling_params"]) == ("verifier", [5], {"top_k": 3})
     # The time slice is that of the base, which has the engines.
@@ -105,30 +103,30 @@ async def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice()
     assert await ended(start(slices.acquire(balance), clock), clock)
 
 
-# -- cancelling an act also ends its requests in the engine ----------------------------------------------------
-
 REQUEST = Request("a", "u_0", 0, [{"role": "user", "content": "q"}])
 
 
-async def cancelled_act(client, n):
+async def cancelled_act(client, started, n=1):
     act = asyncio.ensure_future(client.generate(REQUEST, n))
-    await asyncio.sleep(0.05)
+    while not started():
+        await asyncio.sleep(0.05)
     act.cancel()
     await asyncio.gather(act, return_exceptions=True)
     await asyncio.sleep(0)
 
 
 def test_cancelling_an_act_cancels_its_requests(policy, loop, monkeypatch):
-    class Reference:
-        def __await__(self):
-            return asyncio.sleep(60).__await__()
-
     client, server = policy(lambda prompt, number: "x")
-    reference, cancelled = Reference(), []
-    monkeypatch.setattr(server, "remote", lambda **kwargs: reference)
+    waiting, cancelled = [], []
+
+    def remote(**kwargs):
+        waiting.append(loop.create_future())
+        return waiting[-1]
+
+    monkeypatch.setattr(server, "remote", remote)
     monkeypatch.setattr(ray, "cancel", cancelled.append)
-    loop.run_until_complete(cancelled_act(client, 2))
-    assert cancelled == [reference, reference]
+    loop.run_until_complete(cancelled_act(client, lambda: len(waiting) == 2, n=2))
+    assert cancelled == waiting
 
 
 @pytest.mark.e2e
@@ -154,22 +152,12 @@ def test_a_real_actor_receives_the_cancellation(ray_here, policy, loop, monkeypa
     client, server = policy(lambda prompt, number: "x")
     monkeypatch.setattr(server, "remote", engine.generate.remote)
 
-    async def until_cancelled():
-        act = asyncio.ensure_future(client.generate(REQUEST))
-        while not ray.get(engine.events.remote()):
-            await asyncio.sleep(0.05)
-        act.cancel()
-        await asyncio.gather(act, return_exceptions=True)
-
-    loop.run_until_complete(until_cancelled())
+    loop.run_until_complete(cancelled_act(client, lambda: ray.get(engine.events.remote())))
     for _ in range(100):
         if len(seen := ray.get(engine.events.remote())) > 1:
             break
         loop.run_until_complete(asyncio.sleep(0.05))
     assert seen == ["started", "cancelled"]
-
-
-# -- gates ----------------------------------------------------------------------------------------------
 
 
 async def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_order():
@@ -188,17 +176,13 @@ async def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_orde
     gate.open()
     await asyncio.gather(*waiting)
     assert (passed, gate.closings) == (["early", 0, 1, 2], 1)
-
-
-async def test_a_request_waits_again_at_a_gate_that_closed_before_it_was_through():
-    gate = Gate()
+    # One waits again if the gate closes before it is through.
     gate.close()
-    request = asyncio.ensure_future(gate.passed())
+    late = asyncio.ensure_future(request("late"))
     await asyncio.sleep(0)
     gate.open()
     gate.close()
     await asyncio.sleep(0.01)
-    waits = not request.done()
+    assert not late.done()
     gate.open()
-    await request
-    assert waits
+    await late

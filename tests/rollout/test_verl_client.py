@@ -30,22 +30,16 @@ async def talks(task, team):
 
 def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
     client, server = policy(lambda p, n: "x")
-    for request in (
-        {},
-        {"sampling": {"temperature": 0.7, "stop": ["."]}},
-        {"validate": True},
-        {"greedy": True},
-        {"sampling": {"max_tokens": 1000}},
+    base = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+    for request, changed in (
+        ({}, {}),
+        ({"sampling": {"temperature": 0.7, "stop": ["."]}}, {"temperature": 0.7, "stop": ["."]}),
+        ({"validate": True}, {"temperature": 0, "top_p": 0.9, "top_k": 5}),
+        ({"greedy": True}, {"temperature": 0}),
+        ({"sampling": {"max_tokens": 1000}}, {"max_tokens": 64}),
     ):
         ask(client, **request)
-    base = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
-    assert [call["sampling_params"] for call in server.calls] == [
-        base,
-        {**base, "temperature": 0.7, "stop": ["."]},
-        {**base, "temperature": 0, "top_p": 0.9, "top_k": 5},
-        {**base, "temperature": 0},
-        {**base, "max_tokens": 64},
-    ]
+        assert server.calls[-1]["sampling_params"] == {**base, **changed}
     assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
 
 
@@ -67,20 +61,16 @@ def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, token
         f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n{reply}{tokenizer.eos_token}"
         for text, reply in zip(("one", "two", "three"), "ABC", strict=True)
     )
-    assert text.replace("\n<|im_start|>user", "<|im_start|>user") == turns.replace(
-        "\n<|im_start|>user", "<|im_start|>user"
-    )
+    user = "<|im_start|>user"
+    assert text.replace(f"\n{user}", user) == turns.replace(f"\n{user}", user)
     sampled = [i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m]
     assert tokenizer.decode(sampled, skip_special_tokens=True) == "ABC" and len(sampled) == 6
     assert [bool(p) for p in data.log_probs] == [bool(m) for m in data.response_mask]
     assert [len(call["prompt_ids"]) for call in server.calls] == sorted(len(c["prompt_ids"]) for c in server.calls)
     assert server.calls[1]["prompt_ids"][: len(server.calls[0]["prompt_ids"])] == server.calls[0]["prompt_ids"]
     output = output_of(data)
-    assert (output.num_turns, output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
-        6,
-        0,
-        2,
-    )
+    steps = output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]
+    assert (output.num_turns, steps) == (6, (0, 2))
 
 
 def test_a_full_conversation_samples_no_more_tokens(policy, play):
