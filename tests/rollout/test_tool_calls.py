@@ -150,7 +150,7 @@ def policy_with(policy, tokenizer):
 def played(policy_with, play):
     """The session of one act with tools, and the server."""
 
-    def played(answers, used, workflow=uses, fields=None, **multi_turn):
+    def played(answers, used, workflow=uses, fields=None, fails=False, **multi_turn):
         client, server = policy_with(answers, **multi_turn)
         done = play(
             workflow,
@@ -161,6 +161,7 @@ def played(policy_with, play):
             faults=FaultSpec(retries=0),
             task=Task(QUESTION, fields=fields or {}),
         )
+        assert done.failed is fails, done.faults
         return done, server
 
     return played
@@ -188,7 +189,6 @@ def test_a_row_with_tools_is_what_verls_tool_loop_makes_of_the_same_generations(
     verls, ours = tools(), tools()
     expected = loop.run_until_complete(made_by_verl(client, verls, fields))
     done, server = played(answers, ours, fields=fields, **multi_turn)
-    assert not done.failed, done.faults
     (reply,) = done.session.replies
     made = with_tool_fields(output_of(reply.generation), [reply])
     for field in ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "num_turns"):
@@ -228,7 +228,6 @@ def test_a_conversation_with_tools_is_one_row_and_ends_when_it_is_full(played):
         talks,
         max_tool_response_length=4000,
     )
-    assert not done.failed, done.faults
     (row,) = done.session.rows()
     assert [reply.text for reply in row.replies] == ["42", "42 again", ""] and row.replies[-1].truncated
     assert len(server.calls) == 5
@@ -248,8 +247,7 @@ def test_truncation_counts_the_schemas(played, play, policy_with):
             return Outcome(answer=await team.a.act(history), reward=0.0)
 
         done = play(acts_on_history, client, agents={"a": spec}, tools=used, faults=FaultSpec(retries=0))
-        assert not done.failed, done.faults
-        lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
+            lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
     assert "past" in lengths[0] and "past" not in lengths[1] and "double" in lengths[1]
 
 
@@ -260,12 +258,11 @@ def test_images_of_tools_reach_the_engine_and_the_row_or_are_refused_by_a_policy
         async def execute(self, instance_id, parameters, agent_data=None, **kwargs):
             return ToolResponse(text="here", image=[image, None]), 0.0, {}
 
-    done, _ = played([call("count"), "x"], [Shows()])
+    done, _ = played([call("count"), "x"], [Shows()], fails=True)
     assert done.faults[0].kind is FaultKind.REFUSED and "Multimodal inputs require" in done.faults[0].cause
     # There is no small model with images; its builder would put placeholders where this one has texts.
     monkeypatch.setattr(ToolAgentLoop, "_assert_mm_supported", lambda self, has_multi_modal: None)
     done, server = played([call("count"), call("count"), "x"], [Shows()])
-    assert not done.failed, done.faults
     assert [call["image_data"] for call in server.calls] == [None, [image], [image, image]]
     (reply,) = done.session.replies
     assert output_of(reply.generation).multi_modal_data == {"images": [image, image]}
@@ -276,14 +273,12 @@ def test_a_template_knows_an_agent_without_tools(played, monkeypatch):
     monkeypatch.setitem(globals(), "TEMPLATE", "{% if tools is not none %}tools! {% endif %}" + TEMPLATE)
     for used in ([], tools()[:1]):
         done, server = played(["x"], used)
-        assert not done.failed, done.faults
-        assert server.tokenizer.decode(server.calls[0]["prompt_ids"]).startswith("tools!") is bool(used)
+            assert server.tokenizer.decode(server.calls[0]["prompt_ids"]).startswith("tools!") is bool(used)
 
 
 def test_the_tokens_that_end_a_call_in_a_format_stop_the_generation(played, monkeypatch):
     monkeypatch.setattr(HermesToolParser, "stop_token_ids", [7, 5])
     done, server = played([DOUBLE, "x"], tools()[:1])
-    assert not done.failed, done.faults
     assert [call["sampling_params"]["stop_token_ids"] for call in server.calls] == [[5, 7]] * 2
 
 
@@ -295,7 +290,6 @@ def test_a_function_with_verls_decorator_is_a_tool(played, monkeypatch):
         return Outcome(answer=await team.a.act(task.messages, tools=[given]), reward=0.0)
 
     done, server = played([call("twice", '{"x": 21}'), "x"], [], acts_with_it)
-    assert not done.failed, done.faults
     assert done.session.replies[0].tool_calls[0].result == "42"
     assert '"name": "twice"' in server.tokenizer.decode(server.calls[0]["prompt_ids"])
 
@@ -313,4 +307,3 @@ def test_the_parser_reads_schemas_that_verl_would_refuse(played):
 
     text = "<tool_call>\n<function=ask>\n<parameter=q>\n[1]\n</parameter>\n</function>\n</tool_call>"
     done, _ = played([text], [], asks, format="qwen3_coder")
-    assert not done.failed, done.faults

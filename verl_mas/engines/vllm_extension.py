@@ -33,8 +33,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         # From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`.
         if not hasattr(WeightsMapper, "get_unstacked_mapper"):
             WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
-        made: AdapterExtension = super().__new__(cls, **kwargs)
-        return made
+        extension: AdapterExtension = super().__new__(cls, **kwargs)
+        return extension
 
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
         """Called by the server, so that both use the same numbers."""

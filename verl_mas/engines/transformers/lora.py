@@ -29,13 +29,13 @@ class Adapters:
 
     def __init__(self, model: nn.Module, table: Mapping[str, Adapter]):
         self._linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        ends = accumulate(one.rank for one in table.values())
+        ends = list(accumulate(adapter.rank for adapter in table.values()))
         self._places = {name: slice(end - table[name].rank, end) for name, end in zip(table, ends, strict=True)}
-        self._total = sum(one.rank for one in table.values())
+        self._total = ends[-1] if ends else 0
         self._number: dict[str | None, int] = {name: number for number, name in enumerate([None, *table])}
         self._scales = torch.zeros(len(self._number), self._total)
-        for name, one in table.items():
-            self._scales[self._number[name], self._places[name]] = one.alpha / one.rank
+        for name, adapter in table.items():
+            self._scales[self._number[name], self._places[name]] = adapter.alpha / adapter.rank
         self._modules: dict[str, set[str]] = {}
         self._used = slice(0, 0)
         self._row_scales = self._scales
