@@ -247,7 +247,8 @@ def test_truncation_counts_the_schemas(played, play, policy_with):
             return Outcome(answer=await team.a.act(history), reward=0.0)
 
         done = play(acts_on_history, client, agents={"a": spec}, tools=used, faults=FaultSpec(retries=0))
-            lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
+        assert not done.failed, done.faults
+        lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
     assert "past" in lengths[0] and "past" not in lengths[1] and "double" in lengths[1]
 
 
@@ -272,13 +273,13 @@ def test_images_of_tools_reach_the_engine_and_the_row_or_are_refused_by_a_policy
 def test_a_template_knows_an_agent_without_tools(played, monkeypatch):
     monkeypatch.setitem(globals(), "TEMPLATE", "{% if tools is not none %}tools! {% endif %}" + TEMPLATE)
     for used in ([], tools()[:1]):
-        done, server = played(["x"], used)
-            assert server.tokenizer.decode(server.calls[0]["prompt_ids"]).startswith("tools!") is bool(used)
+        _, server = played(["x"], used)
+        assert server.tokenizer.decode(server.calls[0]["prompt_ids"]).startswith("tools!") is bool(used)
 
 
 def test_the_tokens_that_end_a_call_in_a_format_stop_the_generation(played, monkeypatch):
     monkeypatch.setattr(HermesToolParser, "stop_token_ids", [7, 5])
-    done, server = played([DOUBLE, "x"], tools()[:1])
+    _, server = played([DOUBLE, "x"], tools()[:1])
     assert [call["sampling_params"]["stop_token_ids"] for call in server.calls] == [[5, 7]] * 2
 
 
@@ -306,4 +307,4 @@ def test_the_parser_reads_schemas_that_verl_would_refuse(played):
         return Outcome(answer=reply, reward=0.0)
 
     text = "<tool_call>\n<function=ask>\n<parameter=q>\n[1]\n</parameter>\n</function>\n</tool_call>"
-    done, _ = played([text], [], asks, format="qwen3_coder")
+    played([text], [], asks, format="qwen3_coder")
