@@ -206,17 +206,12 @@ def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make,
     assert not any("note" in name or "info" in name for name in metrics)
 
 
-def test_fail_group_drops_every_session_of_the_task(make):
-    it = make(solve, faults=FaultSpec(then="fail_group", retries=0))
+@pytest.mark.parametrize(("played", "then"), [(solve, "fail_group"), (hopeless, "drop_session")])
+def test_a_task_whose_group_fails_or_without_rows_is_a_failure_that_can_be_replaced(make, played, then):
+    it = make(played, faults=FaultSpec(then=then, retries=0))
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
-    assert it.counts().groups_given_up == 1
-
-
-def test_a_task_without_rows_is_a_failure_that_can_be_replaced(make):
-    it = make(hopeless)
-    it.run()
-    assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
+    assert it.counts().groups_given_up == (then == "fail_group")
 
 
 @pytest.mark.parametrize("then", ["drop_session", "fail_group"])

@@ -70,11 +70,7 @@ class TransformersServer:
         return self.name
 
     async def generate(
-        self,
-        prompt_ids: list[int],
-        sampling_params: Fields,
-        request_id: str,
-        **options: Passed,
+        self, prompt_ids: list[int], sampling_params: Fields, request_id: str, **options: Passed
     ) -> TokenOutput:
         """One sample for one prompt: what verl's `LLMServerClient` calls, with the options of `generate_samples`."""
         if sampling_params.get("n", 1) != 1:
