@@ -86,7 +86,10 @@ class AdapterSender(ServerAdapter):
         from sglang.srt.managers.io_struct import LoadLoRAAdapterFromTensorsReqInput
 
         config, serialized = self.wrap_lora_params(config, (item for item in tensors.items()))
-        await self._engine.load_lora_adapter_from_tensor(LoadLoRAAdapterFromTensorsReqInput(name, config, serialized))
+        request = LoadLoRAAdapterFromTensorsReqInput(
+            lora_name=name, config_dict=config, serialized_named_tensors=serialized
+        )
+        await self._engine.load_lora_adapter_from_tensor(request)
 
 
 # In a clone. pip finds no versions: verl and SGLang pin different ones, of which the file chooses.
