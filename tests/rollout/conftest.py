@@ -137,7 +137,7 @@ def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workfl
         **settings: Any,
     ) -> SessionResult:
         workflow = workflow_of(run, "a")
-        members = members_of(workflow.agents, agents or {}, {"main": PolicySpec()})
+        members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
         config = SessionConfig(members, {"main": client}, tools=tools_of(tools), **settings)
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))
 
